@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import resource
@@ -24,7 +25,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.hollow import JOB, Figures, job_of, table
-from benchmarks.hollow_agents import HollowNodes, Sightings, now
+from benchmarks.hollow_agents import Agent, HollowNodes, Sightings, now
 from benchmarks.hollow_cluster import (
     START_TIMEOUT_SECONDS,
     Cluster,
@@ -64,22 +65,25 @@ ROWS = (
     "page: KB of an update",
     "dashboard: updates a second",
     "dashboard: CPU s a second",
+    "API server: CPU s a second meanwhile",
+    "all ranks tell steps: updates a second",
+    "all ranks tell steps: CPU s of the dashboard, a second",
     "browser: CPU s of the page a second",
     "load average of the machine",
 )
 
 
 async def run_trial(cluster: Cluster, ranks: int, tries: int, seconds: float) -> Figures:
-    async with training(cluster, ranks):
+    async with training(cluster, ranks) as nodes:
         told = [await ask_for_stacks(cluster, ranks) for _ in range(tries)]
         figures: Figures = {name: statistics.median(each[name] for each in told) for name in told[0]}
         figures["stacks: s (most)"] = max(each["stacks: s (median)"] for each in told)
-        figures |= await look_at_page(cluster, ranks, seconds)
+        figures |= await look_at_page(cluster, nodes, seconds)
     return figures | {"load average of the machine": os.getloadavg()[0]}
 
 
 @asynccontextmanager
-async def training(cluster: Cluster, ranks: int) -> AsyncIterator[None]:
+async def training(cluster: Cluster, ranks: int) -> AsyncIterator[HollowNodes]:
     """A job all of whose hollow ranks train."""
     async with cluster.client() as agents, cluster.client() as kubelet, cluster.client() as client:
         nodes = HollowNodes(
@@ -104,7 +108,7 @@ async def training(cluster: Cluster, ranks: int) -> AsyncIterator[None]:
             )
             for agent in nodes.agents.values():
                 await agent.report_steps(STEP, STEP)
-            yield
+            yield nodes
         await gone(client, cluster.namespace)
 
 
@@ -153,15 +157,22 @@ def command(cluster: Cluster, *words: str) -> list[str]:
     return [sys.executable, "-m", "dlr.cli", *words, *options]
 
 
-async def look_at_page(cluster: Cluster, ranks: int, seconds: float) -> Figures:
+async def look_at_page(cluster: Cluster, nodes: HollowNodes, seconds: float) -> Figures:
     """What the page takes while it is open in one browser."""
+    ranks = len(nodes.agents)
     process = await asyncio.create_subprocess_exec(
         *command(cluster, "dashboard", JOB), stdout=subprocess.PIPE
     )
     try:
         assert process.stdout is not None
         url = (await process.stdout.readline()).decode().strip()
-        figures = await _follow(url.partition("#")[0], process.pid, cluster.namespace, seconds)
+        figures = await _follow(url.partition("#")[0], process.pid, cluster, seconds)
+        async with background(tell_steps(nodes, heartbeat_seconds(ranks, HEARTBEAT_TIMEOUT_SECONDS))):
+            busy = await _follow(url.partition("#")[0], process.pid, cluster, seconds)
+        figures |= {
+            "all ranks tell steps: updates a second": busy["dashboard: updates a second"],
+            "all ranks tell steps: CPU s of the dashboard, a second": busy["dashboard: CPU s a second"],
+        }
         if CHROMIUM is not None:
             figures |= await _paint(url, ranks, seconds)
     finally:
@@ -170,9 +181,24 @@ async def look_at_page(cluster: Cluster, ranks: int, seconds: float) -> Figures:
     return figures
 
 
-async def _follow(url: str, pid: int, namespace: str, seconds: float) -> Figures:
+async def tell_steps(nodes: HollowNodes, period_seconds: float) -> None:
+    """Each rank tells how far it is once in a period, as agents do."""
+    between = period_seconds / len(nodes.agents)
+    async with asyncio.TaskGroup() as tasks:
+        for place, agent in enumerate(nodes.agents.values()):
+            tasks.create_task(_tell_steps(agent, place * between, period_seconds))
+
+
+async def _tell_steps(agent: Agent, first_seconds: float, period_seconds: float) -> None:
+    await asyncio.sleep(first_seconds)
+    for step in itertools.count(STEP + 1):
+        await agent.report_steps(step, STEP)
+        await asyncio.sleep(period_seconds)
+
+
+async def _follow(url: str, pid: int, cluster: Cluster, seconds: float) -> Figures:
     """Updates as the page gets them, once the first ones are over."""
-    query = {"view": "job", "namespace": namespace, "name": JOB}
+    query = {"view": "job", "namespace": cluster.namespace, "name": JOB}
     async with (
         aiohttp.ClientSession(read_bufsize=2**24) as session,
         session.get(f"{url}events", params=query) as answer,
@@ -182,7 +208,7 @@ async def _follow(url: str, pid: int, namespace: str, seconds: float) -> Figures
         told = json.loads(line.removeprefix(b"data: "))
         if told["trouble"]:
             raise RuntimeError(f"dlr dashboard: {told['trouble']}")
-        began, used, updates = now(), cpu_seconds(pid), 0
+        began, used, of_server, updates = now(), cpu_seconds(pid), cluster.server_cpu_seconds(), 0
         while now() < began + seconds:
             line = await answer.content.readuntil(b"\n\n")
             updates += 1
@@ -191,6 +217,7 @@ async def _follow(url: str, pid: int, namespace: str, seconds: float) -> Figures
         "page: KB of an update": len(line) / 1e3,
         "dashboard: updates a second": updates / took,
         "dashboard: CPU s a second": (cpu_seconds(pid) - used) / took,
+        "API server: CPU s a second meanwhile": (cluster.server_cpu_seconds() - of_server) / took,
     }
 
 

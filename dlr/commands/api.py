@@ -11,7 +11,7 @@ import json
 import re
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -55,6 +55,21 @@ PODS = Kind("v1", "pods", "Pod")
 EVENTS = Kind("v1", "events", "Event")
 NODES = Kind("v1", "nodes", "node", namespaced=False)
 NAMESPACES = Kind("v1", "namespaces", "namespace", namespaced=False)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What is listed or watched: objects of a kind in one namespace or in all, as selectors choose them."""
+
+    kind: Kind
+    all_namespaces: bool = False
+    label_selector: str = ""
+    field_selector: str = ""
+
+    @property
+    def parameters(self) -> dict[str, str | int]:
+        chosen = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
+        return {name: selector for name, selector in chosen.items() if selector}
 
 
 @dataclass(frozen=True)
@@ -114,15 +129,15 @@ class Api:
     def find(
         self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
     ) -> list[JSON]:
+        return self.listing(Collection(kind, all_namespaces, label_selector, field_selector))[0]
+
+    def listing(self, collection: Collection) -> tuple[list[JSON], str]:
+        """All objects in the order of their names, and the version from which a watch goes on."""
         items: list[JSON] = []
-        parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
-        if label_selector:
-            parameters["labelSelector"] = label_selector
-        if field_selector:
-            parameters["fieldSelector"] = field_selector
+        parameters = collection.parameters | {"limit": PAGE_SIZE}
         while True:
             try:
-                page = _object(self._ask("GET", kind, parameters=parameters, all_namespaces=all_namespaces))
+                page = self._page(collection, parameters)
             except ApiFailure as failure:
                 if failure.status != HTTPStatus.GONE or "limit" not in parameters:
                     raise
@@ -132,10 +147,28 @@ class Api:
                 items = []
                 continue
             items += page.get("items") or []
-            token = page.get("metadata", {}).get("continue")
-            if not token:
-                return items
-            parameters["continue"] = token
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return items, str(metadata.get("resourceVersion") or "0")
+            parameters["continue"] = metadata["continue"]
+
+    def _page(self, collection: Collection, parameters: dict[str, str | int]) -> JSON:
+        of_all = collection.all_namespaces
+        return _object(self._ask("GET", collection.kind, parameters=parameters, all_namespaces=of_all))
+
+    def watch(
+        self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
+    ) -> AbstractContextManager[Iterator[str]]:
+        """What happens to its objects after that version, an event a line, and now and then a bookmark.
+
+        Args:
+            seconds: the server ends it after so long.
+            silent_seconds: with nothing for so long, it is taken for dead.
+        """
+        parameters = collection.parameters | {"watch": "true", "allowWatchBookmarks": "true"}
+        parameters |= {"resourceVersion": version, "timeoutSeconds": seconds}
+        path = self._path(collection.kind, all_namespaces=collection.all_namespaces)
+        return self._streamed(collection.kind, path, parameters, silent_seconds)
 
     def within(self, namespace: str | None) -> Api:
         """The same API server, with another namespace for what is in one; None: as it is."""
@@ -168,23 +201,29 @@ class Api:
             parameters["dryRun"] = "All"
         self._ask("DELETE", kind, name, parameters=parameters)
 
-    @contextmanager
-    def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> Iterator[Iterator[str]]:
+    def log(
+        self, pod: str, parameters: dict[str, str | int], *, follow: bool
+    ) -> AbstractContextManager[Iterator[str]]:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""
         parameters = parameters | ({"follow": "true"} if follow else {})
+        silent_seconds = None if follow else REQUEST_TIMEOUT_SECONDS
+        return self._streamed(PODS, self._path(PODS, pod, "log"), parameters, silent_seconds)
+
+    @contextmanager
+    def _streamed(
+        self, kind: Kind, path: str, parameters: dict[str, str | int], silent_seconds: float | None
+    ) -> Iterator[Iterator[str]]:
+        """The lines of an answer as they come; it may be silent for so long, or for as long as it likes."""
         with ExitStack() as stack:
             with self._outages_told():
                 response = stack.enter_context(
                     self._transport.stream(
-                        "GET",
-                        self._path(PODS, pod, "log"),
-                        parameters=parameters,
-                        read_timeout_seconds=None if follow else REQUEST_TIMEOUT_SECONDS,
+                        "GET", path, parameters=parameters, read_timeout_seconds=silent_seconds
                     )
                 )
                 if response.status >= HTTPStatus.BAD_REQUEST:
                     answer = Answer(response.status, response.reason, response.headers, response.read())
-                    raise self._failure(answer, PODS)
+                    raise self._failure(answer, kind)
             yield self._lines(response)
 
     def _lines(self, response: HTTPResponse) -> Iterator[str]:

@@ -61,6 +61,7 @@ class Feed:
                 self._reader.cancel()
                 self._reader = None
                 self._newest = None  # who comes later is not shown what is old
+                threading.Thread(target=self._rest, name="dlr-dashboard", daemon=True).start()
 
     async def _newer_than(self, number: int) -> Update:
         async with self._changed:
@@ -85,6 +86,11 @@ class Feed:
                 self._newest = Update(self._number, body)
                 self._changed.notify_all()
             await asyncio.sleep(pause_seconds(cpu_seconds, took_seconds, in_trouble=trouble is not None))
+
+    def _rest(self) -> None:
+        with self._reading:
+            if self.is_idle:
+                self.view.rest()
 
     def _read(self) -> tuple[float, bytes | None, str | None]:
         """In a thread: the CPU seconds that it took, the page as JSON, or why there is none."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlr.commands.job import report
-from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.culprit import heading
 from dlr.commands.job.diagnose_case import Case
 from dlr.commands.job.diagnose_cost import Outage, outages_of, own_failures, total_hours
@@ -20,8 +19,7 @@ from dlr.commands.job.diagnose_verdict import findings
 from dlr.commands.job.failures import failures_line
 from dlr.commands.job.goodput import goodput_line, time_by_state
 from dlr.commands.job.progress import progress_line
-from dlr.commands.job.report import current_report
-from dlr.commands.job.shards import sets_of, shards_line
+from dlr.commands.job.shards import shards_line
 from dlr.commands.job.states import COLORS
 from dlr.commands.job.timeline.episodes import Span
 from dlr.commands.job.timeline.life import Lane, Life
@@ -79,10 +77,10 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "evidence": [
             {"title": title, "sentences": each} for title in EVIDENCE if (each := _sentences(told, title))
         ],
-        "shards": [shards_line(each) for each in sets_of(case.job, case.workers, case.now)],
+        "shards": [shards_line(each) for each in case.shard_sets],
         "steps": {
-            "rounds": rounds_of(life, case.workers) if life else [],
-            "past": past_of(case.job, case.workers, life.submitted) if life else NO_PAST,
+            "rounds": rounds_of(life, case.reports) if life else [],
+            "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
             "slowSince": _slow_since(case, life) if life else None,
             "samples": [list(sample) for sample in samples],
         },
@@ -111,8 +109,8 @@ def _facts(case: Case) -> list[tuple[str, str]]:
         lines.append(("Progress", line))
     if case.account and (line := goodput_line(case.account)):
         lines.append(("Goodput", line))
-    if line := checkpoints_line(job, case.workers):
-        lines.append(("Checkpoints", line))
+    if case.checkpoints:
+        lines.append(("Checkpoints", case.checkpoints))
     if line := failures_line(job, case.workers):
         lines.append(("Failures", line))
     return [(label, line[:MOST_TEXT]) for label, line in lines]
@@ -122,7 +120,7 @@ def _slow_since(case: Case, life: Life) -> float | None:
     """In seconds since submission."""
     if case.condition("Slow", "True") is None:
         return None
-    told = [(current_report(worker).get("slow") or {}).get("since") for worker in case.workers]
+    told = [(report.get("slow") or {}).get("since") for _, report in case.reports]
     since = max((moment for each in told if (moment := parse_time(each))), default=None)
     return None if since is None else round((since - life.submitted).total_seconds(), 1)
 

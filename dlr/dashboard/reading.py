@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
-from controller.garbage import free_gradually
 from crds import names
 from crds.elasticjob import JobState
 from dlr.commands.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
 from dlr.commands.errors import CommandError
 from dlr.commands.job.diagnose import read_case
-from dlr.commands.job.lookup import NoSuchJob
+from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
 from dlr.commands.job.report import is_finished, ranks
 from dlr.commands.output import parse_time, utc_now
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
 from dlr.dashboard.series import StepTimes
+from dlr.dashboard.watching import WatchingApi
 
 JSON = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -66,15 +65,51 @@ class Cluster:
         return question(self._api)
 
 
+class Watching:
+    """The API server as one view asks it: its lists are kept up as long as questions are answered.
+
+    Args:
+        namespace: of the questions; None: the kubeconfig's.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str | None = None) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._api: WatchingApi | None = None
+
+    def ask(self, question: Callable[[Api], Answer]) -> Answer:
+        """As `Cluster.ask`. After a failure all is read anew."""
+        try:
+            return self._cluster.ask(lambda api: question(self._watching(api)))
+        except CommandError:
+            self.forget()
+            raise
+
+    def _watching(self, api: Api) -> WatchingApi:
+        if self._api is None or self._api.connection is not api.connection:
+            self.forget()
+            self._api = WatchingApi(api.within(self._namespace))
+        return self._api
+
+    def forget(self) -> None:
+        if self._api is not None:
+            self._api.forget()
+        self._api = None
+
+
 class View(Protocol):
     """Something that is looked at."""
 
     def read(self) -> JSON: ...
 
+    def rest(self) -> None:
+        """Nobody looks any more: let go of what was kept for the next reading."""
 
-@dataclass
+
 class Fleet:
-    cluster: Cluster
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._watching = Watching(cluster)
 
     def read(self) -> JSON:
         of_all = self.cluster.all_namespaces
@@ -85,28 +120,29 @@ class Fleet:
             return fleet_page(jobs, leads, utc_now())
 
         try:
-            page = self.cluster.ask(ask)
+            page = self._watching.ask(ask)
         except ApiFailure as failure:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
             raise CommandError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
         return page | {"namespace": None if of_all else self.cluster.namespace}
 
+    def rest(self) -> None:
+        self._watching.forget()
 
-@dataclass
+
 class Job:
-    cluster: Cluster
-    namespace: str
-    name: str
-    pods: dict[int, tuple[str, str | None]] | None = None
-    """By rank, the worker and its Pod, as read last."""
-    steps: StepTimes | None = None
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.name = name
+        self.pods: dict[int, tuple[str, str | None]] | None = None
+        """By rank, the worker and its Pod, as read last."""
+        self.steps: StepTimes | None = None
+        self._watching = Watching(cluster, namespace)
 
     def read(self) -> JSON:
-        case, unread = self.cluster.ask(lambda api: read_case(api.within(self.namespace), self.name))
-        # Who manages which field is a third of an object and no page shows it.
-        for each in [case.job, *case.workers]:
-            each["metadata"].pop("managedFields", None)
+        case, unread = self._watching.ask(lambda api: read_case(api, self.name))
         self.pods = _pods(case.job, case.workers)
         uid = case.job["metadata"]["uid"]
         if self.steps is None or self.steps.uid != uid:
@@ -115,9 +151,10 @@ class Job:
         is_training = case.account is not None and case.account.state is JobState.TRAINING
         if is_training and not is_finished(case.job):
             self.steps.add(_seconds_since_submission(case.job, case.now), speed)
-        page = job_page(case, self.steps.samples, unread)
-        free_gradually(case.workers)
-        return page
+        return job_page(case, self.steps.samples, unread)
+
+    def rest(self) -> None:
+        self._watching.forget()
 
     def log(self, rank: int) -> JSON:
         """The end of the log of the worker with that node rank.
@@ -126,13 +163,17 @@ class Job:
             CommandError: what keeps it from being read, in a sentence.
         """
         if self.pods is None:
-            self.read()
-        if rank not in (self.pods or {}):
+            self.pods = self.cluster.ask(self._read_pods)
+        if rank not in self.pods:
             raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank}.")
-        worker, pod = (self.pods or {})[rank]
+        worker, pod = self.pods[rank]
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
         return {"pod": pod} | self.cluster.ask(lambda api: _log_of(api.within(self.namespace), pod))
+
+    def _read_pods(self, api: Api) -> dict[int, tuple[str, str | None]]:
+        within = api.within(self.namespace)
+        return _pods(get_job(within, self.name), list_workers(within, self.name))
 
 
 def _seconds_since_submission(job: JSON, now: datetime) -> float:

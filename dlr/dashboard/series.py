@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dlr.commands.job.report import current_report, ranks
+from dlr.commands.job.report import ranks
 from dlr.commands.job.timeline.life import Life
 from dlr.commands.output import parse_time
 
@@ -41,9 +41,13 @@ class StepTimes:
             self.interval_seconds *= 2
 
 
-def past_of(job: JSON, workers: Sequence[JSON], submitted: datetime) -> JSON:
-    """The series that rank 0's agent tells, or who has told one last: columns, times since submission."""
-    told = [(worker["spec"]["index"], series) for worker in workers if (series := _series_of(worker))]
+def past_of(job: JSON, reports: Sequence[tuple[JSON, JSON]], submitted: datetime) -> JSON:
+    """The series that rank 0's agent tells, or who has told one last: columns, times since submission.
+
+    Args:
+        reports: of the job's workers, as `Case.reports`.
+    """
+    told = [(worker["spec"]["index"], series) for worker, report in reports if (series := _series_of(report))]
     first = min(ranks(job), default=None)
     _, series = max(told, key=lambda each: (each[0] == first, each[1][-1]["time"]), default=(None, []))
     if not series:
@@ -58,23 +62,26 @@ def past_of(job: JSON, workers: Sequence[JSON], submitted: datetime) -> JSON:
     }
 
 
-def _series_of(worker: JSON) -> list[JSON]:
+def _series_of(report: JSON) -> list[JSON]:
     """Its points, with the newest window at the end."""
-    series = current_report(worker).get("series") or {}
+    series = report.get("series") or {}
     points, latest = list(series.get("points") or ()), series.get("latest")
     return (
         points if latest is None or (points and points[-1]["step"] >= latest["step"]) else [*points, latest]
     )
 
 
-def rounds_of(life: Life, workers: Sequence[JSON]) -> list[list[float]]:
+def rounds_of(life: Life, reports: Sequence[tuple[JSON, JSON]]) -> list[list[float]]:
     """[begin, end, seconds a step] of each round of which a worker still tells, in seconds since submission.
 
     Of each round the worker speaks that came furthest in it. It begins where its world first trained.
+
+    Args:
+        reports: of the job's workers, as `Case.reports`.
     """
     told: dict[int, tuple[int, int, float]] = {}
-    for worker in workers:
-        for each in current_report(worker).get("rounds") or ():
+    for _, report in reports:
+        for each in report.get("rounds") or ():
             steps = each["lastStep"] - each["firstStep"]
             if steps > 0 and steps >= told.get(each["round"], (0, 0, 0.0))[0]:
                 told[each["round"]] = (steps, each["lastStep"], each.get("steppingSeconds") or 0.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -31,7 +33,7 @@ class Answer:
 
 class ScriptedServer:
     """Answers what a test has put under `METHOD /path`; of a list each entry in turn, then the last;
-    of a function what it returns for the request."""
+    of a function what it returns for the request. A body that is an iterator is sent line by line."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -68,6 +70,9 @@ class ScriptedServer:
                 body = json.loads(self.rfile.read(length)) if length else None
                 query = {key: values[-1] for key, values in parse_qs(url.query).items()}
                 answer = server.answer(Request(self.command, url.path, query, body))
+                if isinstance(answer.body, Iterator):
+                    self._stream(answer)
+                    return
                 is_text = isinstance(answer.body, str)
                 payload = (answer.body if is_text else json.dumps(answer.body)).encode()
                 self.send_response(answer.status)
@@ -77,6 +82,13 @@ class ScriptedServer:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(payload)
+
+            def _stream(self, answer: Answer) -> None:
+                self.send_response(answer.status)
+                self.end_headers()
+                with contextlib.suppress(OSError):  # nobody listens any more
+                    for line in answer.body:
+                        self.wfile.write(json.dumps(line).encode() + b"\n")
 
             do_POST = do_PATCH = do_DELETE = do_GET
 

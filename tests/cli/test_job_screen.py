@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from crds.elasticjob import ElasticJob
 from dlr.commands.job import goodput, progress, screen, workers
 from dlr.commands.job.report import sort_workers
+from reconcilers.account.goodput import goodput_now
 from tests.cli.scripted import event, job, worker
 from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 
@@ -231,6 +233,37 @@ def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(trouble
     assert entry(drawn(troubled, terminal=False), "Goodput") == (
         "68.5% of the time since submission; 27 of 428 trained steps are repeats"
     )
+
+
+round_numbers = st.lists(st.integers(1, 5), unique=True, max_size=3).map(sorted)
+told_rounds = round_numbers.flatmap(
+    lambda numbers: st.tuples(
+        st.tuples(*(st.tuples(st.just(each), st.integers(0, 3), st.integers(0, 9)) for each in numbers)),
+        st.booleans(),
+    )
+)
+latest = st.none() | st.fixed_dictionaries(
+    {"round": st.just(2), "firstStep": st.just(1), "lastStep": st.integers(1, 9), "counted": st.booleans()}
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["worker", "chief"]), told_rounds), max_size=8), latest)
+def test_goodput_by_those_who_came_furthest_is_that_by_all(told: list[Any], latest: JSON | None) -> None:
+    crowd = []
+    for index, (type_, (rounds, is_counted)) in enumerate(told):
+        made = worker(len(told) - index)
+        made["spec"]["type"] = type_
+        agent = troubled_workers()[0]["status"]["agent"] | {"rounds": []}
+        for number, first, steps in rounds:
+            figures = {"round": number, "firstStep": first, "lastStep": first + steps}
+            counted = {"counted": True} if is_counted else {}
+            agent["rounds"].append(figures | counted | {"steppingSeconds": index + 1.0})
+        made["status"]["agent"] = agent
+        crowd.append(made)
+    made = troubled_job()
+    made["status"]["goodput"] |= {"latest": latest} if latest else {}
+    models = [goodput._as_account_reads(each) for each in crowd]
+    assert goodput.account_of(made, crowd, NOW) == goodput_now(ElasticJob.model_validate(made), models, NOW)
 
 
 def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(

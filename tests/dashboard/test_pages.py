@@ -310,4 +310,4 @@ def test_older_step_times_are_one_mean_a_round() -> None:
     workers = troubled_workers()
     first = [{"round": 1, "firstStep": 1, "lastStep": 101, "steppingSeconds": 48.0}]
     workers[0]["status"]["agent"]["rounds"] = first + workers[0]["status"]["agent"]["rounds"]
-    assert rounds_of(shown.life, workers) == [[10, 58, 0.48], [152, 257, 0.525]]
+    assert rounds_of(shown.life, case(workers=workers).reports) == [[10, 58, 0.48], [152, 257, 0.525]]

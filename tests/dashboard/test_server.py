@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
+from contextlib import aclosing
 from pathlib import Path
 
 import aiohttp
@@ -14,7 +16,7 @@ import yaml
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
-from dlr.dashboard.feed import pause_seconds
+from dlr.dashboard.feed import Feed, pause_seconds
 from dlr.dashboard.guard import why_refused
 from dlr.dashboard.reading import Cluster, Fleet
 from dlr.dashboard.server import FILES, STATIC, CannotListen, Dashboard, serve
@@ -241,6 +243,33 @@ async def test_nobody_asks_the_api_server_while_nobody_looks(served: Served) -> 
             await asyncio.sleep(0.3)
             if len(served.api.requests) == before:
                 return
+
+
+class Counted:
+    """A view that counts its readings."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.rests = threading.Event()
+
+    def read(self) -> dict[str, int]:
+        self.readings += 1
+        return {"reading": self.readings}
+
+    def rest(self) -> None:
+        self.rests.set()
+
+
+async def test_view_rests_when_the_last_who_looked_has_gone() -> None:
+    view = Counted()
+    feed = Feed(view)
+    async with aclosing(feed.updates()) as first, aclosing(feed.updates()) as second:
+        assert json.loads((await anext(first)).body)["page"] == {"reading": 1}
+        await anext(second)
+        await first.aclose()
+        assert not view.rests.is_set()
+    assert await asyncio.to_thread(view.rests.wait, WAIT_SECONDS)
+    assert view.readings == 1
 
 
 async def test_port_that_is_taken_is_a_sentence(served: Served) -> None:

@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Any
 
 from crds.elasticjob import Goodput
+from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.culprit import Culprit, find_culprit
 from dlr.commands.job.goodput import account_of, redone
 from dlr.commands.job.progress import Progress, progress_of
 from dlr.commands.job.report import current_report
+from dlr.commands.job.shards import SetProgress, sets_of
 from dlr.commands.job.timeline.life import Life, NoHistory, life_of
 from dlr.commands.output import plain
 
@@ -90,6 +92,24 @@ class Case:
         return progress_of(self.job, self.workers, self.account.last_step if self.account else None)
 
     @cached_property
+    def reports(self) -> list[tuple[JSON, JSON]]:
+        """All workers, each with what the agent of its current incarnation says."""
+        return [(worker, current_report(worker)) for worker in self.workers]
+
+    @cached_property
+    def telling(self) -> list[tuple[JSON, JSON]]:
+        """Those whose agents tell how far they are, each with its `status.agent.progress`."""
+        return [(worker, told) for worker, report in self.reports if (told := report.get("progress"))]
+
+    @cached_property
+    def checkpoints(self) -> str:
+        return checkpoints_line(self.job, self.workers)
+
+    @cached_property
+    def shard_sets(self) -> list[SetProgress]:
+        return [*sets_of(self.job, self.workers, self.now)]
+
+    @cached_property
     def culprit(self) -> Culprit | None:
         return find_culprit(self.job, self.workers)
 
@@ -115,8 +135,7 @@ class Case:
             if (self.status.get("goodput") or {}).get("lastStep")
             else []
         )
-        telling = next((each for each in self.workers if current_report(each).get("progress")), None)
-        return [*fields, *(of_worker(telling, "status.agent.progress") if telling else ())]
+        return [*fields, *(of_worker(self.telling[0][0], "status.agent.progress") if self.telling else ())]
 
     def condition(self, type_: str, status: str) -> JSON | None:
         """The job's condition of that type, if it has that status."""

@@ -9,7 +9,6 @@ from datetime import timedelta
 from controller.wording import counted
 from crds import names
 from dlr.commands.job import report
-from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.diagnose_case import JSON, Case, Field, Sentence, of_worker, sentence
 from dlr.commands.job.diagnose_cost import hours_line, outages_of, own_failures, total_hours
 from dlr.commands.job.diagnose_nodes import cordon_field, mark_of, node_states, words_of_checks
@@ -17,8 +16,8 @@ from dlr.commands.job.diagnose_verdict import Finding
 from dlr.commands.job.failures import broken_worlds, by_cause, ended_pods
 from dlr.commands.job.goodput import goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import progress_line
-from dlr.commands.job.report import current_report, state_of
-from dlr.commands.job.shards import sets_of, shards_line
+from dlr.commands.job.report import state_of
+from dlr.commands.job.shards import shards_line
 from dlr.commands.job.timeline.life import clock_of
 from dlr.commands.job.workers import AT_EASE
 from dlr.commands.output import age, duration, parse_time
@@ -67,24 +66,19 @@ def _state(case: Case) -> Iterator[Sentence]:
         "status.replicaStatuses" if case.status.get("replicaStatuses") else "spec.replicaSpecs"
     )
     yield sentence(f"Workers: {report.workers_line(case.job)}", counts)
-    telling = next((each for each in case.workers if current_report(each).get("progress")), None)
     if case.progress:
         line = progress_line(case.progress, is_finished=report.is_finished(case.job))
         yield sentence(f"Progress: {line}", case.of_progress())
     yield from _steps(case)
-    if (line := checkpoints_line(case.job, case.workers)) and telling:
-        saving = next((each for each in case.workers if current_report(each).get("memory")), None)
+    if case.checkpoints and case.telling:
+        saving = next((worker for worker, report in case.reports if report.get("memory")), None)
         path = "status.agent.memory" if saving else "status.agent.progress"
-        yield sentence(f"Checkpoints: {line}", of_worker(saving or telling, path))
+        yield sentence(f"Checkpoints: {case.checkpoints}", of_worker(saving or case.telling[0][0], path))
 
 
 def _steps(case: Case) -> Iterator[Sentence]:
     """Whether one worker is not where the others are."""
-    told = [
-        (progress["step"], worker)
-        for worker in case.workers
-        if (progress := current_report(worker).get("progress"))
-    ]
+    told = [(progress["step"], worker) for worker, progress in case.telling]
     if len(told) < FEWEST_TO_COMPARE:
         return
     (least, behind), (most, _) = min(told, key=_step), max(told, key=_step)
@@ -258,7 +252,7 @@ def _time(case: Case) -> Iterator[Sentence]:
 
 
 def _shards(case: Case) -> Iterator[Sentence]:
-    for told in sets_of(case.job, case.workers, case.now):
+    for told in case.shard_sets:
         yield sentence(shards_line(told), case.of_job(f"status.shards[{told.name}]"))
 
 

@@ -28,7 +28,6 @@ from dlr.commands.job.diagnose_words import (
 from dlr.commands.job.failures import ended_pods
 from dlr.commands.job.goodput import goodput_line
 from dlr.commands.job.progress import progress_line
-from dlr.commands.job.report import current_report
 from dlr.commands.job.room import too_large
 from dlr.commands.output import age, duration, parse_time
 from reconcilers.failure.exit_class import FREE
@@ -215,8 +214,7 @@ def _stalls(case: Case) -> Iterator[Finding]:
     """No step for much longer than a step takes, in a world that stands."""
     told = [
         (moment, worker, progress)
-        for worker in case.workers
-        if (progress := current_report(worker).get("progress"))
+        for worker, progress in case.telling
         if (moment := parse_time(progress.get("time")))
     ]
     if not told or not _trains(case):

@@ -153,7 +153,8 @@ def ended_pods(job: JSON, workers: Sequence[JSON]) -> Mapping[str, int]:
     """By exit class, the Pods of all workers that there are and were."""
     pods: Counter[str] = Counter(((job.get("status") or {}).get("departed") or {}).get("restarts") or {})
     for worker in workers:
-        pods.update((worker.get("status") or {}).get("restarts") or {})
+        if restarts := (worker.get("status") or {}).get("restarts"):
+            pods.update(restarts)
     return pods
 
 

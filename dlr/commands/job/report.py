@@ -193,13 +193,13 @@ def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
         "ElasticWorker": re.compile(rf"{name}-({types})-\d+"),
         "Pod": re.compile(rf"{name}-({types})-\d+-\d+"),
     }
-    since = job["metadata"]["creationTimestamp"]
+    made = _at(job["metadata"]["creationTimestamp"])
 
     def concerns(event: JSON) -> bool:
         involved = event.get("involvedObject") or {}
         pattern = patterns.get(involved.get("kind", ""))
         # A namesake that was deleted before this job was made left events behind too.
-        return bool(pattern and pattern.fullmatch(involved.get("name", ""))) and _instant(event) >= _at(since)
+        return bool(pattern and pattern.fullmatch(involved.get("name", ""))) and _instant(event) >= made
 
     return sorted(filter(concerns, events), key=_order)
 

@@ -60,14 +60,14 @@ def read(request: str, workers: Sequence[JSON]) -> Asked:
     where: dict[int, str] = {}
     stacks, silent, idle = [], [], []
     for worker in sort_workers(workers):
-        name, state = worker["metadata"]["name"], state_of(worker)
+        name = worker["metadata"]["name"]
         answer = current_report(worker).get("askedStacks") or {}
         if answer.get("request") == request:
             status = worker["status"]
             node = f" on {status['nodeName']}" if status.get("nodeName") else ""
             stacks += answer["stacks"]
             where |= {stack["rank"]: f"{status.get('podName') or name}{node}" for stack in answer["stacks"]}
-        elif state == RUNNING:
+        elif (state := state_of(worker)) == RUNNING:
             silent.append(name)
         else:
             idle.append(f"{name} ({state or 'no Pod yet'})")

@@ -1,0 +1,151 @@
+"""Lists that a page asks for again and again: read once, and kept up by a watch.
+
+From one second to the next few of a thousand workers change, and to list them all costs the API server, and
+whoever reads them, a good part of a tenth of a second. A watch is not resumed: when it is over, for whatever
+reason (its time, a version that is too old, a connection that is cut or dead, a missing right), the next
+question is answered by a list, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+from controller.garbage import free_gradually
+from dlr.commands.api import Api, ApiFailure, Collection, Kind
+from dlr.commands.errors import CommandError
+
+JSON = dict[str, Any]
+Objects = dict[tuple[str, str], JSON]
+"""By namespace and name."""
+
+WATCH_SECONDS = 600
+SILENT_SECONDS = 90.0
+"""A watch that tells nothing for so long may be dead: servers send a bookmark about once a minute."""
+LEAST_BACKLOG = 1_000
+"""So many events may wait at least. More of them than there are objects cost more than a list."""
+
+
+class WatchingApi(Api):
+    """The same API server, with lists that are kept up. For one thread at a time.
+
+    What `find` gives is shared with what it gives later: never change it.
+    """
+
+    def __init__(self, api: Api) -> None:
+        vars(self).update(vars(api))
+        self._watched: dict[Collection, Watched] = {}
+
+    def find(
+        self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
+    ) -> list[JSON]:
+        collection = Collection(kind, all_namespaces, label_selector, field_selector)
+        return self._watched.setdefault(collection, Watched(collection)).read(self)
+
+    def forget(self) -> None:
+        """Nobody asks for the time being. Watches end with what they tell next, be it a bookmark."""
+        for each in self._watched.values():
+            each.forget()
+        self._watched.clear()
+
+
+class Watched:
+    """One collection as it was listed, with what a watch has told since."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._objects: Objects = {}
+        self._watch: Watch | None = None
+
+    def read(self, api: Api) -> list[JSON]:
+        """In the order of a list.
+
+        Raises:
+            CommandError: it had to be listed, and could not be.
+        """
+        if self._watch is None or self._watch.is_over or not take_in(self._watch.news(), self._objects):
+            self._list(api)
+        return [self._objects[key] for key in sorted(self._objects)]
+
+    def _list(self, api: Api) -> None:
+        self.forget()
+        items, version = api.listing(self._collection)
+        self._objects = {_key_of(each): _trimmed(each) for each in items}
+        if self._watch is None or not self._watch.is_refused:
+            self._watch = Watch(api, self._collection, version, max(LEAST_BACKLOG, len(items)))
+
+    def forget(self) -> None:
+        if self._watch is not None:
+            self._watch.is_over = True
+        before, self._objects = [*self._objects.values()], {}
+        free_gradually(before)
+
+
+class Watch:
+    """The events of one watch, as a thread of its own takes them from the server."""
+
+    def __init__(self, api: Api, collection: Collection, version: str, most: int) -> None:
+        self.is_over = False
+        """There are no more, or nobody wants them."""
+        self.is_refused = False
+        """For want of the right to watch."""
+        self._lines: deque[str] = deque()
+        arguments = (api, collection, version, most)
+        threading.Thread(target=self._follow, args=arguments, name="dlr-watch", daemon=True).start()
+
+    def news(self) -> Iterator[str]:
+        """The events that have come since the last call."""
+        while self._lines:
+            yield self._lines.popleft()
+
+    def _follow(self, api: Api, collection: Collection, version: str, most: int) -> None:
+        try:
+            with api.watch(
+                collection, version, seconds=WATCH_SECONDS, silent_seconds=SILENT_SECONDS
+            ) as lines:
+                for line in lines:
+                    if self.is_over or len(self._lines) >= most:
+                        return
+                    self._lines.append(line)
+        except ApiFailure as failure:
+            self.is_refused = failure.status == HTTPStatus.FORBIDDEN
+        except CommandError:
+            pass  # a list follows, and tells
+        finally:
+            self.is_over = True
+
+
+def take_in(lines: Iterable[str], objects: Objects) -> bool:
+    """What events of a watch make of the objects; False where only a list can tell (410, or no event)."""
+    with suppress(ValueError):
+        return all(_is_taken_in(json.loads(line), objects) for line in lines)
+    return False
+
+
+def _is_taken_in(event: Any, objects: Objects) -> bool:
+    match event:
+        case {"type": "ADDED" | "MODIFIED", "object": {"metadata": {"name": _}} as changed}:
+            objects[_key_of(changed)] = _trimmed(changed)
+        case {"type": "DELETED", "object": {"metadata": {"name": _}} as gone}:
+            objects.pop(_key_of(gone), None)
+        case {"type": "BOOKMARK"}:
+            pass
+        case _:
+            return False
+    return True
+
+
+def _key_of(item: JSON) -> tuple[str, str]:
+    metadata = item["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+def _trimmed(item: JSON) -> JSON:
+    """Without who manages which field: that is a third of an object, and no page shows it."""
+    item["metadata"].pop("managedFields", None)
+    return item

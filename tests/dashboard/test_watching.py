@@ -1,0 +1,209 @@
+"""Lists that a watch keeps up: what is asked of the API server, and that nothing old is shown for new."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlr.commands.api import CONFIGMAPS, ELASTICWORKERS, Api, ApiFailure, Unreachable
+from dlr.commands.connection import connect
+from dlr.dashboard import watching
+from dlr.dashboard.watching import WatchingApi, take_in
+from tests.cli.scripted import Answer, Request, ScriptedServer, kubeconfig_for, listing, refusal, worker
+from tests.dashboard.conftest import WAIT_SECONDS, WITHIN
+from tests.deploy.api_server import running_server
+
+JSON = dict[str, Any]
+WORKERS = f"GET {WITHIN}/elasticworkers"
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+
+
+def event(type_: str, index: int, **status: Any) -> JSON:
+    return {"type": type_, "object": worker(index, **status)}
+
+
+class Workers:
+    """A scripted collection: what a list gives, and one watch after the other."""
+
+    def __init__(self, *items: JSON) -> None:
+        self.items = list(items)
+        self.lists = 0
+        self.watches: list[Request] = []
+        self.refused: dict[str, Answer] = {}
+        """By `list` and `watch`."""
+        self._open: list[queue.Queue[Any]] = []
+
+    def answer(self, request: Request) -> Answer:
+        if "watch" not in request.query:
+            self.lists += 1
+            return self.refused.get("list") or Answer(200, listing(*self.items))
+        self._open.append(queue.Queue())
+        self.watches.append(request)
+        return self.refused.get("watch") or Answer(200, iter(self._open[-1].get, None))
+
+    def tell(self, line: Any) -> None:
+        """In the watch that was opened last; None ends it."""
+        until(lambda: bool(self.watches))
+        self._open[-1].put(line)
+
+    def close(self) -> None:
+        for each in self._open:
+            each.put(None)
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    scripted = Workers(worker(0), worker(1))
+    yield scripted
+    scripted.close()
+
+
+@pytest.fixture
+def api(workers: Workers, tmp_path: Path) -> Iterator[WatchingApi]:
+    server = ScriptedServer()
+    server.answers[WORKERS] = workers.answer
+    config = tmp_path / "kubeconfig"
+    config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
+    yield WatchingApi(Api(connect(str(config), None, None)))
+    server.close()
+
+
+def phases(api: WatchingApi) -> JSON:
+    found = api.find(ELASTICWORKERS, label_selector="app=x")
+    return {each["metadata"]["name"][-1]: each["status"]["phase"] for each in found}
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_changes_are_told_by_the_watch_and_not_by_further_lists(api: WatchingApi, workers: Workers) -> None:
+    assert phases(api) == {"0": "Running", "1": "Running"}
+    for told in (event("MODIFIED", 0, phase="Failed"), event("DELETED", 1), event("ADDED", 2)):
+        workers.tell(told)
+    until(lambda: phases(api) == {"0": "Failed", "2": "Running"})
+    workers.tell({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}})
+    workers.tell(event("ADDED", 1, phase="Pending"))
+    until(lambda: list(phases(api)) == ["0", "1", "2"])  # in the order of a list
+    (asked,) = workers.watches
+    assert workers.lists == 1
+    assert asked.query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "1",
+        "timeoutSeconds": f"{watching.WATCH_SECONDS}",
+        "labelSelector": "app=x",
+    }
+
+
+@pytest.mark.parametrize("last", [None, GONE, {"type": "ADDED"}, [], "x"])
+def test_after_a_watch_that_is_over_for_whatever_reason_all_is_listed_again(
+    api: WatchingApi, workers: Workers, last: Any
+) -> None:
+    phases(api)
+    workers.items = [worker(0, phase="Succeeded")]
+    workers.tell(last)
+    until(lambda: phases(api) == {"0": "Succeeded"})
+    until(lambda: len(workers.watches) == 2)
+    workers.tell(event("ADDED", 4))
+    until(lambda: phases(api) == {"0": "Succeeded", "4": "Running"})
+    assert workers.lists == 2
+
+
+def test_who_may_list_and_not_watch_sees_each_change_all_the_same(api: WatchingApi, workers: Workers) -> None:
+    workers.refused["watch"] = refusal(403, "Forbidden", "elasticworkers is forbidden: no watch")
+    phases(api)
+    for phase in ("Pending", "Failed"):
+        workers.items = [worker(0, phase=phase)]
+        until(lambda phase=phase: phases(api) == {"0": phase})
+    assert len(workers.watches) == 1
+
+
+def test_what_can_no_longer_be_listed_is_not_shown_as_it_was(api: WatchingApi, workers: Workers) -> None:
+    phases(api)
+    workers.refused["list"] = Answer(500, "gone\n")
+    workers.tell(None)
+    with pytest.raises(ApiFailure, match="gone"):
+        until(lambda: not phases(api))
+    with pytest.raises(ApiFailure, match="gone"):
+        phases(api)
+    workers.refused.clear()
+    assert phases(api) == {"0": "Running", "1": "Running"}
+
+
+def test_more_news_than_a_list_has_end_the_watch(
+    api: WatchingApi, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LEAST_BACKLOG", 3)
+    phases(api)
+    workers.items = [worker(9)]
+    for number in range(4):
+        workers.tell(event("MODIFIED", 0, phase=f"{number}"))
+    until(lambda: all(thread.name != "dlr-watch" for thread in threading.enumerate()))
+    until(lambda: phases(api) == {"9": "Running"})
+
+
+def test_what_was_kept_is_forgotten_with_its_watch(api: WatchingApi, workers: Workers) -> None:
+    phases(api)
+    workers.items = [worker(9)]
+    api.forget()
+    assert phases(api) == {"9": "Running"}
+    assert workers.lists == 2
+
+
+def test_an_api_server_s_own_watch_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    with running_server(tmp_path) as server:
+        config = tmp_path / "kubeconfig"
+        config.write_text(yaml.safe_dump(server.config))
+        api = WatchingApi(Api(connect(str(config), None, None)))
+
+        def found() -> dict[str, str]:
+            ours = api.find(CONFIGMAPS, label_selector="of=ours")
+            return {each["metadata"]["name"]: each["data"]["is"] for each in ours}
+
+        def make(name: str, text: str) -> None:
+            metadata = {"name": name, "labels": {"of": "ours"}}
+            server.as_admin("POST", path, {"metadata": metadata, "data": {"is": text}})
+
+        make("a", "old")
+        make("b", "old")
+        assert found() == {"a": "old", "b": "old"}
+        with monkeypatch.context() as patch:
+            patch.setattr(api, "listing", pytest.fail)
+            server.as_admin("PATCH", f"{path}/a", {"data": {"is": "new"}})
+            server.as_admin("DELETE", f"{path}/b")
+            make("c", "x" * 100_000)
+            until(lambda: found() == {"a": "new", "c": "x" * 100_000})
+    with pytest.raises(Unreachable):
+        until(lambda: not found())
+
+
+names = st.integers(0, 3)
+news = st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), names, st.integers(0, 9)))
+
+
+@given(news, st.none() | st.sampled_from(["", "{", "[]", "null", json.dumps(GONE), '{"type": "ADDED"}']))
+def test_objects_are_what_the_events_made_of_them(told: list[tuple[str, int, int]], bad: str | None) -> None:
+    objects: watching.Objects = {}
+    expected: dict[tuple[str, str], int] = {}
+    lines = [json.dumps(event(type_, index, restarts=count)) for type_, index, count in told]
+    for type_, index, count in told:
+        expected[("default", f"digits-worker-{index}")] = count
+        if type_ == "DELETED":
+            del expected[("default", f"digits-worker-{index}")]
+    assert take_in(lines if bad is None else [*lines, bad], objects) is (bad is None)
+    assert {key: each["status"]["restarts"] for key, each in objects.items()} == expected
