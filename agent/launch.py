@@ -34,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
     if is_standalone(argv, os.environ):
         prepare(argv, os.environ)
     prefer_huge_pages(os.environ)
@@ -46,7 +47,6 @@ def main(argv: Sequence[str]) -> int:
         return run(argv, None)
     del os.environ[VARIABLE], env[VARIABLE]
     argv = argv[:-1]
-    gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
     from agent.warm.fork import fork_parent, import_torch  # only now: the first start has been short
     from agent.warm.parent import reason_not_to_fork
     from agent.warm.script import show_command

@@ -1,5 +1,6 @@
 # The agent that is injected into training images: a zip and three launchers, copied by an init container.
 # Built from the repository's root by kind/build.sh. kind/controller.Dockerfile says how to name a base by its digest.
+# With a Python of the training images' minor version, their Pods need not compile the agent (docs/injection.md).
 ARG PYTHON_IMAGE=python:3.13.9-slim-bookworm
 ARG BUSYBOX_IMAGE=busybox:1.37.0-musl
 FROM ${PYTHON_IMAGE} AS build

@@ -8,14 +8,18 @@ from __future__ import annotations
 import itertools
 import linecache
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crds.protocol import MAX_FRAMES
 
-OURS = str(Path(__file__).parent.with_name("warm"))
-"""The folder of our own code in a process that was forked: hooks, which may be among the script's frames."""
+OURS = str(Path(sys._getframe().f_code.co_filename).parent.with_name("warm"))
+"""The folder of our own code in a process that was forked: hooks, which may be among the script's frames.
+
+Frames name the file that was compiled; with the bytecode of the injected zip, that is not `__file__`.
+"""
 LAUNCHER = str(Path(OURS, "script.py"))
 """What started the script, and so lies below all of its frames."""
 

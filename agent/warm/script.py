@@ -87,7 +87,8 @@ def _run_source(script: str, main: types.ModuleType) -> None:
 def _print_exception(error: BaseException) -> None:
     """Print what the interpreter would print, without the frames of this module."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+    ours = _print_exception.__code__.co_filename
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == ours:
         traceback = traceback.tb_next
     sys.last_type, sys.last_value, sys.last_traceback = (
         type(error),

@@ -1,18 +1,22 @@
 """Builds what is injected into training images: `dlr.pyz`, and launchers that start it with their Python.
 
 The zip holds `dlr` as training scripts import it, the agent with the probes, and what these need beside torch
-and the standard library, all of it below `dlr`. It is pure Python, the same for every Python from 3.10 on.
+and the standard library, all of it below `dlr`. It is pure Python, for every Python from 3.10 on. Each module
+is there as source, and as bytecode of the Python that builds the zip. A Python of another minor version sees
+by the bytecode's first bytes that it is not its own, and compiles the source (`zipimport` does so).
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import marshal
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
 import agent
@@ -39,6 +43,11 @@ _PROTOCOL = (
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the zip, so that equal sources make equal bytes."""
+
+_UNCHECKED = (1).to_bytes(4, "little")
+"""Bytecode that is not compared with its source when it is imported (PEP 552)."""
+_MARSHAL_WITHOUT_REFERENCES = 2
+"""Later formats write an object in another way if something else holds it too: equal sources might differ."""
 
 _LAUNCHER = """\
 #!/bin/sh
@@ -110,7 +119,18 @@ def _zipped() -> bytes:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(contents().items()):
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+            if name.endswith(".py"):
+                archive.writestr(
+                    zipfile.ZipInfo(f"{name}c", _EPOCH), _bytecode(name, content), zipfile.ZIP_DEFLATED
+                )
     return file.getvalue()
+
+
+def _bytecode(path: str, source: str) -> bytes:
+    """A module as this Python compiles it. Its frames name the file by its path from the zip's folder on."""
+    code = compile(source, f"{AGENT_ZIP}/{path}", "exec", dont_inherit=True)
+    header = MAGIC_NUMBER + _UNCHECKED + source_hash(source.encode())
+    return header + marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
 
 
 def contents() -> dict[str, str]:

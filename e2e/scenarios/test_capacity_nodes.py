@@ -16,7 +16,7 @@ PROBE_SECONDS = 5
 OTHERS = [f"other-{number}" for number in range(4)]
 GENEROUS_SECONDS = 60
 """Beyond the probe. What is to be measured on a quiet machine is `bound_seconds`."""
-START_CPU_SECONDS = 2.4
+START_CPU_SECONDS = 1.5
 """What an agent's start costs, nearly all of it `import torch`; all Pods share the host's cores."""
 MEBIBYTE = 2**20
 

@@ -68,12 +68,14 @@ def test_the_zip_needs_torch_alone(folder: Path) -> None:
     """Neither our own top-level names nor what the agent vendors are looked for outside of it."""
     with zipfile.ZipFile(folder / agent_bundle.AGENT_ZIP) as archive:
         names = archive.namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"dlr", "__main__.py"}
+    first = {name.partition("/")[0].partition("-")[0] for name in names}
+    assert first == {"dlr", "__main__.py", "__main__.pyc"}
     assert set(names) > FRAMEWORKS
     modules = [
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in names
         if name.startswith(("dlr/_internal/agent", "dlr/_internal/healthcheck", "dlr/_internal/pynvml"))
+        and name.endswith(".py")
         and not name.endswith("__main__.py")
     ]
     refused = set(PARTS) | set(agent_bundle.VENDORED) | {"pydantic", "kubernetes", "yaml", "typer", "aiohttp"}
@@ -84,6 +86,18 @@ def test_the_zip_needs_torch_alone(folder: Path) -> None:
 def test_equal_sources_make_equal_bytes(folder: Path, tmp_path: Path) -> None:
     agent_bundle.build(tmp_path)
     assert (tmp_path / agent_bundle.AGENT_ZIP).read_bytes() == (folder / agent_bundle.AGENT_ZIP).read_bytes()
+
+
+def test_bytecode_of_another_python_is_passed_over(folder: Path, tmp_path: Path) -> None:
+    """What this Python has built, it imports; what another one has, it compiles anew, from the source beside it."""
+    others = tmp_path / agent_bundle.AGENT_ZIP
+    with zipfile.ZipFile(folder / agent_bundle.AGENT_ZIP) as built, zipfile.ZipFile(others, "w") as archive:
+        for name in built.namelist():
+            content = built.read(name)
+            archive.writestr(name, b"\0\0\r\n" + content[4:] if name.endswith(".pyc") else content)
+    then = "from dlr._internal.agent import terms\nprint(terms.__file__)"
+    assert run_refusing(folder / agent_bundle.AGENT_ZIP, set(PARTS), then).endswith("/agent/terms.pyc\n")
+    assert run_refusing(others, set(PARTS), then).endswith("/agent/terms.py\n")
 
 
 def test_torchrun_finds_our_rendezvous_in_the_zip(folder: Path) -> None:
