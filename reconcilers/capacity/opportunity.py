@@ -4,9 +4,10 @@ Free room is found by a *probe*: the count is raised by one unit, and the schedu
 a node. So it works with every scheduler, quota and taint, and reads nobody else's Pods. Who trains is not
 disturbed by it: the world does not wait for Pods that find no node (`reconcilers/capacity/growth.py`).
 
-A probe that is placed is followed by a larger one at once, so that a growth by many is one restart. A probe
-that finds no node within `probeSeconds` is given back, and the next comes after as long again: then quotas
-and queues are free for others half of the time, and room is found within `probeSeconds` at the latest.
+A probe that is placed is followed by a larger one at once (`FURTHER`), so that a growth by many is one
+restart and takes few probes. A probe that finds no node within `probeSeconds` is given back, and the next
+comes after as long again: then quotas and queues are free for others half of the time, and room is found
+within `probeSeconds` at the latest.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from datetime import datetime, timedelta
 
 from crds.elasticjob import Opportunistic, Opportunity
 
+FURTHER = 3
+"""A probe asks for so many times what those before it found: each of a growth's probes costs a second or
+so, in which Pods are made and placed, and newcomers wait for the last."""
 REMEMBERED_SECONDS = 3_600.0
 """For so long nothing is tried again that brought too little, did not start, or was refused."""
 MOST_DOUBLINGS = 12
@@ -157,8 +161,8 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         step = _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
         return Step(step.known, step.count, step.look_again_seconds, told=reason)
     first = known.grown_from if known.grown_from is not None else known.base
-    grown = max(room.count - first, room.unit)
-    more = min(room.count + grown, room.most)
+    found = max(room.count - first, room.unit)
+    more = min(room.count + FURTHER * found, room.most)
     if more > room.count and (known.not_before is None or now >= known.not_before):
         return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
     return Step(known, room.count, START_SECONDS - room.asked_seconds)
