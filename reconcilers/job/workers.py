@@ -52,23 +52,23 @@ class Workers(Sequence[ElasticWorker]):
     @cached_property
     def _indexes(self) -> _Indexes:
         by_index: defaultdict[str, dict[int, ElasticWorker]] = defaultdict(dict)
+        of_type: defaultdict[str, list[ElasticWorker]] = defaultdict(list)
         exceptional, telling_steps, telling_shards = [], [], []
         for worker in self._all:
             spec, report = worker.spec, worker.status.agent
             by_index[spec.type][spec.index] = worker
+            of_type[spec.type].append(worker)
             if not simply_runs(worker):
                 exceptional.append(worker)
             if report is not None and report.rounds:
                 telling_steps.append(worker)
             if report is not None and report.shards:
                 telling_shards.append(worker)
-        of_type = {type_: tuple(found.values()) for type_, found in by_index.items()}
-        told = tuple(telling_steps), tuple(telling_shards)
-        return _Indexes(dict(by_index), of_type, tuple(exceptional), *told)
+        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps, telling_shards)
 
     @property
     def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
-        """Of each type."""
+        """By type, and then by index."""
         return self._indexes.by_index
 
     @property
