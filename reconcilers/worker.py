@@ -401,7 +401,7 @@ def job_keys(obj: Object) -> Iterable[str]:
     return [f"{obj['metadata']['namespace']}/{job}"] if job else []
 
 
-def owned_workers(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
+def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
     """Of a job or a check: whoever names its uid in another namespace is not its worker, and goes with the
     next garbage collection."""
     found = workers.by_index(BY_OWNER, owner_uid)

@@ -141,7 +141,7 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
     surplus: list[ElasticWorker] = []
     wanted = {type_: present_slots(job, type_) for type_ in training_types(job)}
     members = published.members if published.phase is RendezvousPhase.FORMED else ()
-    for type_ in dict.fromkeys((*wanted, *workers.by_index)):
+    for type_ in dict.fromkeys((*wanted, *workers.by_index)):  # also those that the job has no more
         there = workers.by_index.get(type_, {})
         keep = {*wanted.get(type_, ()), *(members if type_ == names.WORKER else ())}
         missing += [(type_, index) for index in wanted.get(type_, ()) if index not in there]
