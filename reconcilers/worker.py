@@ -21,6 +21,7 @@ from controller.errors import Conflict, Forbidden, Invalid, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
+from controller.store import Store
 from controller.wording import shortened
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
@@ -398,3 +399,10 @@ def job_keys(obj: Object) -> Iterable[str]:
     """Index function: the job that an ElasticWorker belongs to, or that a NodeCheck checks."""
     job = obj["spec"].get("jobName")
     return [f"{obj['metadata']['namespace']}/{job}"] if job else []
+
+
+def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
+    """Of a job or a check: whoever names its uid in another namespace is not its worker, and goes with the
+    next garbage collection."""
+    found = workers.by_index(BY_OWNER, owner_uid)
+    return [raw for raw in found if raw["metadata"]["namespace"] == namespace]

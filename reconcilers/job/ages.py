@@ -74,7 +74,7 @@ def _heard(worker: ElasticWorker, checking: str | None, before: _Heard | None, n
     report = current_report(worker)
     waits, told = is_waiting(report), checkpoint_of(report)
     still = before if before and (before.waits, before.checking) == (waits, checking) else None
-    saved = before if before and told in (None, before.step) else None
+    saved = before if before and told in (None, before.step) else None  # told no more, it is not made anew
     return _Heard(
         version=worker.metadata.resource_version,
         checking=checking,

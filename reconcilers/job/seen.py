@@ -30,7 +30,7 @@ from reconcilers.pod.resources import template_digest
 from reconcilers.pod.trial import PodTrial, Trial
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
-from reconcilers.worker import BY_OWNER, owner_uids
+from reconcilers.worker import owner_uids, workers_owned_by
 from reconcilers.world.participants import Ages
 from reconcilers.world.slots import training_types
 
@@ -179,7 +179,7 @@ class JobView:
         return trial
 
     async def _workers_of(self, job: ElasticJob) -> list[ElasticWorker]:
-        found = self._workers.by_index(BY_OWNER, job.metadata.uid)
+        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
         workers, slices = [], Slices()
         found.reverse()
         while found:  # the cache may have newer ones by now: these are freed one by one, not all at the end

@@ -52,23 +52,23 @@ class Workers(Sequence[ElasticWorker]):
     @cached_property
     def _indexes(self) -> _Indexes:
         by_index: defaultdict[str, dict[int, ElasticWorker]] = defaultdict(dict)
+        of_type: defaultdict[str, list[ElasticWorker]] = defaultdict(list)
         exceptional, telling_steps, telling_shards = [], [], []
         for worker in self._all:
             spec, report = worker.spec, worker.status.agent
             by_index[spec.type][spec.index] = worker
+            of_type[spec.type].append(worker)
             if not simply_runs(worker):
                 exceptional.append(worker)
             if report is not None and report.rounds:
                 telling_steps.append(worker)
             if report is not None and report.shards:
                 telling_shards.append(worker)
-        of_type = {type_: tuple(found.values()) for type_, found in by_index.items()}
-        told = tuple(telling_steps), tuple(telling_shards)
-        return _Indexes(dict(by_index), of_type, tuple(exceptional), *told)
+        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps, telling_shards)
 
     @property
     def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
-        """Of each type."""
+        """By type, and then by index."""
         return self._indexes.by_index
 
     @property
@@ -141,7 +141,7 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
     surplus: list[ElasticWorker] = []
     wanted = {type_: present_slots(job, type_) for type_ in training_types(job)}
     members = published.members if published.phase is RendezvousPhase.FORMED else ()
-    for type_ in dict.fromkeys((*wanted, *workers.by_index)):
+    for type_ in dict.fromkeys((*wanted, *workers.by_index)):  # also those that the job has no more
         there = workers.by_index.get(type_, {})
         keep = {*wanted.get(type_, ()), *(members if type_ == names.WORKER else ())}
         missing += [(type_, index) for index in wanted.get(type_, ()) if index not in there]

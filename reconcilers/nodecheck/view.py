@@ -16,7 +16,7 @@ from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished, last_pass
 from reconcilers.nodecheck.scope import CheckRefusal, Claim, named_nodes, speakers, wanted_workers
-from reconcilers.worker import BY_OWNER, owner_uids
+from reconcilers.worker import owner_uids, workers_owned_by
 
 
 class CheckView:
@@ -46,7 +46,9 @@ class CheckView:
     async def workers_of(self, check: NodeCheck) -> list[ElasticWorker]:
         """The job's workers, or those that were made for the check."""
         uid = self._owner_uid(check)
-        return [] if uid is None else await self._parsed(self._workers.by_index(BY_OWNER, uid))
+        if uid is None:
+            return []
+        return await self._parsed(workers_owned_by(self._workers, check.metadata.namespace, uid))
 
     async def workers_now(self, check: NodeCheck) -> list[ElasticWorker]:
         """The same, read from the API server itself: a stalled watch of ours must condemn nobody."""
@@ -102,7 +104,7 @@ class CheckView:
         job = self.job_of(check)
         if job is None or job.status.active_check != check.metadata.name:
             return ()  # its turn in the job has not come
-        found = self._workers.by_index(BY_OWNER, job.metadata.uid)
+        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
         workers = wanted_workers(check.spec, map(self._parse_worker.parse, found))
         return [speaker.node for speaker in speakers(workers)]
 

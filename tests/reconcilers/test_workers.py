@@ -12,10 +12,11 @@ from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.job.older_agents import is_older
 from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.job.status import replica_statuses
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import stuck_by
 from reconcilers.world.standby import told_otherwise
-from tests.reconcilers.build import NOW, report, worker
+from tests.reconcilers.build import NOW, job, report, worker
 
 WORLD = Rendezvous(phase=RendezvousPhase.FORMED, round=3, formed_at=NOW)
 
@@ -62,3 +63,18 @@ def test_policies_about_failures_waits_and_old_agents_need_the_exceptional_worke
     assert told_otherwise(found, ()) == told_otherwise(some, ())
     for policy in (is_older, stuck_by, lambda w: w.status.last_exit, lambda w: w.status.failure_budget):
         assert [w for w in found if policy(w)] == [w for w in some if policy(w)]
+
+
+@given(workers(), st.integers(0, 4))
+def test_all_of_a_type_are_counted_by_phase_also_two_of_one_slot(
+    found: list[ElasticWorker], copied: int
+) -> None:
+    """As `kubectl get -o yaml`, another name and `kubectl apply` make them."""
+    crowd = [*found, *found[:copied]]
+    counts = replica_statuses(job(), Workers(crowd))["worker"]
+    phases = [each.status.phase for each in crowd]
+    assert counts.active == phases.count(WorkerPhase.RUNNING)
+    assert counts.pending == phases.count(WorkerPhase.PENDING) + phases.count(None)
+    assert (counts.succeeded, counts.failed) == tuple(
+        phases.count(phase) for phase in (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED)
+    )

@@ -1,0 +1,52 @@
+"""Which workers a look at a job, or at a check of it, sees."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.reconciler import Request
+from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from crds.elasticjob import ElasticJob
+from reconcilers.clock import Clock
+from reconcilers.job.seen import JobView
+from reconcilers.nodecheck.view import CheckView
+from reconcilers.pod.options import PodOptions
+from reconcilers.setup import add_indexes
+from tests.reconcilers.build import check, job, worker
+
+
+def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[str, Any]:
+    raw = worker(index).to_wire()
+    owners = [{"kind": "ElasticJob", "name": "digits", "uid": owner, "controller": True}]
+    return raw | {"metadata": raw["metadata"] | {"ownerReferences": owners} | metadata}
+
+
+def cached(of: ElasticJob, *workers: dict[str, Any]) -> Cache:
+    cache = Cache(cast(Client, None))
+    add_indexes(cache)
+    cache.store(ELASTICJOBS).apply({"apiVersion": "x", "kind": "ElasticJob", **of.to_wire()})
+    for raw in workers:
+        cache.store(ELASTICWORKERS).apply(raw)
+    return cache
+
+
+async def test_a_job_has_the_workers_that_it_owns_in_its_namespace_and_that_stay() -> None:
+    of = job(status={"phase": "Succeeded"})  # of which nothing else is read
+    cache = cached(
+        of,
+        raw_worker(1),
+        raw_worker(0),
+        raw_worker(0, namespace="tenant-b", uid="x0"),
+        raw_worker(2, owner="uid-of-the-job-before"),
+        raw_worker(3, deletionTimestamp="2026-01-01T12:00:00Z"),
+    )
+    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w1"]
+
+
+async def test_a_check_asks_the_workers_of_its_namespace_alone() -> None:
+    cache = cached(job(), raw_worker(0), raw_worker(0, namespace="tenant-b", uid="x0"))
+    found = await CheckView(cache, cast(Client, None)).workers_of(check(jobName="digits"))
+    assert [each.metadata.uid for each in found] == ["w0"]
