@@ -10,7 +10,7 @@ import copy
 import json
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -103,6 +103,21 @@ class Unreachable(CommandError):
     """No answer from the API server, or that it has none now; it may have one later."""
 
 
+class Lines(Iterator[str]):
+    """The lines of an answer as they come.
+
+    Attributes:
+        hang_up: ends them, for another thread than the one that waits for them.
+    """
+
+    def __init__(self, lines: Iterator[str], hang_up: Callable[[], None]) -> None:
+        self._lines = lines
+        self.hang_up = hang_up
+
+    def __next__(self) -> str:
+        return next(self._lines)
+
+
 class Api:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -158,7 +173,7 @@ class Api:
 
     def watch(
         self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
-    ) -> AbstractContextManager[Iterator[str]]:
+    ) -> AbstractContextManager[Lines]:
         """What happens to its objects after that version, an event a line, and now and then a bookmark.
 
         Args:
@@ -203,7 +218,7 @@ class Api:
 
     def log(
         self, pod: str, parameters: dict[str, str | int], *, follow: bool
-    ) -> AbstractContextManager[Iterator[str]]:
+    ) -> AbstractContextManager[Lines]:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""
         parameters = parameters | ({"follow": "true"} if follow else {})
         silent_seconds = None if follow else REQUEST_TIMEOUT_SECONDS
@@ -212,19 +227,20 @@ class Api:
     @contextmanager
     def _streamed(
         self, kind: Kind, path: str, parameters: dict[str, str | int], silent_seconds: float | None
-    ) -> Iterator[Iterator[str]]:
+    ) -> Iterator[Lines]:
         """The lines of an answer as they come; it may be silent for so long, or for as long as it likes."""
         with ExitStack() as stack:
             with self._outages_told():
-                response = stack.enter_context(
+                stream = stack.enter_context(
                     self._transport.stream(
                         "GET", path, parameters=parameters, read_timeout_seconds=silent_seconds
                     )
                 )
+                response = stream.response
                 if response.status >= HTTPStatus.BAD_REQUEST:
                     answer = Answer(response.status, response.reason, response.headers, response.read())
                     raise self._failure(answer, kind)
-            yield self._lines(response)
+            yield Lines(self._lines(response), stream.hang_up)
 
     def _lines(self, response: HTTPResponse) -> Iterator[str]:
         with self._outages_told():

@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import os
 import select
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage, HTTPResponse
 from typing import Any
@@ -29,6 +30,19 @@ class Answer:
     reason: str
     headers: HTTPMessage
     body: bytes
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An answer from its beginning."""
+
+    response: HTTPResponse
+    socket: socket.socket
+
+    def hang_up(self) -> None:
+        """For another thread than the reader's, which gets to the answer's end at once."""
+        with suppress(OSError):  # it has ended by itself
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # TLS's own would change what is being read
 
 
 class UnknownLogin(Exception):
@@ -74,7 +88,7 @@ class Transport:
         return answer
 
     @contextmanager
-    def stream(self, method: str, path: str, **details: Any) -> Iterator[HTTPResponse]:
+    def stream(self, method: str, path: str, **details: Any) -> Iterator[Stream]:
         """The answer from its beginning; what of it is not read is dropped. Raises as `ask`.
 
         Args:
@@ -84,8 +98,9 @@ class Transport:
             read_timeout_seconds: how long the server may be silent; None for as long as it likes.
         """
         connection = self._connection()
+        opened = connection.sock
         try:
-            yield self._response(connection, method, path, **details)
+            yield Stream(self._response(connection, method, path, **details), opened)
         finally:
             connection.close()
 

@@ -90,6 +90,10 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def no_watch_is_open() -> bool:
+    return all(thread.name != "dlr-watch" for thread in threading.enumerate())
+
+
 def test_changes_are_told_by_the_watch_and_not_by_further_lists(api: WatchingApi, workers: Workers) -> None:
     assert phases(api) == {"0": "Running", "1": "Running"}
     for told in (event("MODIFIED", 0, phase="Failed"), event("DELETED", 1), event("ADDED", 2)):
@@ -152,7 +156,7 @@ def test_more_news_than_a_list_has_end_the_watch(
     workers.items = [worker(9)]
     for number in range(4):
         workers.tell(event("MODIFIED", 0, phase=f"{number}"))
-    until(lambda: all(thread.name != "dlr-watch" for thread in threading.enumerate()))
+    until(no_watch_is_open)
     until(lambda: phases(api) == {"9": "Running"})
 
 
@@ -162,6 +166,15 @@ def test_what_was_kept_is_forgotten_with_its_watch(api: WatchingApi, workers: Wo
     api.forget()
     assert phases(api) == {"9": "Running"}
     assert workers.lists == 2
+
+
+def test_watch_that_nobody_wants_any_more_is_hung_up_though_it_is_silent(
+    api: WatchingApi, workers: Workers
+) -> None:
+    phases(api)
+    until(lambda: bool(workers.watches))
+    api.forget()
+    until(no_watch_is_open)
 
 
 def test_an_api_server_s_own_watch_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +201,8 @@ def test_an_api_server_s_own_watch_is_understood(tmp_path: Path, monkeypatch: py
             server.as_admin("DELETE", f"{path}/b")
             make("c", "x" * 100_000)
             until(lambda: found() == {"a": "new", "c": "x" * 100_000})
+        api.forget()
+        until(no_watch_is_open)
     with pytest.raises(Unreachable):
         until(lambda: not found())
 
