@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -175,6 +176,12 @@ def test_watch_that_nobody_wants_any_more_is_hung_up_though_it_is_silent(
     until(lambda: bool(workers.watches))
     api.forget()
     until(no_watch_is_open)
+
+
+def test_server_that_vanished_shows_although_watches_and_logs_are_silent(api: WatchingApi) -> None:
+    with api._transport.stream("GET", "/", read_timeout_seconds=WAIT_SECONDS) as stream:
+        assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
 
 
 def test_an_api_server_s_own_watch_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
