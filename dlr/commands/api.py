@@ -30,7 +30,7 @@ JSON = dict[str, Any]
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
-NOT_NOW = (
+NOT_NOW_STATUSES = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -100,7 +100,11 @@ class ApiFailure(CommandError):
 
 
 class Unreachable(CommandError):
-    """No answer from the API server, or that it has none now; it may have one later."""
+    """No answer from the API server; it may have one later."""
+
+
+class NotNow(Unreachable):
+    """The server, or the proxy before it, refuses for the time being; another question may have an answer."""
 
 
 class Lines(Iterator[str]):
@@ -305,15 +309,15 @@ class Api:
             "is the cluster up? (`dlr up` starts a local one.)"
         )
 
-    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | Unreachable:
+    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | NotNow:
         text = answer.body.decode(errors="replace")
         status = _status(text)
         message = status.get("message") or text.strip()[:500] or answer.reason
         details = status.get("details") or {}
         server = self.connection.server
-        if answer.status in NOT_NOW:
+        if answer.status in NOT_NOW_STATUSES:
             message = status.get("message") or answer.reason
-            return Unreachable(f"The API server at {server} cannot answer now ({answer.status}: {message}).")
+            return NotNow(f"The API server at {server} cannot answer now ({answer.status}: {message}).")
         if answer.status == HTTPStatus.UNAUTHORIZED:
             message = (
                 f"The API server at {server} does not accept the credentials of {self.connection.source}."
