@@ -182,12 +182,13 @@ class Api:
 
         Args:
             seconds: the server ends it after so long.
-            silent_seconds: with nothing for so long, it is taken for dead.
+            silent_seconds: with nothing for so long, it is taken for dead. Its answer begins at once: where
+                it does not, a proxy keeps it back, and the watch fails like any request.
         """
         parameters = collection.parameters | {"watch": "true", "allowWatchBookmarks": "true"}
         parameters |= {"resourceVersion": version, "timeoutSeconds": seconds}
         path = self._path(collection.kind, all_namespaces=collection.all_namespaces)
-        return self._streamed(collection.kind, path, parameters, silent_seconds)
+        return self._streamed(collection.kind, path, parameters, REQUEST_TIMEOUT_SECONDS, silent_seconds)
 
     def within(self, namespace: str | None) -> Api:
         """The same API server, with another namespace for what is in one; None: as it is."""
@@ -226,24 +227,36 @@ class Api:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""
         parameters = parameters | ({"follow": "true"} if follow else {})
         silent_seconds = None if follow else REQUEST_TIMEOUT_SECONDS
-        return self._streamed(PODS, self._path(PODS, pod, "log"), parameters, silent_seconds)
+        path = self._path(PODS, pod, "log")
+        return self._streamed(PODS, path, parameters, silent_seconds, silent_seconds)
 
     @contextmanager
     def _streamed(
-        self, kind: Kind, path: str, parameters: dict[str, str | int], silent_seconds: float | None
+        self,
+        kind: Kind,
+        path: str,
+        parameters: dict[str, str | int],
+        first_seconds: float | None,
+        silent_seconds: float | None,
     ) -> Iterator[Lines]:
-        """The lines of an answer as they come; it may be silent for so long, or for as long as it likes."""
+        """The lines of an answer as they come.
+
+        Args:
+            first_seconds: until it begins; None for as long as it likes.
+            silent_seconds: between its parts.
+        """
         with ExitStack() as stack:
             with self._outages_told():
                 stream = stack.enter_context(
                     self._transport.stream(
-                        "GET", path, parameters=parameters, read_timeout_seconds=silent_seconds
+                        "GET", path, parameters=parameters, read_timeout_seconds=first_seconds
                     )
                 )
                 response = stream.response
                 if response.status >= HTTPStatus.BAD_REQUEST:
                     answer = Answer(response.status, response.reason, response.headers, response.read())
                     raise self._failure(answer, kind)
+            stream.socket.settimeout(silent_seconds)
             yield Lines(self._lines(response), stream.hang_up)
 
     def _lines(self, response: HTTPResponse) -> Iterator[str]:

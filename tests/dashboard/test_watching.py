@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlr.commands import api as commands_api
 from dlr.commands.api import CONFIGMAPS, ELASTICWORKERS, Api, ApiFailure, Unreachable
 from dlr.commands.connection import connect
 from dlr.dashboard import watching
@@ -42,6 +43,8 @@ class Workers:
         self.watches: list[Request] = []
         self.refused: dict[str, Answer] = {}
         """By `list` and `watch`."""
+        self.kept_back: threading.Event | None = None
+        """Until when no watch's answer begins."""
         self._open: list[queue.Queue[Any]] = []
 
     def answer(self, request: Request) -> Answer:
@@ -50,6 +53,8 @@ class Workers:
             return self.refused.get("list") or Answer(200, listing(*self.items))
         self._open.append(queue.Queue())
         self.watches.append(request)
+        if self.kept_back:
+            self.kept_back.wait(WAIT_SECONDS)
         return self.refused.get("watch") or Answer(200, iter(self._open[-1].get, None))
 
     def tell(self, line: Any) -> None:
@@ -135,6 +140,19 @@ def test_who_may_list_and_not_watch_sees_each_change_all_the_same(api: WatchingA
         workers.items = [worker(0, phase=phase)]
         until(lambda phase=phase: phases(api) == {"0": phase})
     assert len(workers.watches) == 1
+
+
+def test_watch_whose_answer_a_proxy_keeps_back_does_not_make_old_what_is_seen(
+    api: WatchingApi, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands_api, "REQUEST_TIMEOUT_SECONDS", 0.5)
+    workers.kept_back = threading.Event()
+    try:
+        phases(api)
+        workers.items = [worker(0, phase="Failed")]
+        until(lambda: phases(api) == {"0": "Failed"})
+    finally:
+        workers.kept_back.set()
 
 
 def test_what_can_no_longer_be_listed_is_not_shown_as_it_was(api: WatchingApi, workers: Workers) -> None:
