@@ -119,18 +119,22 @@ def _zipped() -> bytes:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(contents().items()):
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
-            if name.endswith(".py"):
-                archive.writestr(
-                    zipfile.ZipInfo(f"{name}c", _EPOCH), _bytecode(name, content), zipfile.ZIP_DEFLATED
-                )
+            if name.endswith(".py") and (bytecode := _bytecode(name, content)):
+                archive.writestr(zipfile.ZipInfo(f"{name}c", _EPOCH), bytecode, zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 
-def _bytecode(path: str, source: str) -> bytes:
-    """A module as this Python compiles it. Its frames name the file by its path from the zip's folder on."""
-    code = compile(source, f"{AGENT_ZIP}/{path}", "exec", dont_inherit=True)
+def _bytecode(path: str, source: str) -> bytes | None:
+    """A module as this Python compiles it. Its frames name the file by its path from the zip's folder on.
+
+    None where the format has no word for something in it: since Python 3.14 a constant slice.
+    """
+    code = compile(source, f"{AGENT_ZIP}/{path}", "exec", dont_inherit=True, optimize=0)
     header = MAGIC_NUMBER + _UNCHECKED + source_hash(source.encode())
-    return header + marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
+    try:
+        return header + marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
+    except ValueError:
+        return None
 
 
 def contents() -> dict[str, str]:

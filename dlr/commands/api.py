@@ -10,7 +10,7 @@ import copy
 import json
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ JSON = dict[str, Any]
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
-NOT_NOW = (
+NOT_NOW_STATUSES = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -100,7 +100,26 @@ class ApiFailure(CommandError):
 
 
 class Unreachable(CommandError):
-    """No answer from the API server, or that it has none now; it may have one later."""
+    """No answer from the API server; it may have one later."""
+
+
+class NotNow(Unreachable):
+    """The server, or the proxy before it, refuses for the time being; another question may have an answer."""
+
+
+class Lines(Iterator[str]):
+    """The lines of an answer as they come.
+
+    Attributes:
+        hang_up: ends them, for another thread than the one that waits for them.
+    """
+
+    def __init__(self, lines: Iterator[str], hang_up: Callable[[], None]) -> None:
+        self._lines = lines
+        self.hang_up = hang_up
+
+    def __next__(self) -> str:
+        return next(self._lines)
 
 
 class Api:
@@ -158,17 +177,18 @@ class Api:
 
     def watch(
         self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
-    ) -> AbstractContextManager[Iterator[str]]:
+    ) -> AbstractContextManager[Lines]:
         """What happens to its objects after that version, an event a line, and now and then a bookmark.
 
         Args:
             seconds: the server ends it after so long.
-            silent_seconds: with nothing for so long, it is taken for dead.
+            silent_seconds: with nothing for so long, it is taken for dead. Its answer begins at once: where
+                it does not, a proxy keeps it back, and the watch fails like any request.
         """
         parameters = collection.parameters | {"watch": "true", "allowWatchBookmarks": "true"}
         parameters |= {"resourceVersion": version, "timeoutSeconds": seconds}
         path = self._path(collection.kind, all_namespaces=collection.all_namespaces)
-        return self._streamed(collection.kind, path, parameters, silent_seconds)
+        return self._streamed(collection.kind, path, parameters, REQUEST_TIMEOUT_SECONDS, silent_seconds)
 
     def within(self, namespace: str | None) -> Api:
         """The same API server, with another namespace for what is in one; None: as it is."""
@@ -203,28 +223,41 @@ class Api:
 
     def log(
         self, pod: str, parameters: dict[str, str | int], *, follow: bool
-    ) -> AbstractContextManager[Iterator[str]]:
+    ) -> AbstractContextManager[Lines]:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""
         parameters = parameters | ({"follow": "true"} if follow else {})
         silent_seconds = None if follow else REQUEST_TIMEOUT_SECONDS
-        return self._streamed(PODS, self._path(PODS, pod, "log"), parameters, silent_seconds)
+        path = self._path(PODS, pod, "log")
+        return self._streamed(PODS, path, parameters, silent_seconds, silent_seconds)
 
     @contextmanager
     def _streamed(
-        self, kind: Kind, path: str, parameters: dict[str, str | int], silent_seconds: float | None
-    ) -> Iterator[Iterator[str]]:
-        """The lines of an answer as they come; it may be silent for so long, or for as long as it likes."""
+        self,
+        kind: Kind,
+        path: str,
+        parameters: dict[str, str | int],
+        first_seconds: float | None,
+        silent_seconds: float | None,
+    ) -> Iterator[Lines]:
+        """The lines of an answer as they come.
+
+        Args:
+            first_seconds: until it begins; None for as long as it likes.
+            silent_seconds: between its parts.
+        """
         with ExitStack() as stack:
             with self._outages_told():
-                response = stack.enter_context(
+                stream = stack.enter_context(
                     self._transport.stream(
-                        "GET", path, parameters=parameters, read_timeout_seconds=silent_seconds
+                        "GET", path, parameters=parameters, read_timeout_seconds=first_seconds
                     )
                 )
+                response = stream.response
                 if response.status >= HTTPStatus.BAD_REQUEST:
                     answer = Answer(response.status, response.reason, response.headers, response.read())
                     raise self._failure(answer, kind)
-            yield self._lines(response)
+            stream.socket.settimeout(silent_seconds)
+            yield Lines(self._lines(response), stream.hang_up)
 
     def _lines(self, response: HTTPResponse) -> Iterator[str]:
         with self._outages_told():
@@ -289,15 +322,15 @@ class Api:
             "is the cluster up? (`dlr up` starts a local one.)"
         )
 
-    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | Unreachable:
+    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | NotNow:
         text = answer.body.decode(errors="replace")
         status = _status(text)
         message = status.get("message") or text.strip()[:500] or answer.reason
         details = status.get("details") or {}
         server = self.connection.server
-        if answer.status in NOT_NOW:
+        if answer.status in NOT_NOW_STATUSES:
             message = status.get("message") or answer.reason
-            return Unreachable(f"The API server at {server} cannot answer now ({answer.status}: {message}).")
+            return NotNow(f"The API server at {server} cannot answer now ({answer.status}: {message}).")
         if answer.status == HTTPStatus.UNAUTHORIZED:
             message = (
                 f"The API server at {server} does not accept the credentials of {self.connection.source}."

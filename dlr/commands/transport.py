@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import os
 import select
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage, HTTPResponse
 from typing import Any
@@ -20,6 +21,9 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 JSON = dict[str, Any]
 
 CONNECT_TIMEOUT_SECONDS = 10.0
+KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A server that vanished without a word shows after 10 + 3·5 s, where a watch or a log is silent; by default
+after two hours. The second is macOS's name of the first."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -29,6 +33,19 @@ class Answer:
     reason: str
     headers: HTTPMessage
     body: bytes
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An answer from its beginning."""
+
+    response: HTTPResponse
+    socket: socket.socket
+
+    def hang_up(self) -> None:
+        """For another thread than the reader's, which gets to the answer's end at once."""
+        with suppress(OSError):  # it has ended by itself
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # TLS's own would change what is being read
 
 
 class UnknownLogin(Exception):
@@ -74,7 +91,7 @@ class Transport:
         return answer
 
     @contextmanager
-    def stream(self, method: str, path: str, **details: Any) -> Iterator[HTTPResponse]:
+    def stream(self, method: str, path: str, **details: Any) -> Iterator[Stream]:
         """The answer from its beginning; what of it is not read is dropped. Raises as `ask`.
 
         Args:
@@ -84,8 +101,9 @@ class Transport:
             read_timeout_seconds: how long the server may be silent; None for as long as it likes.
         """
         connection = self._connection()
+        opened = connection.sock
         try:
-            yield self._response(connection, method, path, **details)
+            yield Stream(self._response(connection, method, path, **details), opened)
         finally:
             connection.close()
 
@@ -124,9 +142,17 @@ class Transport:
             headers = {f"Proxy-{name}": value for name, value in login.items()}
             connection.set_tunnel(self._server.hostname or "", _port(self._server), headers)
         connection.connect()
+        _keep_alive(connection.sock)
         if self._context is not None:
             connection.sock = self._context.wrap_socket(connection.sock, server_hostname=self._server_name)
         return connection
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if option := getattr(socket, name, None):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _port(url: SplitResult) -> int:

@@ -97,6 +97,8 @@ class Feed:
         began = time.thread_time()
         try:
             with self._reading:  # a thread whose reader was given up may still be at it
+                if self.is_idle:  # and so may this one be: the view rests, and nobody would tell it again
+                    return 0.0, None, None
                 page: bytes | None = json.dumps(self.view.read(), separators=(",", ":")).encode()
             trouble = None
         except CommandError as failed:

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any
 
 from controller.garbage import free_gradually
-from dlr.commands.api import Api, ApiFailure, Collection, Kind
+from dlr.commands.api import Api, ApiFailure, Collection, Kind, Lines
 from dlr.commands.errors import CommandError
 
 JSON = dict[str, Any]
@@ -48,7 +48,7 @@ class WatchingApi(Api):
         return self._watched.setdefault(collection, Watched(collection)).read(self)
 
     def forget(self) -> None:
-        """Nobody asks for the time being. Watches end with what they tell next, be it a bookmark."""
+        """Nobody asks for the time being."""
         for each in self._watched.values():
             each.forget()
         self._watched.clear()
@@ -81,7 +81,7 @@ class Watched:
 
     def forget(self) -> None:
         if self._watch is not None:
-            self._watch.is_over = True
+            self._watch.end()
         before, self._objects = [*self._objects.values()], {}
         free_gradually(before)
 
@@ -95,6 +95,7 @@ class Watch:
         self.is_refused = False
         """For want of the right to watch."""
         self._lines: deque[str] = deque()
+        self._answer: Lines | None = None
         arguments = (api, collection, version, most)
         threading.Thread(target=self._follow, args=arguments, name="dlr-watch", daemon=True).start()
 
@@ -103,13 +104,22 @@ class Watch:
         while self._lines:
             yield self._lines.popleft()
 
+    def end(self) -> None:
+        """Nobody wants them any more: the thread and its connection go at once."""
+        self.is_over = True
+        if self._answer is not None:
+            self._answer.hang_up()
+
     def _follow(self, api: Api, collection: Collection, version: str, most: int) -> None:
         try:
             with api.watch(
                 collection, version, seconds=WATCH_SECONDS, silent_seconds=SILENT_SECONDS
-            ) as lines:
-                for line in lines:
-                    if self.is_over or len(self._lines) >= most:
+            ) as answer:
+                self._answer = answer
+                if self.is_over:  # since before there was something to hang up
+                    return
+                for line in answer:
+                    if len(self._lines) >= most:
                         return
                     self._lines.append(line)
         except ApiFailure as failure:

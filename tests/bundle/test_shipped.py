@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -98,6 +99,25 @@ def test_bytecode_of_another_python_is_passed_over(folder: Path, tmp_path: Path)
     then = "from dlr._internal.agent import terms\nprint(terms.__file__)"
     assert run_refusing(folder / agent_bundle.AGENT_ZIP, set(PARTS), then).endswith("/agent/terms.pyc\n")
     assert run_refusing(others, set(PARTS), then).endswith("/agent/terms.py\n")
+
+
+def test_module_that_marshal_s_format_has_no_words_for_is_there_as_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a Python 3.14 takes the constant slices of some."""
+
+    class Marshal:
+        @staticmethod
+        def dumps(code: CodeType, version: int) -> bytes:
+            if code.co_filename.endswith("/terms.py"):
+                raise ValueError("unmarshallable object")
+            return b"bytecode"
+
+    monkeypatch.setattr(agent_bundle, "marshal", Marshal)
+    agent_bundle.build(tmp_path)
+    with zipfile.ZipFile(tmp_path / agent_bundle.AGENT_ZIP) as archive:
+        missing = {f"{name}c" for name in archive.namelist() if name.endswith(".py")} - {*archive.namelist()}
+    assert missing == {"dlr/_internal/agent/terms.pyc"}
 
 
 def test_torchrun_finds_our_rendezvous_in_the_zip(folder: Path) -> None:

@@ -313,6 +313,15 @@ class TestLogs:
         assert done.exit_code == 1
         assert "digits-worker-0 has no Pod (yet)." in done.err
 
+    def test_of_all_are_shown_though_one_node_does_not_answer_now(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        script_job(server)
+        server.answers[f"GET {PODS}/digits-worker-1-1/log"] = refusal(503, "ServiceUnavailable", "no agent")
+        done = dlr("job", "logs", "digits")
+        assert done.out == "[digits-worker-2] other\n"
+        assert "digits-worker-1: The API server at " in done.err
+
     def test_of_a_pod_without_a_node_say_what_it_waits_for(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
         waits = pod("digits-worker-1-1", "Pending")

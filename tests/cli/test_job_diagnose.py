@@ -379,6 +379,18 @@ def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer
     assert "[status.restarts]" in done.out
 
 
+def test_what_the_server_cannot_answer_now_is_told_and_the_rest_is_there(
+    server: ScriptedServer, dlr: Dlr
+) -> None:
+    """Events are most of what there is to list, and so the first that an overloaded server refuses."""
+    script(server, troubled_job(), troubled_workers())
+    server.answers["GET /api/v1/namespaces/default/events"] = refusal(429, "TooManyRequests", "slow down")
+    done = dlr("job", "diagnose", "digits")
+    assert done.exit_code == 0
+    assert "Events could not be read: The API server at " in done.out
+    assert "[status.restarts]" in done.out
+
+
 def test_json_has_the_cause_and_the_fields_of_each_sentence(server: ScriptedServer, dlr: Dlr) -> None:
     script(server, troubled_job(), troubled_workers())
     for number in (0, 1, 3):

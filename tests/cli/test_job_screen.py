@@ -292,6 +292,12 @@ def test_account_that_this_version_cannot_read_is_left_out(troubled: screen.Snap
     assert entry(lines, "Progress").startswith("40%, step 401")
 
 
+def test_rounds_that_this_version_cannot_read_leave_the_account_out(troubled: screen.Snapshot) -> None:
+    for figures in troubled.workers[0]["status"]["agent"]["rounds"]:
+        figures["newestStep"] = figures.pop("lastStep")
+    assert goodput.account_of(troubled.job, troubled.workers, NOW) is None
+
+
 def test_time_of_a_state_that_goes_on_comes_on_top(troubled: screen.Snapshot) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None

@@ -272,6 +272,13 @@ async def test_view_rests_when_the_last_who_looked_has_gone() -> None:
     assert view.readings == 1
 
 
+async def test_reading_whose_thread_comes_after_all_have_gone_does_not_wake_the_view() -> None:
+    """What it kept, watches among it, nobody would ever let go of."""
+    view = Counted()
+    Feed(view)._read()
+    assert view.readings == 0
+
+
 async def test_port_that_is_taken_is_a_sentence(served: Served) -> None:
     port = int(served.url.split("/")[2].partition(":")[2])
     with pytest.raises(CannotListen, match=f"127.0.0.1:{port} cannot be listened on"):

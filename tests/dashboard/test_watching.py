@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlr.commands import api as commands_api
 from dlr.commands.api import CONFIGMAPS, ELASTICWORKERS, Api, ApiFailure, Unreachable
 from dlr.commands.connection import connect
 from dlr.dashboard import watching
@@ -41,6 +43,8 @@ class Workers:
         self.watches: list[Request] = []
         self.refused: dict[str, Answer] = {}
         """By `list` and `watch`."""
+        self.kept_back: threading.Event | None = None
+        """Until when no watch's answer begins."""
         self._open: list[queue.Queue[Any]] = []
 
     def answer(self, request: Request) -> Answer:
@@ -49,6 +53,8 @@ class Workers:
             return self.refused.get("list") or Answer(200, listing(*self.items))
         self._open.append(queue.Queue())
         self.watches.append(request)
+        if self.kept_back:
+            self.kept_back.wait(WAIT_SECONDS)
         return self.refused.get("watch") or Answer(200, iter(self._open[-1].get, None))
 
     def tell(self, line: Any) -> None:
@@ -88,6 +94,10 @@ def until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def no_watch_is_open() -> bool:
+    return all(thread.name != "dlr-watch" for thread in threading.enumerate())
 
 
 def test_changes_are_told_by_the_watch_and_not_by_further_lists(api: WatchingApi, workers: Workers) -> None:
@@ -132,6 +142,19 @@ def test_who_may_list_and_not_watch_sees_each_change_all_the_same(api: WatchingA
     assert len(workers.watches) == 1
 
 
+def test_watch_whose_answer_a_proxy_keeps_back_does_not_make_old_what_is_seen(
+    api: WatchingApi, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands_api, "REQUEST_TIMEOUT_SECONDS", 0.5)
+    workers.kept_back = threading.Event()
+    try:
+        phases(api)
+        workers.items = [worker(0, phase="Failed")]
+        until(lambda: phases(api) == {"0": "Failed"})
+    finally:
+        workers.kept_back.set()
+
+
 def test_what_can_no_longer_be_listed_is_not_shown_as_it_was(api: WatchingApi, workers: Workers) -> None:
     phases(api)
     workers.refused["list"] = Answer(500, "gone\n")
@@ -152,7 +175,7 @@ def test_more_news_than_a_list_has_end_the_watch(
     workers.items = [worker(9)]
     for number in range(4):
         workers.tell(event("MODIFIED", 0, phase=f"{number}"))
-    until(lambda: all(thread.name != "dlr-watch" for thread in threading.enumerate()))
+    until(no_watch_is_open)
     until(lambda: phases(api) == {"9": "Running"})
 
 
@@ -162,6 +185,21 @@ def test_what_was_kept_is_forgotten_with_its_watch(api: WatchingApi, workers: Wo
     api.forget()
     assert phases(api) == {"9": "Running"}
     assert workers.lists == 2
+
+
+def test_watch_that_nobody_wants_any_more_is_hung_up_though_it_is_silent(
+    api: WatchingApi, workers: Workers
+) -> None:
+    phases(api)
+    until(lambda: bool(workers.watches))
+    api.forget()
+    until(no_watch_is_open)
+
+
+def test_server_that_vanished_shows_although_watches_and_logs_are_silent(api: WatchingApi) -> None:
+    with api._transport.stream("GET", "/", read_timeout_seconds=WAIT_SECONDS) as stream:
+        assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
 
 
 def test_an_api_server_s_own_watch_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +226,8 @@ def test_an_api_server_s_own_watch_is_understood(tmp_path: Path, monkeypatch: py
             server.as_admin("DELETE", f"{path}/b")
             make("c", "x" * 100_000)
             until(lambda: found() == {"a": "new", "c": "x" * 100_000})
+        api.forget()
+        until(no_watch_is_open)
     with pytest.raises(Unreachable):
         until(lambda: not found())
 

@@ -38,7 +38,7 @@ def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | N
     try:
         models = [_as_account_reads(each) for each in _telling(workers)]
         return goodput_now(ElasticJob.model_validate(job), models, now)
-    except ValidationError:
+    except (KeyError, ValidationError):
         return None
 
 
