@@ -80,7 +80,9 @@ def api(workers: Workers, tmp_path: Path) -> Iterator[WatchingApi]:
     server.answers[WORKERS] = workers.answer
     config = tmp_path / "kubeconfig"
     config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
-    yield WatchingApi(Api(connect(str(config), None, None)))
+    watching_api = WatchingApi(Api(connect(str(config), None, None)))
+    yield watching_api
+    watching_api.forget()
     server.close()
 
 
@@ -96,8 +98,11 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def no_watch_is_open() -> bool:
-    return all(thread.name != "dlr-watch" for thread in threading.enumerate())
+@pytest.fixture
+def no_watch_is_open() -> Callable[[], bool]:
+    """Of those that the test opens: another's may still wait for a server that is gone."""
+    before = set(threading.enumerate())
+    return lambda: all(thread.name != "dlr-watch" for thread in set(threading.enumerate()) - before)
 
 
 def test_changes_are_told_by_the_watch_and_not_by_further_lists(api: WatchingApi, workers: Workers) -> None:
@@ -168,7 +173,10 @@ def test_what_can_no_longer_be_listed_is_not_shown_as_it_was(api: WatchingApi, w
 
 
 def test_more_news_than_a_list_has_end_the_watch(
-    api: WatchingApi, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    api: WatchingApi,
+    workers: Workers,
+    no_watch_is_open: Callable[[], bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watching, "LEAST_BACKLOG", 3)
     phases(api)
@@ -188,7 +196,7 @@ def test_what_was_kept_is_forgotten_with_its_watch(api: WatchingApi, workers: Wo
 
 
 def test_watch_that_nobody_wants_any_more_is_hung_up_though_it_is_silent(
-    api: WatchingApi, workers: Workers
+    api: WatchingApi, workers: Workers, no_watch_is_open: Callable[[], bool]
 ) -> None:
     phases(api)
     until(lambda: bool(workers.watches))
@@ -202,7 +210,9 @@ def test_server_that_vanished_shows_although_watches_and_logs_are_silent(api: Wa
         assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
 
 
-def test_an_api_server_s_own_watch_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_server_s_own_watch_is_understood(
+    tmp_path: Path, no_watch_is_open: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = "/api/v1/namespaces/default/configmaps"
     with running_server(tmp_path) as server:
         config = tmp_path / "kubeconfig"
