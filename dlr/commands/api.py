@@ -325,12 +325,12 @@ class Api:
     def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | NotNow:
         text = answer.body.decode(errors="replace")
         status = _status(text)
-        message = status.get("message") or text.strip()[:500] or answer.reason
-        details = status.get("details") or {}
         server = self.connection.server
         if answer.status in NOT_NOW_STATUSES:
-            message = status.get("message") or answer.reason
-            return NotNow(f"The API server at {server} cannot answer now ({answer.status}: {message}).")
+            why = status.get("message") or answer.reason  # and not a proxy's page
+            return NotNow(f"The API server at {server} cannot answer now ({answer.status}: {why}).")
+        message = status.get("message") or text.strip()[:500] or answer.reason
+        details = status.get("details") or {}
         if answer.status == HTTPStatus.UNAUTHORIZED:
             message = (
                 f"The API server at {server} does not accept the credentials of {self.connection.source}."
