@@ -103,7 +103,7 @@ class Unreachable(CommandError):
     """No answer from the API server; it may have one later."""
 
 
-class NotNow(Unreachable):
+class NotNow(ApiFailure, Unreachable):
     """The server, or the proxy before it, refuses for the time being; another question may have an answer."""
 
 
@@ -322,13 +322,14 @@ class Api:
             "is the cluster up? (`dlr up` starts a local one.)"
         )
 
-    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | NotNow:
+    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure:
         text = answer.body.decode(errors="replace")
         status = _status(text)
         server = self.connection.server
         if answer.status in NOT_NOW_STATUSES:
             why = status.get("message") or answer.reason  # and not a proxy's page
-            return NotNow(f"The API server at {server} cannot answer now ({answer.status}: {why}).")
+            sentence = f"The API server at {server} cannot answer now ({answer.status}: {why})."
+            return NotNow(sentence, answer.status, status.get("reason", ""))
         message = status.get("message") or text.strip()[:500] or answer.reason
         details = status.get("details") or {}
         if answer.status == HTTPStatus.UNAUTHORIZED:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from dlr.commands.api import PODS, Api, ApiFailure, Kind, NotNow
+from dlr.commands.api import PODS, Api, ApiFailure, Kind
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -89,7 +89,7 @@ def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
     def seen(name: str, look: Callable[[], Found]) -> Found | None:
         try:
             return look()
-        except (ApiFailure, NotNow) as failure:
+        except ApiFailure as failure:
             refused[name] = str(failure)
             return None
 

@@ -8,7 +8,7 @@ from datetime import UTC
 from importlib.metadata import version
 
 from crds.further_nodes import whole
-from dlr.commands.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure, NotNow
+from dlr.commands.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure
 from dlr.commands.connection import connect
 from dlr.commands.job import report
 from dlr.commands.job.diagnose_case import JSON, Case, Sentence
@@ -76,7 +76,7 @@ def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
 def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:
     try:
         return read()
-    except (ApiFailure, NotNow) as failure:
+    except ApiFailure as failure:
         unread.append(f"{what} could not be read: {failure}")
         return []
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from crds import names
-from dlr.commands.api import ELASTICWORKERS, PODS, Api, ApiFailure, NotNow, Unreachable
+from dlr.commands.api import ELASTICWORKERS, PODS, Api, ApiFailure, Unreachable
 from dlr.commands.connection import Connection
 from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.following import until_finished
@@ -46,8 +46,6 @@ def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | N
     except ApiFailure as failure:
         if failure.reason == "NotFound":
             return f"The Pod {pod} is gone, and its log with it."
-        return f"{name}: {failure}"
-    except NotNow as failure:
         return f"{name}: {failure}"
     return None
 
