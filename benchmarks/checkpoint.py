@@ -171,14 +171,17 @@ def ours(training: Training, slots: list[Slot], folder: Path) -> Contender:
     told.write_text(json.dumps({"round": 1, "slots": [slot.path for slot in slots], "resume": None}))
     os.environ[ENV_CHECKPOINT_FILE] = str(told)
     state = {"model": training.model, "optimizer": training.optimizer}
-    checkpointer = Checkpointer(folder / "dlr", state, every=1, persist_every=None)
-    checkpointer.load()  # finds nothing, as in any script that begins
+    checkpointer = Checkpointer(folder / "dlr", state, every=2, persist_every=None)
+    training.optimizer.state.clear()  # as in any script that begins, where `load` finds nothing either
+    checkpointer.load()
+    training.step(checkpointer.wait)
+    checkpointer.step(1)
 
     def settle() -> None:
         while newest(slots).commit_word != 2:
             time.sleep(0.001)
 
-    return Contender(checkpointer.step, checkpointer.wait, settle)
+    return Contender(lambda number: checkpointer.step(2 * number), checkpointer.wait, settle)
 
 
 def newest(slots: list[Slot]) -> Slot:

@@ -104,6 +104,8 @@ class Checkpointer:
         """The last step that was told or loaded."""
         self._said = False
         """That it does not rise."""
+        self._is_first = True
+        """Whether no step has ended yet."""
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._pid = os.getpid()
@@ -200,6 +202,9 @@ class Checkpointer:
             self._leave(step, leave_to)
         began = time.monotonic()
         self._saved = (to_memory or to_storage) and self._save(step, to_storage)
+        if self._is_first and not self._saved:
+            self._expect_save()  # by its first step an optimizer has tensors that it did not have at `load`
+        self._is_first = False
         self._trained_since = time.monotonic()
         if self._pace is not None and self._saved:
             self._pace.stalled(self._trained_since - began)
@@ -228,12 +233,15 @@ class Checkpointer:
 
     def _prepare_memory(self) -> None:
         """Do beforehand what the first save would take longer for."""
-        if self._memory is None:
-            return
-        captured = None
-        with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
-            captured = capture(calm_part(self.state))
-        self._memory.prepare(captured)
+        if self._memory is not None:
+            self._memory.prepare()
+            self._expect_save()
+
+    def _expect_save(self) -> None:
+        """Have the state described beforehand, as it is now."""
+        if self._memory is not None:
+            with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
+                self._memory.expect(capture(calm_part(self.state)))
 
     def _make_pace(self) -> Pace:
         here = self._here

@@ -145,27 +145,32 @@ class Writer:
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
 
-    def prepare(self, captured: Captured | None) -> None:
+    def prepare(self) -> None:
         """Have the threads started and the slots mapped: the first saves would take much longer to do it.
 
         Where training has begun to use a GPU, it learns of them too.
-
-        Args:
-            captured: the state as it is now, if it can be saved; what has no tensors may be missing. It is
-                laid out, so that nobody has to do it later if it keeps this form; an optimizer has no tensors
-                yet before its first step.
         """
         self._copying.submit(int)  # its thread begins with the first thing that it has to do
-        if captured is not None:
-            self._layout = Layout(captured)
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
-            if self._layout is not None:
-                self._summing.submit(self._views_of, slot, self._layout.header)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             device = torch.cuda.current_device()
             for slot in self._slots:
                 self._summing.submit(self._on_gpu.prepare, slot, device)
+
+    def expect(self, captured: Captured) -> None:
+        """Have a state of this form laid out, so that no save has to do it.
+
+        Args:
+            captured: it may be without what has no tensors.
+        """
+
+        def lay_out() -> None:
+            layout = self._layout_of(captured)
+            for slot in self._slots:
+                self._views_of(slot, layout.header)
+
+        self._summing.submit(lay_out)
 
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
@@ -178,7 +183,8 @@ class Writer:
         """
         slot = self._take()
         try:
-            header, views = self._place(slot, captured)
+            header = self._layout_of(captured).header
+            views = self._views_of(slot, header)
             slot.begin()
             copy = self._begin(Copy(slot, mark, header), captured, views)
             committed = self._copying.submit(self._finish, copy)
@@ -237,11 +243,12 @@ class Writer:
                 return slot
         return free[0]
 
-    def _place(self, slot: Slot, captured: Captured) -> tuple[Header, list[Tensor]]:
-        if self._layout is None or not self._layout.fits(captured):
-            self._layout = Layout(captured)
-        header = self._layout.header
-        return header, self._views_of(slot, header)
+    def _layout_of(self, captured: Captured) -> Layout:
+        """The present one, if the state has that form. Whoever makes another later makes the same again."""
+        layout = self._layout
+        if layout is None or not layout.fits(captured):
+            layout = self._layout = Layout(captured)
+        return layout
 
     def _views_of(self, slot: Slot, header: Header) -> list[Tensor]:
         known = self._views.get(slot)

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 
 from agent.memory.slot import Commit, Mark, Slot
 from dlr.checkpoint import Checkpointer
-from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.memory import Layout, Writer, private_slot
 from dlr.checkpoint.state import capture
 from tests.checkpoint.states import assert_whole, fork, load, set_step, state
 
@@ -91,22 +91,55 @@ class Loader:
         pass
 
 
+def with_memory(
+    made: dict[str, Any], every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Checkpointer:
+    """A checkpointer whose agent has slots for that state."""
+    slots = [slot.path for slot in slots_for(made)]
+    (tmp_path / "file").write_text(json.dumps({"round": 1, "slots": slots}))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    return Checkpointer(tmp_path / "path", made, every=every, persist_every=None)
+
+
+def layout_of(checkpointer: Checkpointer) -> Layout | None:
+    """What it has laid out by now, once its threads have done what they were given."""
+    assert checkpointer._memory is not None
+    checkpointer._memory._summing.submit(int).result()
+    return checkpointer._memory._layout
+
+
 def test_load_prepares_the_first_save_and_asks_no_data_loader_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {**state(0), "loader": (loader := Loader())}
-    slots = slots_for(made)
-    (tmp_path / "file").write_text(json.dumps({"round": 1, "slots": [slot.path for slot in slots]}))
-    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
-    checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
+    checkpointer = with_memory(made, 1, tmp_path, monkeypatch)
     loader.times_asked = 0
     assert checkpointer.load() == 0
     assert loader.times_asked == 0
-    assert checkpointer._memory is not None
-    prepared = checkpointer._memory._layout
+    prepared = layout_of(checkpointer)
     checkpointer.step(1)
     assert loader.times_asked == 1
-    assert prepared is not None and checkpointer._memory._layout is prepared
+    assert prepared is not None and layout_of(checkpointer) is prepared
+    checkpointer.close()
+
+
+def test_the_first_step_prepares_a_later_save_since_by_then_the_optimizer_has_its_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = state(0)
+    checkpointer = with_memory(made, 3, tmp_path, monkeypatch)
+    kept = dict(made["optimizer"].state)
+    made["optimizer"].state.clear()
+    assert checkpointer.load() == 0
+    at_load = layout_of(checkpointer)
+    made["optimizer"].state.update(kept)
+    checkpointer.step(1)
+    prepared = layout_of(checkpointer)
+    assert prepared is not None and prepared is not at_load
+    checkpointer.step(2)
+    checkpointer.step(3)
+    assert layout_of(checkpointer) is prepared
+    assert checkpointer._memory is not None and len(checkpointer._memory._views) == 3
     checkpointer.close()
 
 

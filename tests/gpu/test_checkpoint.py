@@ -115,7 +115,8 @@ def test_a_pools_slots_take_a_large_state() -> None:
     pool = Pool(512 << 20, 1)
     try:
         writer = Writer([Slot.open(slot.path) for slot in pool.slots])
-        writer.prepare(capture(made))
+        writer.prepare()
+        writer.expect(capture(made))
         for step in range(1, 7):
             fill(made, step)
             writer.save(Mark(1, step, 0, 1), capture(made))
