@@ -4,22 +4,26 @@
         [--document docs/checkpoints.md]
 
 A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
-In the same run one copy of the state is measured, into memory that was touched before and into fresh memory,
-in CPU seconds, so that whatever else runs is not in them. With --dlrover the same is done to DLRover's
-launcher and flash checkpoint: its local master and two agents, in a venv that is made once
-(benchmarks/recovery_peers.py). It verifies nothing.
+In the same run one copy of the state is measured, into memory that was touched before and into fresh memory:
+by one process, and by both at once, as both load at once and share the machine's memory. With --dlrover the
+same is done to DLRover's launcher and flash checkpoint: its local master and two agents, in a venv that is
+made once (benchmarks/recovery_peers.py). It verifies nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import mmap
+import multiprocessing
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from datetime import date
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import median
 
@@ -36,6 +40,9 @@ from e2e.embedded import EmbeddedCluster
 SCRIPT = Path(__file__).with_name("heavy_ddp.py")
 SLOTS = 3
 STEPS_BEFORE_KILL = 4
+together: Barrier
+"""In the processes that copy: at it they wait for each other."""
+
 BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
 FIXED_SECONDS = 0.15
 """What the bar has beside two copies."""
@@ -116,12 +123,43 @@ def last_step(events: Path, world: int) -> int:
     return max(int(line[2]) for line in lines if int(line[0]) == world)
 
 
-def copies(gigabytes: float) -> tuple[float, float]:
-    """CPU seconds of one copy of such a state: into memory that was touched, and into fresh memory."""
+@dataclass(frozen=True)
+class Copies:
+    """Seconds of one copy of the state, by the clock."""
+
+    alone: float
+    """By one process, into memory that was touched."""
+    at_once: float
+    """By as many as there are ranks, each of its own state, as they load."""
+    fresh: float
+    """The same into fresh memory."""
+
+
+def copies(gigabytes: float) -> Copies:
+    (alone, _), *_ = copied_at_once(gigabytes, 1)
+    found = copied_at_once(gigabytes, WORLD_SIZE)
+    return Copies(alone, *(max(each) for each in zip(*found, strict=True)))
+
+
+def copied_at_once(gigabytes: float, processes: int) -> list[tuple[float, float]]:
+    """What one copy takes each of so many processes, which begin together: touched, and fresh."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(processes)
+    with ProcessPoolExecutor(processes, context, _share, (barrier,)) as pool:
+        return list(pool.map(_copied, [gigabytes] * processes))
+
+
+def _share(barrier: Barrier) -> None:
+    global together
+    together = barrier
+    torch.set_num_threads(1)
+
+
+def _copied(gigabytes: float) -> tuple[float, float]:
     source = [torch.ones(int(gigabytes * 1e9 / 4 / TENSORS)) for _ in range(TENSORS)]
     target = [torch.ones_like(tensor) for tensor in source]
-    touched = min(timed_copy(source, target) for _ in range(5))
-    fresh = min(timed_copy(source, [fresh_like(tensor) for tensor in source]) for _ in range(3))
+    touched = median(timed_copy(source, target) for _ in range(9))
+    fresh = median(timed_copy(source, [fresh_like(tensor) for tensor in source]) for _ in range(3))
     return touched, fresh
 
 
@@ -131,14 +169,15 @@ def fresh_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
-    began = time.process_time()
+    together.wait(60)
+    began = time.monotonic()
     for into, tensor in zip(target, source, strict=True):
         into.copy_(tensor)
-    return time.process_time() - began
+    return time.monotonic() - began
 
 
-def table(gigabytes: float, found: dict[str, list[Found]], copy: tuple[float, float]) -> str:
-    bar, bar_fresh = (FIXED_SECONDS + 2 * each for each in copy)
+def table(gigabytes: float, found: dict[str, list[Found]], copy: Copies) -> str:
+    bars = [FIXED_SECONDS + 2 * each for each in (copy.alone, copy.at_once, copy.fresh)]
     kills = len(next(iter(found.values())))
     rows = [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores for ranks, agents and the cluster, "
@@ -159,9 +198,9 @@ def table(gigabytes: float, found: dict[str, list[Found]], copy: tuple[float, fl
         ]
     rows += [
         "",
-        f"One copy of the state, CPU seconds: {copy[0]:.2f} into memory that was touched, {copy[1]:.2f} into "
-        f"fresh, which a new process has. {FIXED_SECONDS} s and two copies would be {bar:.2f}, or "
-        f"{bar_fresh:.2f}.",
+        f"One copy of the state: {copy.alone:.2f} s by one process, {copy.at_once:.2f} by both at once, as "
+        f"they load, and {copy.fresh:.2f} into fresh memory, as a new process has. {FIXED_SECONDS} s and two "
+        "copies are {:.2f}, {:.2f} or {:.2f}.".format(*bars),
     ]
     return "\n".join(rows)
 
