@@ -1,13 +1,15 @@
 """From the kill of one of two ranks to the next step, with a large state that goes to memory in each step.
 
-    python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--dlrover]
+    python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--pod-kills 3] [--dlrover]
         [--document docs/checkpoints.md]
 
 A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
-In the same run one copy of the state is measured, into memory that was touched before and into fresh memory:
-by one process, and by both at once, as both load at once and share the machine's memory. With --dlrover the
-same is done to DLRover's launcher and flash checkpoint: its local master and two agents, in a venv that is
-made once (benchmarks/recovery_peers.py). It verifies nothing.
+With --pod-kills its Pod is deleted too, so that its state comes from the other Pod's agent: a small one, and
+the large one, with steps so long that the other agent has time to fetch each. In the same run one copy of the
+state is measured, into memory that was touched before and into fresh memory, by one process, and by both at
+once, as both load at once and share the machine's memory; and one over loopback. With --dlrover the same is
+done to DLRover's launcher and flash checkpoint: its local master and two agents, in a venv that is made once
+(benchmarks/recovery_peers.py). It verifies nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import mmap
 import multiprocessing
 import os
 import platform
+import socket
 import tempfile
 import time
 from collections.abc import Sequence
@@ -38,8 +41,12 @@ from e2e.api import Object
 from e2e.embedded import EmbeddedCluster
 
 SCRIPT = Path(__file__).with_name("heavy_ddp.py")
-SLOTS = 3
-STEPS_BEFORE_KILL = 4
+SLOTS, SLOTS_OF_A_PEER = 3, 2
+SMALL_GIGABYTES = 0.01
+LONG_STEP_SECONDS = 2.0
+"""A peer has two of them to fetch a copy (`agent.memory.replication`)."""
+STEPS_BEFORE_KILL = {Failure.PROCESS: 4, Failure.POD: 8}
+"""By then a peer has a copy, too."""
 together: Barrier
 """In the processes that copy: at it they wait for each other."""
 
@@ -51,9 +58,10 @@ FIXED_SECONDS = 0.15
 class Heavy(Dlr):
     """The same job with a state, and memory for it."""
 
-    def __init__(self, cluster: EmbeddedCluster, gigabytes: float) -> None:
+    def __init__(self, cluster: EmbeddedCluster, gigabytes: float, replicas: int = 0) -> None:
         super().__init__(cluster)
         self._gigabytes = gigabytes
+        self._replicas = replicas
 
     def _manifest(self, events: Path) -> Object:
         manifest = super()._manifest(events)
@@ -61,8 +69,11 @@ class Heavy(Dlr):
         (container,) = worker["template"]["spec"]["containers"]
         container["command"][-1] = str(SCRIPT)
         container["env"].append({"name": "GIGABYTES", "value": str(self._gigabytes)})
-        size = SLOTS * (self._gigabytes * 1e9 + (1 << 24))
-        worker["memoryCheckpoint"] = {"size": f"{int(size / 2**20) + 1}Mi", "replicas": 0}
+        if self._replicas:
+            container["env"].append({"name": "STEP_SECONDS", "value": str(LONG_STEP_SECONDS)})
+        slots = SLOTS + SLOTS_OF_A_PEER * self._replicas
+        size = f"{int(slots * (self._gigabytes * 1e9 + (1 << 24)) / 2**20) + 1}Mi"
+        worker["memoryCheckpoint"] = {"size": size, "replicas": self._replicas}
         return manifest
 
 
@@ -78,7 +89,9 @@ class HeavyDlrover(Dlrover):
         super().__init__(venv, SCRIPT, GIGABYTES=str(gigabytes), SAVED_BY="dlrover")
 
 
-def strike(contender: Contender, kills: int, deadline_seconds: float) -> list[Found]:
+def strike(
+    contender: Contender, kills: int, deadline_seconds: float, failure: Failure = Failure.PROCESS
+) -> list[Found]:
     found: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
         events = Path(directory)
@@ -88,11 +101,11 @@ def strike(contender: Contender, kills: int, deadline_seconds: float) -> list[Fo
             for _ in range(kills):
                 first = resumed
                 victim = wait_for(
-                    lambda: timeline.victim(world, first + STEPS_BEFORE_KILL),  # noqa: B023 (called at once)
+                    lambda: timeline.victim(world, first + STEPS_BEFORE_KILL[failure]),  # noqa: B023 (called at once)
                     deadline_seconds,
                 )
                 assert victim is not None, "the job does not train"
-                struck_at = contender.strike(Failure.PROCESS, victim)
+                struck_at = contender.strike(failure, victim)
                 world = victim.world
                 after = wait_for(lambda: timeline.recovered_after(world), deadline_seconds)  # noqa: B023
                 assert after is not None, "the job does not train again"
@@ -133,12 +146,45 @@ class Copies:
     """By as many as there are ranks, each of its own state, as they load."""
     fresh: float
     """The same into fresh memory."""
+    loopback: float
+    """From one process to another, by way of 127.0.0.1."""
 
 
 def copies(gigabytes: float) -> Copies:
     (alone, _), *_ = copied_at_once(gigabytes, 1)
     found = copied_at_once(gigabytes, WORLD_SIZE)
-    return Copies(alone, *(max(each) for each in zip(*found, strict=True)))
+    at_once, fresh = (max(each) for each in zip(*found, strict=True))
+    return Copies(alone, at_once, fresh, sent_over_loopback(gigabytes))
+
+
+def sent_over_loopback(gigabytes: float) -> float:
+    """Seconds until another process's bytes are all in memory that was touched before; median of three."""
+    buffer = memoryview(bytearray(int(gigabytes * 1e9)))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = multiprocessing.get_context("spawn").Process(
+            target=_send, args=(len(buffer), server.getsockname())
+        )
+        sender.start()
+        connection, _ = server.accept()
+        with connection:
+            taken = [timed_receipt(connection, buffer) for _ in range(3)]
+        sender.join()
+    return median(taken)
+
+
+def timed_receipt(connection: socket.socket, buffer: memoryview) -> float:
+    began, there = time.monotonic(), 0
+    connection.sendall(b"!")
+    while there < len(buffer):
+        there += connection.recv_into(buffer[there:])
+    return time.monotonic() - began
+
+
+def _send(nbytes: int, address: tuple[str, int]) -> None:
+    data = bytearray(nbytes)
+    with socket.create_connection(address, 60) as connection:
+        while connection.recv(1):
+            connection.sendall(data)
 
 
 def copied_at_once(gigabytes: float, processes: int) -> list[tuple[float, float]]:
@@ -178,17 +224,16 @@ def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
 
 def table(gigabytes: float, found: dict[str, list[Found]], copy: Copies) -> str:
     bars = [FIXED_SECONDS + 2 * each for each in (copy.alone, copy.at_once, copy.fresh)]
-    kills = len(next(iter(found.values())))
     rows = [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores for ranks, agents and the cluster, "
         f"torch {torch.__version__}, a load of {os.getloadavg()[0]:.0f}; {gigabytes:g} GB a rank, saved each "
-        f"step; {kills} kills of rank 1; seconds:",
+        "step; rank 1 is killed; seconds:",
     ]
     for name, of_one in found.items():
         seconds, begins, loads, load_cpus, redone = zip(*of_one, strict=True)
         rows += [
             "",
-            f"| {name} | median | least | most |",
+            f"| {name}; {len(of_one)} times | median | least | most |",
             "|---|--:|--:|--:|",
             row("kill to the next step of both ranks", seconds),
             row("of it until both scripts run again", begins),
@@ -200,7 +245,7 @@ def table(gigabytes: float, found: dict[str, list[Found]], copy: Copies) -> str:
         "",
         f"One copy of the state: {copy.alone:.2f} s by one process, {copy.at_once:.2f} by both at once, as "
         f"they load, and {copy.fresh:.2f} into fresh memory, as a new process has. {FIXED_SECONDS} s and two "
-        "copies are {:.2f}, {:.2f} or {:.2f}.".format(*bars),
+        "copies are {:.2f}, {:.2f} or {:.2f}. One copy over loopback: {:.2f} s.".format(*bars, copy.loopback),
     ]
     return "\n".join(rows)
 
@@ -213,6 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--pod-kills", type=int, default=0)
     parser.add_argument("--deadline-seconds", type=float, default=180)
     parser.add_argument("--dlrover", action="store_true")
     parser.add_argument("--document", type=Path)
@@ -223,6 +269,10 @@ def main() -> None:
     try:
         cluster.start()
         found["dlr, verified"] = strike(Heavy(cluster, args.gigabytes), args.kills, args.deadline_seconds)
+        for size in (SMALL_GIGABYTES, args.gigabytes) if args.pod_kills else ():
+            found[f"dlr, the Pod lost, {size:g} GB from its peer"] = strike(
+                Heavy(cluster, size, replicas=1), args.pod_kills, args.deadline_seconds, Failure.POD
+            )
     finally:
         cluster.stop()
     if args.dlrover:

@@ -28,7 +28,7 @@ else:
 
 IMPORTED = time.monotonic()
 TENSORS = 50
-STEP_SECONDS = 0.02
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.02"))
 
 
 State = dict[str, Any]
