@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.recovery_breakdown import Join, Watches, joins_of, stages
 from benchmarks.recovery_contender import MOST_RESTARTS, SCRIPT, Contender, Failure, Recovery, Stage
 from benchmarks.recovery_events import VICTIM_RANK, WORLD_SIZE, Step
-from crds.elasticjob import ReplicaSpec
+from crds.job_spec import ReplicaSpec
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.embedded import EmbeddedCluster

@@ -11,8 +11,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from crds.elasticjob import FailureAction, FailureBudget, ShardSetName
+from crds.failure_policy import FailureAction
 from crds.intervals import LIMIT
+from crds.job_status import FailureBudget
 from crds.model import (
     Conditions,
     Index,
@@ -71,6 +72,7 @@ from crds.protocol import (
 from crds.protocol import AgentState as AgentState
 from crds.protocol import FailureCause as FailureCause
 from crds.protocol import ProbeEnding as ProbeEnding
+from crds.shard_set_status import ShardSetName
 
 Text = Annotated[str, Field(max_length=8_192)]
 

@@ -9,12 +9,17 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, model_validator
 
 from crds import further_nodes, ranges
-from crds.elasticjob import IndexList, TopologyKeys
-from crds.model import Conditions, Model, Name, ObjectMeta, cel, rules
+from crds.job_spec import TopologyKeys
+from crds.model import Conditions, Index, Model, Name, ObjectMeta, cel, rules
 from crds.protocol import CHECK_TIMEOUT_SECONDS
 from crds.protocol import Accelerator as Accelerator
 from crds.protocol import NodeCheckPhase as NodeCheckPhase
 from crds.template import PodTemplate
+
+IndexList = Annotated[
+    list[Index], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+]
+
 
 MAX_NODES = 10_000
 """Of one check."""

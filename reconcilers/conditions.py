@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from crds.elasticjob import ElasticJobStatus
+from crds.job_status import ElasticJobStatus
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import NodeCheckStatus
 from crds.scaleplan import ScalePlanStatus

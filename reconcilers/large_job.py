@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from crds.elasticjob import MANY_WORKERS, ElasticJobStatus
+from crds.job_status import MANY_WORKERS, ElasticJobStatus
 from reconcilers.status_patch import merge_patch, validated_patch
 
 MAX_STATUS_BYTES = 8_500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from crds.elasticjob import JobState
+from crds.job_status import JobState
 
 
 class Part(StrEnum):

@@ -18,10 +18,14 @@ from datetime import datetime
 from typing import Any
 
 from controller.resources import ELASTICWORKERS, NODECHECKS
-from crds.elasticjob import ElasticJob, ElasticJobStatus, Rendezvous, RendezvousPhase, ReplicaSpec
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, StepProgress, WorkerPhase
+from crds.job_spec import ReplicaSpec
+from crds.job_status import ElasticJobStatus
 from crds.nodecheck import NodeCheck
 from crds.progress import RoundProgress
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.acts import Act, Verb
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen

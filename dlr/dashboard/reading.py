@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 from crds import names
-from crds.elasticjob import JobState
+from crds.job_status import JobState
 from dlr.commands.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
 from dlr.commands.errors import CommandError
 from dlr.commands.job.diagnose import read_case

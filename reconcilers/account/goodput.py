@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from crds.elasticjob import ElasticJob, Goodput, JobState
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import Goodput, JobState
 from crds.progress import RoundProgress
 from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.rounds import told_rounds

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from controller.wording import shortened
-from crds.elasticjob import (
+from crds.job_status import (
     MANY_WORKERS,
     MAX_EPISODE_MEMBERS,
     MAX_EPISODE_REASON,
@@ -14,10 +14,10 @@ from crds.elasticjob import (
     MAX_EPISODES_OF_MANY,
     Episode,
     JobState,
-    Rendezvous,
-    RendezvousPhase,
 )
+from crds.protocol import RendezvousPhase
 from crds.ranges import as_ranges
+from crds.rendezvous import Rendezvous
 
 
 def with_episode(history: Sequence[Episode], episode: Episode, workers: int) -> tuple[Episode, ...]:

@@ -13,15 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controller.wording import shortened
-from crds.elasticjob import (
-    MAX_EPISODE_REASON,
-    ElasticJob,
-    Episode,
-    Goodput,
-    JobState,
-    Rendezvous,
-    RendezvousPhase,
-)
+from crds.elasticjob import ElasticJob
+from crds.job_status import MAX_EPISODE_REASON, Episode, Goodput, JobState
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at

@@ -16,9 +16,12 @@ from pydantic import ValidationError
 
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
-from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous, RendezvousPhase, Tier
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
+from crds.job_status import Goodput, JobState
 from crds.model import ConditionStatus
+from crds.protocol import JobPhase, RendezvousPhase, Tier
+from crds.rendezvous import Rendezvous
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
 from reconcilers.conditions import condition_of

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from crds import names
-from crds.elasticjob import Rendezvous
 from crds.elasticworker import AgentReport, AgentState, ElasticWorker
 from crds.progress import RoundProgress
+from crds.rendezvous import Rendezvous
 from reconcilers.pod.worker_status import current_report
 
 

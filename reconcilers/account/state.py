@@ -8,18 +8,12 @@ from datetime import datetime
 from functools import cached_property
 
 from crds import names
-from crds.elasticjob import (
-    ElasticJob,
-    ElasticJobStatus,
-    Episode,
-    Goodput,
-    JobPhase,
-    JobState,
-    Rendezvous,
-    RendezvousPhase,
-)
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, FailureCause, WorkerPhase
+from crds.job_status import ElasticJobStatus, Episode, Goodput, JobState
 from crds.progress import RoundProgress
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.account.rounds import all_run, first_step_at, last_step_at, told_rounds
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import stuck_by

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crds import names
-from crds.elasticjob import ElasticJob, Goodput, JobState, Opportunity, Rendezvous
-from crds.elasticjob import RendezvousPhase as Phase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.job_status import Goodput, JobState, Opportunity
 from crds.progress import RoundProgress
+from crds.protocol import RendezvousPhase as Phase
+from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.account.rounds import told_rounds
 from reconcilers.acts import Event

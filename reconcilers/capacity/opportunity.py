@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from crds.elasticjob import Opportunistic, Opportunity
+from crds.job_spec import Opportunistic
+from crds.job_status import Opportunity
 
 FURTHER = 3
 """A probe asks for so many times what those before it found: each of a growth's probes costs a second or

@@ -15,7 +15,9 @@ from datetime import datetime
 from math import ceil
 
 from crds import names
-from crds.elasticjob import ElasticJob, JobUsage, OptimizeMode, WorldSize
+from crds.elasticjob import ElasticJob
+from crds.job_spec import OptimizeMode
+from crds.job_status import JobUsage, WorldSize
 from crds.model import Condition, ConditionStatus
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.acts import Act, Event

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from crds.elasticjob import MAX_WORLD_SIZES, MAX_WORLD_SIZES_OF_MANY, JobUsage, WorldSize
+from crds.job_status import MAX_WORLD_SIZES, MAX_WORLD_SIZES_OF_MANY, JobUsage, WorldSize
 from crds.progress import RoundProgress
 
 MIN_STEPS = 20

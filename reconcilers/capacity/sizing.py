@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from crds.elasticjob import ElasticJob, JobState, JobUsage, OptimizeMode, RoleUsage
+from crds.elasticjob import ElasticJob
+from crds.job_spec import OptimizeMode
+from crds.job_status import JobState, JobUsage, RoleUsage
 from crds.model import Condition, ConditionStatus
 from reconcilers.acts import Event
 from reconcilers.conditions import condition_of, with_condition

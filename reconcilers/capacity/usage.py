@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from crds.elasticjob import ElasticJob, ElasticJobStatus, JobUsage, Rendezvous, RendezvousPhase, RoleUsage
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import ElasticJobStatus, JobUsage, RoleUsage
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.account.rounds import told_rounds
 from reconcilers.capacity.rates import MANY, with_round
 from reconcilers.job.workers import Workers

@@ -15,8 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from crds.elasticjob import MAX_SIGNATURE, FailureAction, FailureBudget
 from crds.elasticworker import ExitClass
+from crds.failure_policy import FailureAction
+from crds.job_status import MAX_SIGNATURE, FailureBudget
 from reconcilers.failure.exit_class import FREE
 from reconcilers.failure.signature import signature_of
 

@@ -13,8 +13,10 @@ from datetime import datetime, timedelta
 
 from controller.wording import first_line, shortened
 from crds import names
-from crds.elasticjob import MAX_FAILURE, ElasticJobStatus, JobFailure, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentReport, AgentState, ElasticWorker, ExitClass, FailureCause, WorkerPhase
+from crds.job_status import MAX_FAILURE, ElasticJobStatus, JobFailure
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.failure.incidents import (
     NEVER_ANSWERED,
     Guilt,

@@ -12,8 +12,9 @@ from datetime import datetime
 import re2
 
 from crds import names, xids
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, WorkerExit
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.failure.exit_class import FREE, classify_process, names_device_fault, xid_numbers
 from reconcilers.pod.worker_status import current_report
 

@@ -15,8 +15,9 @@ from enum import IntEnum
 
 from controller.wording import first_line
 from crds import names
-from crds.elasticjob import MAX_FAILURE, FailureAction, FailureRule, JobFailure
 from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, ExitClass, FailureCause
+from crds.failure_policy import FailureAction, FailureRule
+from crds.job_status import MAX_FAILURE, JobFailure
 from crds.protocol import DOES_NOT_HANG, FINISHED_EARLY, NO_STACK_OFFERED, early_finish_text
 from crds.ranges import as_ranges
 from reconcilers.failure.exit_class import classify_process

@@ -8,16 +8,11 @@ from datetime import datetime, timedelta
 
 from controller.wording import first_line
 from crds import names
-from crds.elasticjob import (
-    ElasticJob,
-    ElasticJobStatus,
-    FailureAction,
-    FailureBudget,
-    FailureRule,
-    JobFailure,
-    Rendezvous,
-)
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.failure_policy import FailureAction, FailureRule
+from crds.job_status import ElasticJobStatus, FailureBudget, JobFailure
+from crds.rendezvous import Rendezvous
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.ground import reached, reached_before

@@ -12,15 +12,9 @@ from typing import Any
 
 import re2
 
-from crds.elasticjob import (
-    ElasticJob,
-    ExitCodeOperator,
-    FailureAction,
-    FailureRule,
-    OnExitCodes,
-    OnPodCondition,
-)
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentFailure
+from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes, OnPodCondition
 from reconcilers.failure.exit_class import failed_containers
 
 _OPTIONS = re2.Options()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from crds.elasticjob import MAX_SIGNATURE
 from crds.elasticworker import ExitClass
+from crds.job_status import MAX_SIGNATURE
 
 _VARYING = re.compile(
     r"""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from crds.elasticjob import Departed, ElasticJob
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import Departed
 
 
 def with_departed(job: ElasticJob, surplus: Sequence[ElasticWorker]) -> ElasticJob:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
 from crds.ranges import as_ranges
+from crds.rendezvous import Rendezvous
 from reconcilers.acts import Event
 from reconcilers.conditions import condition_of, says, with_condition
 from reconcilers.failure.incidents import ranks_of

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
-from crds.protocol import PROTOCOL
+from crds.protocol import PROTOCOL, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.conditions import condition_of, with_condition
 from reconcilers.pod.worker_status import ENDED, current_report
 from reconcilers.roles.rules import in_cluster

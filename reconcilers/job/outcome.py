@@ -11,10 +11,13 @@ from controller.events import EventType
 from controller.wording import counted
 from crds import names
 from crds.cluster_status import ClusterStatus
-from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ExitClass
+from crds.job_status import ElasticJobStatus
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.acts import Event
 from reconcilers.conditions import says, with_condition
 from reconcilers.failure.incidents import Incident, in_one_line

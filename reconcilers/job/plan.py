@@ -15,9 +15,11 @@ from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds import names
-from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
+from crds.protocol import JobPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.ledger import refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.account.state import Moment, failed_at

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crds import names
-from crds.elasticjob import ElasticJob, FailureAction, JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.failure_policy import FailureAction
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 
 MAX_DELAY_SECONDS = 60.0

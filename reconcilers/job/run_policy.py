@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from crds import names
-from crds.elasticjob import CleanPodPolicy, ElasticJob, JobPhase
+from crds.elasticjob import ElasticJob
+from crds.job_spec import CleanPodPolicy
+from crds.protocol import JobPhase
 from reconcilers.pod.builder import grace_seconds
 from reconcilers.roles.rules import in_cluster
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from controller.wording import counted
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.acts import Event
 from reconcilers.conditions import condition_of, with_condition
 from reconcilers.job.workers import Workers

@@ -14,8 +14,9 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS
 from controller.slices import Slices
 from controller.store import Memory
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.rendezvous import Rendezvous
 from reconcilers.capacity.profile import needs_history
 from reconcilers.clock import Clock
 from reconcilers.job import refusal

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.wording import first_line, shortened
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, Life, Slow
 from crds.model import Condition, ConditionStatus
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.acts import Event
 from reconcilers.conditions import condition_of, says, with_condition
 from reconcilers.job.workers import Workers

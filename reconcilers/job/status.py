@@ -8,16 +8,12 @@ from datetime import datetime
 
 from controller.wording import counted, shortened
 from crds import names
-from crds.elasticjob import (
-    ElasticJob,
-    JobFailure,
-    JobPhase,
-    Rendezvous,
-    RendezvousPhase,
-    ReplicaStatus,
-)
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
+from crds.job_status import JobFailure, ReplicaStatus
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.conditions import condition_of, is_true, with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.loss import with_loss

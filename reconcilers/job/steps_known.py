@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from crds.elasticjob import ElasticJob, Goodput, JobState
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
 from reconcilers.account.comparable import counts_steps, tells_steps
 from reconcilers.account.goodput import seconds_by_state

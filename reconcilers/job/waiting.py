@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.wording import first_line, shortened
-from crds.elasticjob import MAX_MESSAGE, JobPhase, Rendezvous, RendezvousPhase
+from crds.job_status import MAX_MESSAGE
 from crds.model import Condition
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.conditions import condition_of, is_false, is_true
 from reconcilers.job.refusal import PODS_ACCEPTED
 from reconcilers.job.status import FAILED, NO_REPLICAS, RUNNING, WORKERS_SCHEDULED, WORKERS_STARTED

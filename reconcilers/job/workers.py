@@ -10,9 +10,10 @@ from operator import attrgetter
 from typing import Any, overload
 
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import PROTOCOL
+from crds.protocol import PROTOCOL, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.pod.builder import labels, owner_reference
 from reconcilers.world.slots import Slot, present_slots, training_types
 

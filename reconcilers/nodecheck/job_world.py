@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.nodecheck import NodeCheck
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.job_checks import Standing, named
 from reconcilers.world.moving import settle
 from reconcilers.world.participants import Bounds, Participant

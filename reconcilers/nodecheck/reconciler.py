@@ -23,7 +23,7 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.slices import Slices, computed
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import ConditionStatus, validated
 from crds.nodecheck import (
@@ -35,6 +35,7 @@ from crds.nodecheck import (
     NodeResult,
     NodeVerdict,
 )
+from crds.rendezvous import Rendezvous
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of

@@ -9,10 +9,11 @@ from enum import StrEnum
 from typing import Any
 
 from crds import names
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.model import ObjectMeta
 from crds.nodecheck import NodeCheck, NodeCheckSpec
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from healthcheck.settings import Settings
 from reconcilers.pod.builder import check_labels, owner_reference
 from reconcilers.pod.worker_status import current_report

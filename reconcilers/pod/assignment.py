@@ -21,9 +21,11 @@ from typing import Any
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
 from crds import names
-from crds.elasticjob import ElasticJob, FailureRule, JobPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.failure_policy import FailureRule
 from crds.nodecheck import Accelerator, NodeCheck
+from crds.protocol import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.job import run_policy
 from reconcilers.pod.builder import (

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import last_line, shortened
-from crds.elasticjob import FailureRule
 from crds.elasticworker import (
     AgentFailure,
     AgentReport,
@@ -18,6 +17,7 @@ from crds.elasticworker import (
     WorkerExit,
     WorkerPhase,
 )
+from crds.failure_policy import FailureRule
 from reconcilers.failure import budgets
 from reconcilers.failure.exit_class import FREE, PodEnd, classify_process, failed_containers
 from reconcilers.failure.ground import highest_told

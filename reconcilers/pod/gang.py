@@ -22,7 +22,8 @@ from controller.errors import NotFound
 from controller.resources import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS, Resource
 from controller.store import Memory, Store
 from crds import names
-from crds.elasticjob import ElasticJob, Gang
+from crds.elasticjob import ElasticJob
+from crds.job_spec import Gang
 from reconcilers.observations import Observations
 from reconcilers.pod.builder import companion_metadata
 from reconcilers.pod.ownership import belongs_to, is_leftover

@@ -23,8 +23,9 @@ from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, Names
 from controller.resources import PODS
 from controller.wording import shortened
 from crds import names
-from crds.elasticjob import ElasticJob, SchedulingPolicy
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_spec import SchedulingPolicy
 from crds.protocol import SMALLEST_SLOT_BYTES, slot_count
 from reconcilers.job.workers import new_worker
 from reconcilers.parallel import in_parallel

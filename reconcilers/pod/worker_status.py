@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crds.elasticjob import FailureRule
 from crds.elasticworker import (
     AgentReport,
     AgentState,
@@ -26,6 +25,7 @@ from crds.elasticworker import (
     ElasticWorkerStatus,
     WorkerPhase,
 )
+from crds.failure_policy import FailureRule
 from crds.model import Condition, ConditionStatus
 from reconcilers.account.worker_history import with_lives
 from reconcilers.conditions import condition_of, with_condition

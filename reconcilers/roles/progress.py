@@ -7,9 +7,10 @@ from datetime import datetime
 
 from controller.wording import shortened
 from crds import names
-from crds.elasticjob import ElasticJob, JobPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.protocol import JobPhase
 from reconcilers.conditions import with_condition
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import current_report

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crds import names
-from crds.elasticjob import ElasticJob, ReplicaSpec, ShardScaling
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
+from crds.job_spec import ReplicaSpec, ShardScaling
 from reconcilers.scale.auto_plans import Scale
 from reconcilers.shards.sets import ShardSet, of_status
 from reconcilers.shards.voices import voices_of

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crds import names
-from crds.elasticjob import ElasticJob, JobPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import ResourceRequirements
+from crds.protocol import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.pod.builder import pod_name
 from reconcilers.roles.rules import ROLES, in_cluster

@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.job.workers import Workers, slot_of
 from reconcilers.pod.builder import pod_name
 from reconcilers.pod.resources import resources_digest, resources_of

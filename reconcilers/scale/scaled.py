@@ -9,9 +9,11 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from crds import names
-from crds.elasticjob import ElasticJob, JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.conditions import is_false, with_condition
 from reconcilers.job.workers import slot_of
 from reconcilers.pod.worker_status import current_report

@@ -12,8 +12,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crds import names
-from crds.elasticjob import ElasticJob, Opportunity, Rendezvous, RendezvousPhase, Scaling
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.job_status import Opportunity, Scaling
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.nodecheck.finished import LONG_AGO
 from reconcilers.pod.worker_status import current_report

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from controller.wording import shortened
-from crds.elasticjob import MAX_SHARDS_DONE, ElasticJob, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.protocol import RendezvousPhase
+from crds.shard_set_status import MAX_SHARDS_DONE
 from reconcilers.acts import Event
 from reconcilers.conditions import with_condition
 from reconcilers.job.workers import Workers

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
 from crds.protocol import MAX_SHARD_SETS
 from crds.shard_set import Definition
+from crds.shard_set_status import ShardSetStatus
 
 MAX_SCATTERED = 4_000
 """Ranges of elements that failed; a set with more of them fails."""

@@ -6,8 +6,10 @@ They are the highest slots, so a smaller count takes them (docs/capacity.md).
 from __future__ import annotations
 
 from crds import names
-from crds.elasticjob import ElasticJob, Opportunistic, Opportunity
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_spec import Opportunistic
+from crds.job_status import Opportunity
 from reconcilers.world.slots import wanted_slots
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from crds import names
-from crds.elasticjob import ElasticJob, ReplicaSpec
+from crds.elasticjob import ElasticJob
+from crds.job_spec import ReplicaSpec
 
 Variables = Mapping[str, str]
 

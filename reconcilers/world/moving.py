@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.world.breaks import broken_members
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import checkpoint_wait, is_ending, last_call

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from crds import names
-from crds.elasticjob import ElasticJob, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import CHECKPOINT_SECONDS, PROTOCOL
+from crds.protocol import CHECKPOINT_SECONDS, PROTOCOL, RendezvousPhase
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import present_slots, slots_of

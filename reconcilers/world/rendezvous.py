@@ -15,8 +15,9 @@ from datetime import datetime
 from operator import attrgetter
 
 from controller.wording import shortened
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.world.breaks import Break, broken_members
 from reconcilers.world.participants import Bounds, Participant
 

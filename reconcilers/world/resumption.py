@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crds.elasticjob import Rendezvous, RendezvousPhase, Resume
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous, Resume
 from reconcilers.acts import Event
 from reconcilers.job.workers import Workers
 

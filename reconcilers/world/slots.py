@@ -19,7 +19,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from crds import names
-from crds.elasticjob import ElasticJob, Moves, RendezvousPhase, ReplicaSpec
+from crds.elasticjob import ElasticJob
+from crds.job_spec import ReplicaSpec
+from crds.job_status import Moves
+from crds.protocol import RendezvousPhase
 
 Slot = tuple[str, int]
 """Type and index."""

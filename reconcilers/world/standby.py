@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.slots import present_slots
 

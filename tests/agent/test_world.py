@@ -18,8 +18,8 @@ from agent.rendezvous.world import (
     planned_tier,
     tier_of_a_stop,
 )
-from crds.elasticjob import Rendezvous
 from crds.protocol import AgentState, KeptIn, RendezvousPhase
+from crds.rendezvous import Rendezvous
 
 ME, PEER = Member(1, 2), Member(2, 1)
 

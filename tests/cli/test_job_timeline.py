@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import FailureAction, JobFailure
 from crds.elasticworker import ExitClass
+from crds.failure_policy import FailureAction
+from crds.job_status import JobFailure
 from dlr.commands.job.timeline import life as lives
 from dlr.commands.job.timeline.blame import Failure
 from dlr.commands.job.timeline.episodes import Span, members_of

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from controller.wording import shortened
-from crds.elasticjob import (
+from crds.elasticjob import ElasticJob
+from crds.job_status import (
     MAX_EPISODE_MEMBERS,
     MAX_EPISODE_REASON,
     MAX_EPISODES,
@@ -19,15 +20,13 @@ from crds.elasticjob import (
     MAX_MESSAGE,
     MAX_SIGNATURE,
     MAX_WHY_NOT_MORE,
-    MAX_WORLD_REASON,
     MAX_WORLD_SIZES_OF_MANY,
-    ElasticJob,
     ElasticJobStatus,
     Episode,
     JobState,
-    Rendezvous,
 )
 from crds.model import MAX_CONDITION_MESSAGE, StatusBeyondLimits, validated
+from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from reconcilers.job.older_agents import TRAIN_ON
 from reconcilers.job.refusal import NO_HURRY
 from reconcilers.job.status import MAX_WHY

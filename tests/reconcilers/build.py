@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
 from crds.protocol import PROTOCOL
+from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import FailureAction, FailureBudget
 from crds.elasticworker import ExitClass
+from crds.failure_policy import FailureAction
+from crds.job_status import FailureBudget
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import ALIKE_LIMIT, CONSEQUENCES_LIMIT, MAX_HOLD_SECONDS, Failed
 from reconcilers.failure.exit_class import FREE

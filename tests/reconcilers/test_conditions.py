@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.resources import ELASTICJOBS, NODECHECKS, SCALEPLANS
-from crds.elasticjob import ElasticJobStatus
+from crds.job_status import ElasticJobStatus
 from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheckStatus
 from crds.scaleplan import ScalePlanStatus

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import JobPhase
 from crds.elasticworker import AgentState, ExitClass
 from crds.model import Condition, ConditionStatus
-from crds.protocol import ASKED, DOES_NOT_HANG, NO_STACK_OFFERED
+from crds.protocol import ASKED, DOES_NOT_HANG, NO_STACK_OFFERED, JobPhase
 from reconcilers.conditions import with_condition
 from reconcilers.failure import incidents
 from reconcilers.failure.hangs import ANSWER_SECONDS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import Departed, ElasticJob
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import Departed
 from reconcilers.job.departed import with_departed
 from tests.reconcilers.build import job, worker
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.correlation import Correlator, Occurrence, Subject
-from crds.elasticjob import Rendezvous
 from crds.elasticworker import AgentState, WorkerPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.world.rendezvous import Decision, decide, held
 from tests.reconcilers.build import NOW, bounds, failure, later, participant, worker
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life

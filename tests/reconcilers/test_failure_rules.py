@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from crds.elasticjob import FailureAction, FailureRule
+from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.failure.rules import action_for, of_pod, of_process
 from tests.reconcilers.build import failure, pod, terminated
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import ElasticJob, Goodput, JobState
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
+from crds.job_status import Goodput, JobState
 from crds.progress import RoundProgress
 from reconcilers.account.goodput import effective_seconds, goodput_now, seconds_by_state, with_rounds
 from reconcilers.account.rounds import told_rounds

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import smells_of_hardware, suspected_at
 from tests.reconcilers.build import NOW, later, report, worker
 

@@ -11,9 +11,10 @@ import pytest
 
 from controller.errors import Conflict, Forbidden
 from controller.reconciler import Request
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
-from crds.protocol import early_finish_text
+from crds.protocol import RendezvousPhase, early_finish_text
+from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.clock import Clock

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import Plans, asked_through_scale, newest, take_up, with_moves_done

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import MANY_WORKERS, ElasticJobStatus, JobFailure
+from crds.job_status import MANY_WORKERS, ElasticJobStatus, JobFailure
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus, validated
 from reconcilers.conditions import condition_of, observed_at, says, with_condition
 from reconcilers.job.status import SUSPENDED, WORLD_FORMED

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crds.elasticjob import MANY_WORKERS, ElasticJobStatus
 from crds.elasticworker import WorkerPhase
+from crds.job_status import MANY_WORKERS, ElasticJobStatus
 from crds.model import MAX_CONDITION_MESSAGE
 from reconcilers.conditions import condition_of
 from reconcilers.job.plan import plan_job

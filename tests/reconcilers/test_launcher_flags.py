@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.model import MAX_CONDITION_MESSAGE
+from crds.protocol import JobPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.job import status as job_status
 from reconcilers.job.launcher_flags import (
     LAUNCHER_FLAGS_IGNORED,

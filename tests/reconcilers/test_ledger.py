@@ -8,21 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import (
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.job_status import (
     MAX_EPISODE_MEMBERS,
     MAX_EPISODES,
     MAX_EPISODES_OF_MANY,
-    ElasticJob,
     ElasticJobStatus,
     Episode,
     JobFailure,
-    JobPhase,
     JobState,
-    Rendezvous,
-    RendezvousPhase,
 )
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.account.job_history import episode_of, in_short, with_episode
 from reconcilers.account.ledger import (

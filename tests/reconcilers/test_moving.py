@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.world.moving import settle
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import Decision, decide

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import WorkerPhase
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Ages, bounds_of, participants_of, seconds_behind_checkpoint
 from reconcilers.world.rendezvous import decide
 from tests.reconcilers.build import NOW, job, report, worker

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.store import Store
-from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ExitClass, WorkerPhase
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.conditions import is_true
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal

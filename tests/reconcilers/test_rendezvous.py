@@ -5,8 +5,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, Departure
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import decide, dissolve, without_new_world
 from tests.reconcilers.build import NOW, bounds, later, participant, report

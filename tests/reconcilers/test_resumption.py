@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from crds.elasticjob import Rendezvous, RendezvousPhase, Resume, Tier
 from crds.elasticworker import AgentFailure, AgentReport, CheckpointMemory, ExitClass, Resumed
+from crds.protocol import RendezvousPhase, Tier
+from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Failed
 from reconcilers.failure.exit_class import classify_process

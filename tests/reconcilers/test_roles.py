@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.cluster_status import ClusterStatus
-from crds.elasticjob import ElasticJob, FailureBudget, JobPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
-from crds.protocol import PROTOCOL
+from crds.job_status import FailureBudget
+from crds.protocol import PROTOCOL, JobPhase
 from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.companions import service_of

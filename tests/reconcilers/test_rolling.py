@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
+from crds.rendezvous import Rendezvous
 from reconcilers.job.seen import built_with
 from reconcilers.job.workers import Workers
 from reconcilers.pod.assignment import build_job_pod

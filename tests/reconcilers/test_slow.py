@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.slow import NOTHING_CHANGED, SLOW, Neighbour, news_of

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.companions import budget_of
 from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.job.workers import Workers

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from crds.elasticjob import ElasticJob, Goodput, JobState
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, FailureCause, RankStack, StepProgress
+from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
 from crds.progress import RoundProgress
 from reconcilers.account.comparable import with_comparable_steps

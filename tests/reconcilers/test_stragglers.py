@@ -5,8 +5,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.job_world import decide_without_stragglers
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import decide

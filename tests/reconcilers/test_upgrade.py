@@ -11,9 +11,12 @@ import yaml
 
 import crds
 from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS
-from crds.elasticjob import ElasticJob, ElasticJobStatus, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
+from crds.job_status import ElasticJobStatus
 from crds.model import ConditionStatus, validated
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.job.older_agents import AGENTS_CURRENT, renewals, with_older_agents
 from tests.reconcilers.build import NOW, job, later, participant, report, worker
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import WorkerPhase
 from crds.model import Condition
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.waiting import Why, why_not_training

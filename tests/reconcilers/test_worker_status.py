@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from crds.elasticjob import FailureAction, FailureRule
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.pod.worker_status import Observation, current_report, finished, observe, stuck_by
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 

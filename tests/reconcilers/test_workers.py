@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.job.older_agents import is_older
 from reconcilers.job.relaunch import plan_relaunches

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticjob import JobState
+from crds.job_status import JobState
 from reconcilers.account.goodput import seconds_by_state
 from simulator.account import STATES, Part
 from simulator.engine import Simulation

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from crds.elasticjob import Goodput
+from crds.job_status import Goodput
 from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.culprit import Culprit, find_culprit
 from dlr.commands.job.goodput import account_of, redone

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crds.elasticjob import ElasticJob, Goodput
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import Goodput
 from dlr.commands.output import duration, parse_time
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.job.steps_known import start_is_unknown

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crds.elasticjob import Goodput
+from crds.job_status import Goodput
 from dlr.commands.job import report, workers
 from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.failures import failures_line, job_failure_line

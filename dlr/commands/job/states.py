@@ -5,7 +5,7 @@ The colours are Okabe and Ito's, which people see apart whatever their eyes tell
 
 from __future__ import annotations
 
-from crds.elasticjob import JobState
+from crds.job_status import JobState
 
 WAITING = "Waiting"
 """A worker that is up and has no place in the world."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crds.elasticjob import ShardSetStatus
 from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
+from crds.shard_set_status import ShardSetStatus
 from dlr.commands.api import ELASTICJOBS, Api
 from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.following import until_finished

@@ -15,10 +15,10 @@ import pytest
 from agent.shards import desk as desk_module
 from agent.shards.desk import Desk
 from agent.shards.holding import Holding
-from crds.elasticjob import ShardSetStatus
 from crds.leases import Lease
 from crds.protocol import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
 from crds.shard_set import Definition
+from crds.shard_set_status import ShardSetStatus
 from dlr.shards import ShardsError, pull
 from reconcilers.shards.sets import of_status
 from tests.agent.shards.conftest import Job

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from crds.elasticjob import Opportunistic, Opportunity
+from crds.job_spec import Opportunistic
+from crds.job_status import Opportunity
 from reconcilers.capacity.opportunity import Room, next_step
 from reconcilers.capacity.rates import MIN_STEPS, Rate, marginal_efficiency
 from tests.reconcilers.build import NOW

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticjob import Opportunistic
+from crds.job_spec import Opportunistic
 from tests.reconcilers.capacity.day import PAUSE_SECONDS, READY_SECONDS, Day, random_load
 
 HOUR = 3_600

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import Opportunistic, Opportunity
+from crds.job_spec import Opportunistic
+from crds.job_status import Opportunity
 from reconcilers.capacity.opportunity import Room, next_step
 from tests.reconcilers.build import NOW, later
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import ElasticJob, JobUsage, WorldSize
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import JobUsage, WorldSize
 from crds.progress import RoundProgress
 from reconcilers.capacity import profile, sizing
 from reconcilers.capacity.rates import (

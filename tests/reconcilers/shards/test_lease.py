@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.shards.holding import Holding
-from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease
 from crds.model import Condition, ConditionStatus
 from crds.shard_set import Definition
+from crds.shard_set_status import ShardSetStatus
 from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, with_end
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, Voice, of_status

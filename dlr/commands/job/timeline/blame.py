@@ -15,8 +15,8 @@ from typing import Any
 
 from controller.wording import first_line
 from crds import names
-from crds.elasticjob import JobState
 from crds.elasticworker import ExitClass
+from crds.job_status import JobState
 from dlr.commands.job.failures import SAME_MOMENT, worker_failures
 from dlr.commands.job.report import event_time
 from dlr.commands.job.timeline.episodes import Clock, Episode

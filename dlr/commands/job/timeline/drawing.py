@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
-from crds.elasticjob import JobState
+from crds.job_status import JobState
 from dlr.commands.job.states import COLORS, color
 from dlr.commands.job.timeline.episodes import Span
 from dlr.commands.job.timeline.labels import Side, sides

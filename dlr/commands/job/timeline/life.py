@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crds import names
-from crds.elasticjob import JobState
+from crds.job_status import JobState
 from dlr.commands.job.failures import failures_told
 from dlr.commands.job.report import phase, sort_workers, why_line
 from dlr.commands.job.states import UP, WAITING

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crds.elasticjob import JobState
 from crds.elasticworker import ExitClass
+from crds.job_status import JobState
 from dlr.commands.job.failures import FOLLOWED, WAITED
 from dlr.commands.job.states import UP, WAITING
 from dlr.commands.job.timeline.episodes import Span

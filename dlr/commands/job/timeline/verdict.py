@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crds.elasticjob import JobState
+from crds.job_status import JobState
 from dlr.commands.job.report import FINISHED
 from dlr.commands.job.timeline.blame import FAILED, Failure
 from dlr.commands.job.timeline.life import Lane, Life

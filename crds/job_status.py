@@ -1,0 +1,310 @@
+"""What an ElasticJob's status says. Everything in it is bounded: all agents of the job watch it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from crds.cluster_status import ClusterStatus
+from crds.model import Conditions, Index, Indices, Model, Name, ResourceRequirements, cut
+from crds.progress import RoundProgress
+from crds.protocol import MAX_SHARD_SETS, JobPhase
+from crds.rendezvous import Rendezvous
+from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
+
+# All agents of a job watch its status, so its texts are short; docs/architecture.md says where there is more.
+MAX_MESSAGE = 256
+MAX_FAILURE = 512
+MAX_SIGNATURE = 96
+MAX_EPISODES = 12
+MAX_EPISODES_OF_MANY = 2
+"""Of a job of more than `MANY_WORKERS`, whose object all of them watch: the present one and the last."""
+MANY_WORKERS = 1_000
+MAX_EPISODE_MEMBERS = 24
+MAX_EPISODE_REASON = 64
+
+
+MAX_WHY_NOT_MORE = 256
+
+
+class Opportunity(Model):
+    """What opportunistic growth remembers between two looks."""
+
+    base: Annotated[int, Field(ge=0)]
+    """The count that was asked for. Workers beyond it are extra."""
+    grown_from: Annotated[int, Field(ge=0)] | None = None
+    """The size before the growth that is under way, or whose gain is not known yet."""
+    unpaid_from: Annotated[int, Field(ge=0)] | None = None
+    """The size before a growth that was worth its workers, and has not yet paid for its restart."""
+    ceiling: Annotated[int, Field(ge=0)] | None = None
+    """No more than so many, before `not_before`."""
+    not_before: datetime | None = None
+    """The next probe, at the earliest."""
+    reason: Annotated[str, cut(MAX_WHY_NOT_MORE), Field(max_length=MAX_WHY_NOT_MORE)] = ""
+    """Why the last one gave no more workers, or these were given back."""
+    in_vain: Annotated[int, Field(ge=0)] = 0
+    """Growths in a row that ended before they had paid for their restart."""
+
+
+class Scaling(Model):
+    """The count of workers that is wanted, and whose intent it was."""
+
+    replicas: int
+    by: Annotated[str, Field(max_length=300)]
+    """`spec`, `the scale subresource`, or `ScalePlan <name>`."""
+    at: datetime
+    opportunity: Opportunity | None = None
+    """Of a job with elasticPolicy.opportunistic."""
+
+
+MAX_WORLD_SIZES = 8
+MAX_WORLD_SIZES_OF_MANY = 2
+
+
+class WorldSize(Model):
+    """What worlds of one size gave, over all their rounds that have ended."""
+
+    workers: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=0)]
+    """Timed: those after the first of each round."""
+    seconds: Annotated[float, Field(ge=0)]
+    samples_per_step: Annotated[int, Field(ge=1)] | None = None
+    """Of the whole world, where the script tells it."""
+
+
+class RoleUsage(Model):
+    """What the Pods of one type asked for, and used."""
+
+    pods: Annotated[int, Field(ge=0)] = 0
+    """The most at once."""
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    """What each may use, or asks for."""
+    memory_peak_bytes: Annotated[int, Field(ge=0)] = 0
+    """Of the one that used most."""
+    cpu_cores: Annotated[float, Field(ge=0)] | None = None
+    cpu_mean_cores: Annotated[float, Field(ge=0)] = 0.0
+    """Of the one with the greatest mean."""
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The greatest mean of a Pod, 0 to 1."""
+
+
+class JobUsage(Model):
+    """What the job used, by role, and what each world size gave: all that is left of it for the next job."""
+
+    round: Annotated[int, Field(ge=0)] = 0
+    """The last that is counted in."""
+    worlds: Annotated[
+        list[WorldSize],
+        Field(
+            max_length=MAX_WORLD_SIZES,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["workers"]},
+        ),
+    ] = Field(default_factory=list)
+    roles: Annotated[dict[str, RoleUsage], Field(max_length=6)] = Field(default_factory=dict)
+
+
+class Moves(Model):
+    """Slots being replaced by others: the first of `targets` takes the place of the first of `sources`, …"""
+
+    sources: Indices = Field(default_factory=list)
+    targets: Indices = Field(default_factory=list)
+
+
+def _moves_by_type(value: Any) -> Any:
+    """0.1 wrote a list with an entry for each move."""
+    if not isinstance(value, list):
+        return value
+    pairs: dict[str, list[tuple[int, int]]] = {}
+    for move in value:
+        if isinstance(move, dict) and {"type", "source", "target"} <= move.keys():
+            pairs.setdefault(move["type"], []).append((move["source"], move["target"]))
+    return {
+        type_: {"sources": sorted(s for s, _ in found), "targets": sorted(t for _, t in found)}
+        for type_, found in pairs.items()
+    }
+
+
+class ReplicaStatus(Model):
+    """Pods of one type, counted by phase."""
+
+    desired: int = 0
+    pending: int = 0
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    standby: int = 0
+    """Running too, but not counted as active: they are ready, beside the world."""
+
+
+class JobFailure(Model):
+    """The failure to look at first."""
+
+    worker: Name
+    rank: Index | None = None
+    exit_class: Annotated[str, Field(max_length=64)]
+    exit_code: int | None = None
+    message: Annotated[str, cut(MAX_FAILURE), Field(max_length=MAX_FAILURE)] = ""
+    """The beginning of what it said; its ElasticWorker has more of it, and the end of its log."""
+    round: Annotated[int, Field(ge=0)] | None = None
+    """The round that broke by it."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The last that the failed process told."""
+    time: datetime
+
+
+class FailureBudget(Model):
+    """What failures have spent since training last got further than ever before."""
+
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The highest step that was reached when it last failed."""
+    spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Failures in place since then, by exit class."""
+    signature: Annotated[str, cut(MAX_SIGNATURE), Field(max_length=MAX_SIGNATURE)] = ""
+    """What the last failure was, without what differs from one time to the next."""
+    alike: Annotated[int, Field(ge=0)] = 0
+    """How many times in a row it was that one."""
+    consequences: Annotated[int, Field(ge=0)] = 0
+    """Failures in a row that only followed from a peer's, of which none was found; they spend nothing."""
+    held_until: datetime | None = None
+    """No world is formed before, so that quick failures do not follow each other at once."""
+
+
+class JobState(StrEnum):
+    """What a job's time goes to (docs/goodput.md)."""
+
+    PENDING = "Pending"
+    """Before the first world: Pods are made, scheduled, started."""
+    CHECKING = "Checking"
+    """Its nodes are being tested."""
+    FORMING = "Forming"
+    """A world is formed that did not follow a failure, and has not trained its first step."""
+    TRAINING = "Training"
+    RECOVERING = "Recovering"
+    """From a failure to the first step after it."""
+    SUSPENDED = "Suspended"
+    DOWN = "Down"
+    """Too few workers for a world, and nobody on the way."""
+
+
+class Departed(Model):
+    """Workers that the job has let go, since nobody wants their slots."""
+
+    restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Of these: their Pods that had ended and were replaced, by exit class."""
+    leaving: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, the slots whose workers are counted already, and are still on their way out."""
+
+
+class Goodput(Model):
+    """Where the job's time went, and what its steps came to. Exact at `since` of the state."""
+
+    state: JobState
+    since: datetime
+    seconds: Annotated[dict[str, float], Field(max_length=8)] = Field(default_factory=dict)
+    """In earlier states, by name; the current one's time comes on top."""
+    first_step: Annotated[int, Field(ge=0)] | None = None
+    """The first step that this job trained."""
+    last_step: Annotated[int, Field(ge=0)] | None = None
+    """The highest: what lies between is kept."""
+    steps_redone: Annotated[int, Field(ge=0)] = 0
+    """Steps that a round trained though an earlier one had trained them."""
+    steps_timed: Annotated[int, Field(ge=0)] = 0
+    """Steps between the first and the last of each round."""
+    stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """What these took."""
+    round: Annotated[int, Field(ge=0)] = 0
+    """The last round that is counted in."""
+    latest: RoundProgress | None = None
+    """What is counted in of that round: its last figures may still come."""
+    ratio: Annotated[float, Field(ge=0)] | None = None
+    """Steps kept × seconds a step, over the time since submission, when this was written."""
+
+
+class Episode(Model):
+    """A stretch of the job's life in one state and one world, for its timeline."""
+
+    state: JobState
+    since: datetime
+    round: Annotated[int, Field(ge=0)] = 0
+    members: Annotated[str, cut(MAX_EPISODE_MEMBERS), Field(max_length=MAX_EPISODE_MEMBERS)] = ""
+    """The world's members as ranges, such as `0-3,6`; cut where there are many."""
+    reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
+    """Why it began."""
+
+
+class ElasticJobStatus(Model):
+    """What is, and the world that the agents converge to. Written by the controller."""
+
+    observed_generation: int | None = None
+    phase: JobPhase | None = None
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """In one word, why the job does not train: the reason of the condition that says so."""
+    message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
+    """The same in a sentence; what the world waits for, where no condition says why."""
+    conditions: Conditions = Field(default_factory=list)
+    replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
+    rendezvous: Rendezvous | None = None
+    cluster: ClusterStatus | None = None
+    """Of a job with parameter servers, instead of a rendezvous."""
+    scaling: Scaling | None = None
+    scale_plan: Name | None = None
+    """The ScalePlan being carried out."""
+    scale_plan_uid: Annotated[str, Field(max_length=64)] | None = None
+    """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
+    retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, the slots that are left out: the others keep their index, and so their order. One of which
+    nothing is left may come back into use (`reconcilers/world/slots.py`)."""
+    migrations: Annotated[dict[str, Moves], Field(max_length=6), BeforeValidator(_moves_by_type)] = Field(
+        default_factory=dict
+    )
+    """By type, slots being replaced by others, which are to be up first."""
+    resources: Annotated[dict[str, ResourceRequirements], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, what its Pods are to have instead of what their template says."""
+    active_check: Name | None = None
+    """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
+    suspected_at: datetime | None = None
+    """When something last failed that smells of hardware, or steps began to take longer: checks passed before
+    then count no more."""
+    replicas: int | None = None
+    """Worker Pods that exist, but for those that are to stand by, for the scale subresource."""
+    selector: Annotated[str, Field(max_length=1_024)] | None = None
+    """Selects the worker Pods, for the scale subresource."""
+    restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Worlds that broke because training processes failed in place, by exit class."""
+    departed: Departed | None = None
+    """What workers that are gone would have told of themselves."""
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    last_failure: JobFailure | None = None
+    failure_budget: FailureBudget | None = None
+    goodput: Goodput | None = None
+    usage: JobUsage | None = None
+    history: Annotated[
+        list[Episode],
+        cut(MAX_EPISODES),
+        Field(max_length=MAX_EPISODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = Field(default_factory=list)
+    """The last stretches of the job's life, the current one at the end."""
+    shards: Annotated[
+        list[ShardSetStatus],
+        Field(
+            max_length=MAX_SHARD_SETS,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = Field(default_factory=list)
+    shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
+    """How many elements of each set are done, for `kubectl get`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_generation(cls, data: Any) -> Any:
+        """A large job's conditions do not repeat the generation, which is that of the status."""
+        if not isinstance(data, dict) or not isinstance(data.get("conditions"), list):
+            return data
+        observed = {"observedGeneration": data.get("observedGeneration")}
+        conditions = [observed | each if isinstance(each, dict) else each for each in data["conditions"]]
+        return {**data, "conditions": conditions}

@@ -1,0 +1,58 @@
+"""What a job's status says of the shards that its workers pull (docs/shards.md)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from crds.intervals import LIMIT
+from crds.model import Model, cut
+from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES
+
+ShardSetName = Annotated[
+    str, Field(min_length=1, max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
+
+MAX_LEASES_TEXT = 262_144
+MAX_REST_TEXT = 131_072
+MAX_SHARDS_DONE = 128
+
+
+class ShardSetStatus(Model):
+    """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
+
+    name: ShardSetName
+    epoch: Annotated[int, Field(ge=0)] = 0
+    size: Annotated[int, Field(ge=1, lt=LIMIT)]
+    digest: Annotated[str, Field(max_length=64)] = ""
+    """Of the elements and their order, as far as they have a text of their own."""
+    retries: Annotated[int, Field(ge=0, le=MAX_SHARD_RETRIES)] = 0
+    max_failed: Annotated[int, Field(ge=0, lt=LIMIT)] = 0
+    """With more elements that failed for good, the job fails."""
+    done: Annotated[int, Field(ge=0)] = 0
+    """So many elements are done, as far as workers' leases tell: what they do of one counts with the next."""
+    leased: Annotated[int, Field(ge=0)] = 0
+    waiting: Annotated[int, Field(ge=0)] = 0
+    """With those that failed and are to be tried again."""
+    failed: Annotated[int, Field(ge=0)] = 0
+    """For good."""
+    rest: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """The elements that wait: ranges such as `0-41,43`, or packed (crds/intervals.py)."""
+    leases: Annotated[str, Field(max_length=MAX_LEASES_TEXT)] = ""
+    """Who may work on what: `worker.incarnation.number=elements`, or packed (crds/leases.py)."""
+    tried: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """Elements that failed and are to be tried again, behind the workers that they failed on."""
+    again: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """The same of such elements that are leased."""
+    failed_elements: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """Those that failed for good."""
+    last_lease: Annotated[int, Field(ge=0)] = 0
+    """The number of the newest lease."""
+    restoration: Annotated[int, Field(ge=0)] = 0
+    """The number of the last restoration: what is done was set by a checkpoint of the set."""
+    reason: Annotated[str, cut(MAX_SHARD_REASON), Field(max_length=MAX_SHARD_REASON)] = ""
+    """Why the first element failed."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
