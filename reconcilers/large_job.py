@@ -7,14 +7,11 @@ about, and all conditions follow from the generation that the status itself has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import orjson
 
 from crds.job_status import MANY_WORKERS, ElasticJobStatus
-from reconcilers.status_patch import merge_patch, validated_patch
 
 MAX_STATUS_BYTES = 8_500
 """Of a large job's status as JSON; spec and metadata have 1,500 (tests/crds/test_size.py). What is not in
@@ -26,41 +23,6 @@ OVER = {"Reconciled": "True", "Suspended": "False"}
 """Without one of these conditions the job is as it says: a failure of our own, or a pause, is over."""
 REFERENCES = {"WorldFormed": {"message": "see status.rendezvous.reason"}}
 """Instead of a sentence that is there anyway."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A status that may be written. Its wire form, which in a large job takes a while, is made once."""
-
-    status: ElasticJobStatus
-    stored: dict[str, Any]
-    """The status as it is."""
-    workers: int
-    """How many the job has."""
-
-    @cached_property
-    def wire(self) -> dict[str, Any]:
-        return wire_of(self.status, self.workers)
-
-    @cached_property
-    def differs(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(merge_patch(self.stored, self.wire))
-
-    def of(self, status: ElasticJobStatus) -> Draft:
-        """With another status; with the same one, what is known of it stays known."""
-        return self if status is self.status else replace(self, status=status)
-
-    def having(self, **update: Any) -> Draft:
-        return self.of(self.status.model_copy(update=update))
-
-    def patch(self) -> dict[str, Any]:
-        """To write; empty if that is nothing.
-
-        Raises:
-            StatusBeyondLimits: by `validated_patch`.
-        """
-        return validated_patch(self.stored, self.status, self.wire)
 
 
 def wire_of(status: ElasticJobStatus, workers: int) -> dict[str, Any]:

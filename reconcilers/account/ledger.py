@@ -22,7 +22,7 @@ from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
 from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.large_job import Draft
+from reconcilers.job.draft import Draft
 
 REFRESH_SECONDS = 60.0
 """The account is not brought up to date sooner, unless something in it changes."""

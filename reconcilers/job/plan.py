@@ -35,6 +35,7 @@ from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, sp
 from reconcilers.job import edits, older_agents, outcome, refusal, slow
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.departed import with_departed
+from reconcilers.job.draft import Draft
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
@@ -45,7 +46,6 @@ from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import WorkerPlan, Workers, plan_workers, slot_of
-from reconcilers.large_job import Draft
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.roles import hot, tasks

@@ -33,8 +33,8 @@ from reconcilers.account.ledger import (
 )
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
+from reconcilers.job.draft import Draft
 from reconcilers.job.workers import Workers
-from reconcilers.large_job import Draft
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.breaks import Break
 from reconcilers.world.rendezvous import Decision
