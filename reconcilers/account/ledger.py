@@ -21,8 +21,8 @@ from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned
 from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
 from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
+from reconcilers.draft import Draft
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.job.draft import Draft
 
 REFRESH_SECONDS = 60.0
 """The account is not brought up to date sooner, unless something in it changes."""

@@ -27,6 +27,7 @@ from reconcilers.acts import Act, Event, create
 from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
 from reconcilers.conditions import observed_at
+from reconcilers.draft import Draft
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.hardware_smell import suspected_at
@@ -35,7 +36,6 @@ from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, sp
 from reconcilers.job import edits, older_agents, outcome, refusal, slow
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.departed import with_departed
-from reconcilers.job.draft import Draft
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods

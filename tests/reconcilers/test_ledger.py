@@ -32,8 +32,8 @@ from reconcilers.account.ledger import (
     with_account,
 )
 from reconcilers.account.state import Moment, failed_at
+from reconcilers.draft import Draft
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.job.draft import Draft
 from reconcilers.job.workers import Workers
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.breaks import Break
