@@ -98,6 +98,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         monitor = ProgressMonitor(
             agent.progress_files, session.reporter, session.part, session.checkpoint_is_awaited
         )
+        session.watcher.call_at_changes(monitor.note_news)
         monitor.start()
         cleanup.callback(monitor.stop)
         if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once

@@ -152,7 +152,7 @@ class Opportunistic(Model):
     priority_class_name: Annotated[str, Field(min_length=1, max_length=253)]
     """Of the extra Pods, so that any other Pod preempts them."""
     probe_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
-    """An extra Pod waits so long for a node, then goes; the next comes after as long again."""
+    """An extra Pod waits so long for a node, then goes; the next comes after half as long."""
     min_efficiency: Annotated[float, Field(ge=0.0, le=1.0)] = 0.6
     """Extra workers that add less than this share of a linear gain are given back."""
 

@@ -81,6 +81,7 @@ class Watcher(threading.Thread, Generic[View]):
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._view: View | None = None
         self._resource_version: str | None = None
+        self._on_change: Callable[[], None] = lambda: None
         self._stop_event = threading.Event()
         self._what = f"{resource} {namespace}/{name}"
         self._warnings = Warnings(logger, f"follow {self._what}")
@@ -98,6 +99,10 @@ class Watcher(threading.Thread, Generic[View]):
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
         return self._view
+
+    def call_at_changes(self, on_change: Callable[[], None]) -> None:
+        """Have `on_change` called with every change, in this thread: it must not block, or raise."""
+        self._on_change = on_change
 
     def stop(self) -> None:
         """End the thread, without waiting: it may sit in a read until its watch ends.
@@ -191,3 +196,4 @@ class Watcher(threading.Thread, Generic[View]):
         if view != self._view:
             self._view = view
             os.eventfd_write(self._wake_fd, 1)
+            self._on_change()

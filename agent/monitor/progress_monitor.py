@@ -20,6 +20,9 @@ LOOK_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 0.1
 """The interval between two looks at the files: in general, and until the first step after a start. A look
 costs microseconds; the reporter decides how often to report."""
+AWAITED_LOOK_SECONDS = 0.2
+"""The interval between two looks for a checkpoint that is awaited: the newcomers of a growth stand idle. A
+script that saves all the time has it reported as often."""
 
 
 class ProgressMonitor(threading.Thread):
@@ -47,6 +50,7 @@ class ProgressMonitor(threading.Thread):
         latest = reporter.latest
         self._chronicle = Chronicle(latest.series or Series(), latest.slow)
         self._stop_event = threading.Event()
+        self._news = threading.Event()
         self._lock = threading.Lock()
         self._start = _Start(0, 0)
         """The processes that run, or ran last."""
@@ -61,9 +65,14 @@ class ProgressMonitor(threading.Thread):
 
     def stop(self) -> None:
         self._stop_event.set()
+        self._news.set()
+
+    def note_news(self) -> None:
+        """Take note that the job has changed: a checkpoint may be awaited from now on. Thread-safe."""
+        self._news.set()
 
     def run(self) -> None:
-        while not self._stop_event.wait(self._look_seconds()):
+        while self._await_look():
             self.look()
 
     def figures(self) -> Figures:
@@ -138,6 +147,26 @@ class ProgressMonitor(threading.Thread):
             series=self._chronicle.series,
             slow=self._chronicle.slow,
         )
+
+    def _await_look(self) -> bool:
+        """Wait for the time of the next look, or for a checkpoint that is awaited; False when asked to stop.
+
+        What is looked at is not looked at more often for that: by its looks, the pace of training is judged.
+        """
+        due_at = time.monotonic() + self._look_seconds()
+        while not self._stop_event.is_set() and (left_seconds := due_at - time.monotonic()) > 0:
+            if (is_awaited := self._checkpoint_is_awaited()) and self._has_new_checkpoint():
+                break
+            self._news.wait(min(left_seconds, AWAITED_LOOK_SECONDS) if is_awaited else left_seconds)
+            self._news.clear()
+        return not self._stop_event.is_set()
+
+    def _has_new_checkpoint(self) -> bool:
+        """Whether the files have a later one than what was announced last."""
+        with self._lock:
+            saved = self._files.read().checkpoint_step
+        announced = self._announced[1].checkpoint_step if self._announced is not None else None
+        return saved is not None and (announced is None or saved > announced)
 
     def _look_seconds(self) -> float:
         stepped = self._announced is not None and self._announced[0] == self._files.generation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import ceil
 
 import pytest
@@ -14,10 +13,9 @@ from e2e.observation import Observation
 NODES = 8
 PROBE_SECONDS = 5
 OTHERS = [f"other-{number}" for number in range(4)]
-GENEROUS_SECONDS = 60
-"""Beyond the probe. What is to be measured on a quiet machine is `bound_seconds`."""
-START_CPU_SECONDS = 1.5
-"""What an agent's start costs, nearly all of it `import torch`; all Pods share the host's cores."""
+BOUND_SECONDS = PROBE_SECONDS + 3
+"""On a quiet machine; docs/capacity.md has what was measured."""
+GENEROUS_SECONDS = PROBE_SECONDS + 60
 MEBIBYTE = 2**20
 
 pytestmark = pytest.mark.slow
@@ -38,13 +36,12 @@ def test_four_of_eight_nodes_are_freed_and_all_are_trained_on(
         grown_at = capacity.wait_for_steps(observation, list(range(8)))
         worlds = elasticity.worlds(observation, "grower")
         formed = jobs.unix_time(worlds[-1].formed_at)
-        bound_seconds = PROBE_SECONDS + 3 + len(OTHERS) * START_CPU_SECONDS / (os.cpu_count() or 1)
         print(
             f"4 of 8 nodes freed → world of 8 after {formed - freed_at:.1f} s, first step after "
-            f"{grown_at - freed_at:.1f} s; bound {bound_seconds:.1f} s (probeSeconds {PROBE_SECONDS}, 3 s, "
-            f"CPU of four starts); {[w.members for w in worlds]}"
+            f"{grown_at - freed_at:.1f} s; bound {BOUND_SECONDS} s (probeSeconds {PROBE_SECONDS}, and 3 s); "
+            f"{[w.members for w in worlds]}"
         )
-        assert grown_at - freed_at < PROBE_SECONDS + GENEROUS_SECONDS
+        assert grown_at - freed_at < GENEROUS_SECONDS
         assert len(worlds) <= 3
         capacity.end(cluster, observation)
 

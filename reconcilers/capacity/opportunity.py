@@ -6,8 +6,8 @@ disturbed by it: the world does not wait for Pods that find no node (`reconciler
 
 A probe that is placed is followed by a larger one at once (`FURTHER`), so that a growth by many is one
 restart and takes few probes. A probe that finds no node within `probeSeconds` is given back, and the next
-comes after as long again: then quotas and queues are free for others half of the time, and room is found
-within `probeSeconds` at the latest.
+comes after half as long (`REST`): then quotas and queues are free for others a third of the time, and room
+is found within half of `probeSeconds` at the latest.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from crds.job_spec import Opportunistic
 from crds.job_status import Opportunity
 
 FURTHER = 3
-"""A probe asks for so many times what those before it found: each of a growth's probes costs a second or
-so, in which Pods are made and placed, and newcomers wait for the last."""
+"""A probe asks for so many times what those before it found: each of a growth's probes costs the time in
+which a Pod is made and placed, and newcomers wait for the last."""
+REST = 0.5
+"""The share of `probeSeconds` for which nothing is asked for after a probe that found no node. With the
+default of 60 s, that is as long as a Pod of ours that a quota refuses waits for its next try (worker.py)."""
 REMEMBERED_SECONDS = 3_600.0
 """For so long nothing is tried again that brought too little, did not start, or was refused."""
 MOST_DOUBLINGS = 12
@@ -155,7 +158,7 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         if left > 0:
             return Step(known, room.count, left)
         reason = f"no node for {_more(waiting)} within {policy.probe_seconds} s"
-        return _back(known, room, _present(room), reason, policy.probe_seconds, now, known.in_vain)
+        return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
     if room.asked_seconds >= START_SECONDS:
         reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
         left = room.count - room.starting

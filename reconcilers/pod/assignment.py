@@ -48,7 +48,7 @@ from reconcilers.pod.resources import limits_of, resources_digest, resources_of,
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.rules import in_cluster
 from reconcilers.roles.tasks import cluster_of
-from reconcilers.world.extra import priority_class_of
+from reconcilers.world.extra import is_extra, priority_class_of
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
 
@@ -86,6 +86,11 @@ class Assignment(ABC):
     @abstractmethod
     def workers(self) -> int:
         """How many of its kind start with it, itself included."""
+
+    @property
+    def awaits_node(self) -> bool:
+        """Whether its owner waits to hear that its Pod has a node, before that runs."""
+        return False
 
     @property
     def failure_rules(self) -> Sequence[FailureRule]:
@@ -142,6 +147,10 @@ class JobAssignment(Assignment):
     @property
     def workers(self) -> int:
         return slot_count(self.job.spec.replica_specs[self.worker.spec.type])
+
+    @property
+    def awaits_node(self) -> bool:
+        return is_extra(self.job, self.worker)
 
     @property
     def failure_rules(self) -> Sequence[FailureRule]:

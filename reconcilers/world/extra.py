@@ -29,8 +29,11 @@ def extra_slots(job: ElasticJob) -> frozenset[int]:
     return frozenset() if known is None else frozenset(wanted_slots(job, names.WORKER)[known.base :])
 
 
+def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
+    return worker.spec.type == names.WORKER and worker.spec.index in extra_slots(job)
+
+
 def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:
     """Of the worker's next Pod, where that is not for the template to say."""
     policy = policy_of(job)
-    is_extra = worker.spec.type == names.WORKER and worker.spec.index in extra_slots(job)
-    return policy.priority_class_name if policy is not None and is_extra else None
+    return policy.priority_class_name if policy is not None and is_extra(job, worker) else None

@@ -4,16 +4,19 @@ import json
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 
+from agent.monitor import progress_monitor
 from agent.monitor.chronicle import Part
 from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
@@ -263,6 +266,42 @@ def test_a_checkpoint_that_a_growth_waits_for_is_told_as_one(files: ProgressFile
         save_checkpoint(env, step)
         monitor.look()
     assert reporter.awaited == [False, True]
+
+
+def test_a_checkpoint_that_is_awaited_is_told_before_the_next_look(
+    files: ProgressFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was saved before somebody waits, with the news of that; later ones as they are saved."""
+    monkeypatch.setattr(progress_monitor, "LOOK_SECONDS", 3_600.0)
+    told: Queue[tuple[str, int | None]] = Queue()
+    is_awaited = threading.Event()
+
+    class Teller(FakeReporter):
+        def progress(self, *, within_seconds: float | None) -> None:
+            told.put(("step", self.figures().progress.checkpoint_step))
+
+        def checkpoint(self, *, is_awaited: bool = False) -> None:
+            told.put(("awaited" if is_awaited else "saved", self.figures().progress.checkpoint_step))
+
+    monitor = ProgressMonitor(files, Teller(), checkpoint_is_awaited=is_awaited.is_set)  # type: ignore[arg-type]
+    (env,) = files.renew(1)
+    report_step(env, 1)
+    monitor.start()
+    try:
+        assert told.get(timeout=60) == ("step", None)
+        save_checkpoint(env, 1)
+        assert told.empty()
+        is_awaited.set()
+        monitor.note_news()
+        assert told.get(timeout=60) == ("awaited", 1)
+        save_checkpoint(env, 2)
+        assert told.get(timeout=60) == ("awaited", 2)
+        save_checkpoint(env, 1)  # the script went back
+        is_awaited.clear()
+    finally:
+        monitor.stop()
+        monitor.join(timeout=60)
+    assert not monitor.is_alive() and told.empty()
 
 
 def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator
+from queue import Queue
 
 import pytest
 from hypothesis import given
@@ -46,6 +47,17 @@ def test_wakes_with_every_change(cluster: FakeCluster, watcher: JobWatcher) -> N
     poll = select.poll()
     poll.register(watcher.fileno(), select.POLLIN)
     assert poll.poll(0) == []  # until the next change
+
+
+def test_who_asks_is_called_with_every_change(cluster: FakeCluster, watcher: JobWatcher) -> None:
+    phases: Queue[str] = Queue()
+    watcher.call_at_changes(lambda: phases.put((watcher.view() or JobView()).phase))
+    cluster.publish(phase="Pending")
+    watcher.start()
+    assert phases.get(timeout=60) == "Pending"
+    cluster.publish(phase="Pending")  # says nothing new
+    cluster.publish(phase="Running")
+    assert phases.get(timeout=60) == "Running"
 
 
 def test_goes_on_from_where_it_was_when_the_watch_breaks(cluster: FakeCluster, watcher: JobWatcher) -> None:

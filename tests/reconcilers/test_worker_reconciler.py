@@ -228,6 +228,22 @@ async def test_a_pod_that_takes_longer_is_told_to_be_pending(api: Api, controlle
     assert (api.status["phase"], api.status["podName"]) == ("Pending", POD)
 
 
+async def test_that_an_extra_workers_pod_has_a_node_is_told_before_it_runs(
+    api: Api, controller: Controller
+) -> None:
+    """The next probe for free room waits to hear of it."""
+    opportunity = {"base": 0, "grownFrom": 0}
+    scaling = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "opportunity": opportunity}
+    policy = {"opportunistic": {"priorityClassName": "idle"}}
+    grows = {"spec": {"elasticPolicy": policy}, "status": {"scaling": scaling}}
+    api.patch(ELASTICJOBS, JOB, grows)
+    await controller.look()
+    assert api.status == {}, "that it is on its way is no news"
+    api.pod_phase("Pending")
+    await controller.look()
+    assert (api.status["phase"], api.status["nodeName"]) == ("Pending", "node-0")
+
+
 async def test_pods_of_a_large_job_may_take_as_long_as_a_scheduler_needs_for_them(
     api: Api, controller: Controller
 ) -> None:

@@ -99,13 +99,15 @@ async def training(replicas: int = 2, most: int = 4, room: int = 0, **more: Any)
 
 async def test_a_probe_without_a_node_disturbs_nobody_and_goes() -> None:
     stage = await training()
-    counts = set()
+    counts, reasons = [], set()
     for _ in range(60):
         await stage.live(5)
-        counts.add(stage.count())
-    assert counts == {2, 3}
+        counts.append(stage.count())
+        reasons.add(stage.known()["reason"])
+    assert set(counts) == {2, 3}
+    assert counts.count(2) >= len(counts) // 4, "a third of the time nothing is asked for"
     assert stage.members() == [[0, 1]], "one world all the time"
-    assert stage.known()["reason"] == "no node for 1 more worker within 60 s"
+    assert reasons == {"", "no node for 1 more worker within 60 s"}
     assert len(stage.truth.store(SCALEPLANS).list()) <= 2, "those that are over go"
     assert not [reason for reason, _ in stage.events if reason in ("Unschedulable", "ScaleRequested")]
 
