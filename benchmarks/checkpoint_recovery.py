@@ -43,6 +43,7 @@ from e2e.embedded import EmbeddedCluster
 SCRIPT = Path(__file__).with_name("heavy_ddp.py")
 SLOTS, SLOTS_OF_A_PEER = 3, 2
 SMALL_GIGABYTES = 0.01
+TIMEOUT_SECONDS = 60
 LONG_STEP_SECONDS = 2.0
 """A peer has two of them to fetch a copy (`agent.memory.replication`)."""
 STEPS_BEFORE_KILL = {Failure.PROCESS: 4, Failure.POD: 8}
@@ -165,8 +166,10 @@ def sent_over_loopback(gigabytes: float) -> float:
             target=_send, args=(len(buffer), server.getsockname())
         )
         sender.start()
+        server.settimeout(TIMEOUT_SECONDS)
         connection, _ = server.accept()
         with connection:
+            connection.settimeout(TIMEOUT_SECONDS)
             taken = [timed_receipt(connection, buffer) for _ in range(3)]
         sender.join()
     return median(taken)
@@ -176,13 +179,15 @@ def timed_receipt(connection: socket.socket, buffer: memoryview) -> float:
     began, there = time.monotonic(), 0
     connection.sendall(b"!")
     while there < len(buffer):
-        there += connection.recv_into(buffer[there:])
+        received = connection.recv_into(buffer[there:])
+        assert received, "the other process is gone"
+        there += received
     return time.monotonic() - began
 
 
 def _send(nbytes: int, address: tuple[str, int]) -> None:
     data = bytearray(nbytes)
-    with socket.create_connection(address, 60) as connection:
+    with socket.create_connection(address, TIMEOUT_SECONDS) as connection:
         while connection.recv(1):
             connection.sendall(data)
 
@@ -215,7 +220,7 @@ def fresh_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
-    together.wait(60)
+    together.wait(TIMEOUT_SECONDS)
     began = time.monotonic()
     for into, tensor in zip(target, source, strict=True):
         into.copy_(tensor)
@@ -244,8 +249,10 @@ def table(gigabytes: float, found: dict[str, list[Found]], copy: Copies) -> str:
     rows += [
         "",
         f"One copy of the state: {copy.alone:.2f} s by one process, {copy.at_once:.2f} by both at once, as "
-        f"they load, and {copy.fresh:.2f} into fresh memory, as a new process has. {FIXED_SECONDS} s and two "
-        "copies are {:.2f}, {:.2f} or {:.2f}. One copy over loopback: {:.2f} s.".format(*bars, copy.loopback),
+        f"they load, and so {copy.fresh:.2f} into fresh memory, as a new process has. {FIXED_SECONDS} s and "
+        "two copies are {:.2f}, {:.2f} or {:.2f}. One copy over loopback: {:.2f} s.".format(
+            *bars, copy.loopback
+        ),
     ]
     return "\n".join(rows)
 
@@ -270,7 +277,7 @@ def main() -> None:
         cluster.start()
         found["dlr, verified"] = strike(Heavy(cluster, args.gigabytes), args.kills, args.deadline_seconds)
         for size in (SMALL_GIGABYTES, args.gigabytes) if args.pod_kills else ():
-            found[f"dlr, the Pod lost, {size:g} GB from its peer"] = strike(
+            found[f"dlr, the Pod lost, {size:g} GB from its peer, steps of {LONG_STEP_SECONDS:g} s"] = strike(
                 Heavy(cluster, size, replicas=1), args.pod_kills, args.deadline_seconds, Failure.POD
             )
     finally:

@@ -10,6 +10,7 @@ worker of the same name has left is waited for. While all is there, a look makes
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,8 @@ BY_OWNER = "owner"
 BY_NODE = "node"
 BY_JOB = "job"
 REFUSED_RETRY_SECONDS = 30.0
+"""At most, and half of it at least: a try must not come again and again just when others use a quota up that
+have a rhythm, such as a job that probes for room (`reconcilers/capacity`)."""
 LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
 START_SECONDS = 3.0
@@ -99,6 +102,7 @@ class WorkerReconciler(Reconciler):
         self._heartbeats = Heartbeats(client, self._leases, contact, clock)
         cache.add_handler(LEASES, self._heartbeats.note)
         self._access = WorkerAccess(client, cache, clock.monotonic)
+        self._draw = random.Random(0)  # the same in each run of the simulator
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._late = LatePods(client, cache, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
@@ -194,7 +198,10 @@ class WorkerReconciler(Reconciler):
         except (Invalid, Forbidden) as error:  # the template is wrong, or a quota or policy forbids it
             message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
             self._recorder.event(assignment.owner, "Warning", "PodRefused", message)
-            return None, Obstacle("PodRefused", message, REFUSED_RETRY_SECONDS)
+            return None, Obstacle("PodRefused", message, self._refused_retry_seconds())
+
+    def _refused_retry_seconds(self) -> float:
+        return REFUSED_RETRY_SECONDS * self._draw.uniform(0.5, 1.0)
 
     async def _create_pod(self, assignment: Assignment) -> Object:
         """With its rights and its Lease, which come first.
@@ -240,7 +247,7 @@ class WorkerReconciler(Reconciler):
         except (Invalid, Forbidden) as error:
             message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
             self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
-            return lease, REFUSED_RETRY_SECONDS
+            return lease, self._refused_retry_seconds()
         return lease, None
 
     async def _warning(

@@ -116,9 +116,9 @@ class ProgressFiles:
             told[len(records)] = shared, shared
         self.told = self.told or bool(told)
         began = {rank: r.counted[0].step for rank, r in records.items() if r.counted}
-        self._ahead = {rank: max(began.values()) - step for rank, step in began.items()}
+        self._ahead = ahead = {rank: max(began.values()) - step for rank, step in began.items()}
         counted = {
-            rank: later(r.counted, self._ahead[rank])
+            rank: later(r.counted, ahead[rank])  # a start renews the other one in between
             for rank, r in records.items()
             if r.counted and is_believed(r.counted) and not self.told
         }
@@ -129,7 +129,7 @@ class ProgressFiles:
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
             counted=bool(counted),
             start_unknown=bool(counted)
-            and all(records[rank].start_unknown for rank, ahead in self._ahead.items() if ahead == 0),
+            and all(records[rank].start_unknown for rank, steps in ahead.items() if steps == 0),
             non_finite_step=min(
                 (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
             ),

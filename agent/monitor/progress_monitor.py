@@ -59,6 +59,7 @@ class ProgressMonitor(threading.Thread):
         )
         self._announced: tuple[int, Progress] | None = None
         """The generation, and the progress, that the reporter was last asked to report."""
+        self._was_awaited = False
         self._announced_trouble: CheckpointTrouble | None = None
         self._announced_news: _News = None, latest.slow
         reporter.follow(self.figures)
@@ -155,7 +156,11 @@ class ProgressMonitor(threading.Thread):
         """
         due_at = time.monotonic() + self._look_seconds()
         while not self._stop_event.is_set() and (left_seconds := due_at - time.monotonic()) > 0:
-            if (is_awaited := self._checkpoint_is_awaited()) and self._has_new_checkpoint():
+            is_awaited, was_awaited = self._checkpoint_is_awaited(), self._was_awaited
+            self._was_awaited = is_awaited
+            if is_awaited and not was_awaited:
+                self._reporter.hasten()  # one that was looked at before may wait there
+            if is_awaited and self._has_new_checkpoint():
                 break
             self._news.wait(min(left_seconds, AWAITED_LOOK_SECONDS) if is_awaited else left_seconds)
             self._news.clear()

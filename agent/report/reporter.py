@@ -181,6 +181,12 @@ class Reporter(threading.Thread):
         with self._changed:
             self._report_progress_at(self._checkpoint_reported_at + wait)
 
+    def hasten(self) -> None:
+        """Write what is to be reported later at once: somebody has begun to wait for it."""
+        with self._changed:
+            if self._progress_due_at is not None:
+                self._report_progress_at(time.monotonic())
+
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until all reports are written.
 

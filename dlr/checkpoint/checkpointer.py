@@ -104,8 +104,8 @@ class Checkpointer:
         """The last step that was told or loaded."""
         self._said = False
         """That it does not rise."""
-        self._is_first = True
-        """Whether no step has ended yet."""
+        self._is_new = True
+        """Whether this training began anew, and no step of it has ended yet."""
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._pid = os.getpid()
@@ -202,9 +202,9 @@ class Checkpointer:
             self._leave(step, leave_to)
         began = time.monotonic()
         self._saved = (to_memory or to_storage) and self._save(step, to_storage)
-        if self._is_first and not self._saved:
+        if self._is_new and not (to_memory or to_storage):
             self._expect_save()  # by its first step an optimizer has tensors that it did not have at `load`
-        self._is_first = False
+        self._is_new = False
         self._trained_since = time.monotonic()
         if self._pace is not None and self._saved:
             self._pace.stalled(self._trained_since - began)
@@ -234,8 +234,8 @@ class Checkpointer:
     def _prepare_memory(self) -> None:
         """Do beforehand what the first save would take longer for."""
         if self._memory is not None:
+            self._expect_save()  # first: mapping what is large takes long, and a save may come before its end
             self._memory.prepare()
-            self._expect_save()
 
     def _expect_save(self) -> None:
         """Have the state described beforehand, as it is now."""
@@ -401,6 +401,7 @@ class Checkpointer:
     def _has_loaded(self, step: int, tier: Tier) -> int:
         self._trouble.works(CheckpointTrouble.LOST)
         self._newest = step
+        self._is_new = False
         self._notice.tell_loaded(step, tier)
         return step
 

@@ -159,13 +159,15 @@ class Writer:
                 self._summing.submit(self._on_gpu.prepare, slot, device)
 
     def expect(self, captured: Captured) -> None:
-        """Have a state of this form laid out, so that no save has to do it.
+        """Have a state of this form laid out before the first save, so that it need not do it.
 
         Args:
             captured: it may be without what has no tensors.
         """
 
         def lay_out() -> None:
+            if self._under_way is not None:  # that save knows the form better
+                return
             layout = self._layout_of(captured)
             for slot in self._slots:
                 self._views_of(slot, layout.header)
@@ -244,7 +246,7 @@ class Writer:
         return free[0]
 
     def _layout_of(self, captured: Captured) -> Layout:
-        """The present one, if the state has that form. Whoever makes another later makes the same again."""
+        """The present one, if the state has that form."""
         layout = self._layout
         if layout is None or not layout.fits(captured):
             layout = self._layout = Layout(captured)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from agent.memory.layout import Part
@@ -77,6 +78,8 @@ class OwnSlot:
             return {name: self._slot.copy(self._entries[name], into[name]) for name in names}
 
         with ThreadPoolExecutor(own_cores(), "dlr-load") as pool:
+            # After a fork the first new thread makes torch's pool anew, and fails if another does so too.
+            pool.submit(torch.get_num_threads).result()
             copying = [pool.submit(copy, next_apart) for _ in range(own_cores())]
             arrived = copy(name for name in largest_first if name not in apart)
             for done in copying:

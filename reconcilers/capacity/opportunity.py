@@ -7,7 +7,7 @@ disturbed by it: the world does not wait for Pods that find no node (`reconciler
 A probe that is placed is followed by a larger one at once (`FURTHER`), so that a growth by many is one
 restart and takes few probes. A probe that finds no node within `probeSeconds` is given back, and the next
 comes after half as long (`REST`): then quotas and queues are free for others a third of the time, and room
-is found within half of `probeSeconds` at the latest.
+is found within that half, where no growth is being measured and none was in vain.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FURTHER = 3
 """A probe asks for so many times what those before it found: each of a growth's probes costs the time in
 which a Pod is made and placed, and newcomers wait for the last."""
 REST = 0.5
-"""The share of `probeSeconds` for which nothing is asked for after a probe that found no node. With the
-default of 60 s, that is as long as a Pod of ours that a quota refuses waits for its next try (worker.py)."""
+"""The share of `probeSeconds` for which nothing is asked for after a probe that found no node. Who waits for
+a quota comes then: the tries of a Pod of ours that was refused have no rhythm (`reconcilers/worker.py`)."""
 REMEMBERED_SECONDS = 3_600.0
 """For so long nothing is tried again that brought too little, did not start, or was refused."""
 MOST_DOUBLINGS = 12

@@ -30,7 +30,10 @@ def extra_slots(job: ElasticJob) -> frozenset[int]:
 
 
 def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
-    return worker.spec.type == names.WORKER and worker.spec.index in extra_slots(job)
+    known = opportunity_of(job)
+    if known is None or worker.spec.type != names.WORKER or worker.spec.index < known.base:
+        return False  # nobody has to make the slots of 10,000 workers for each of them
+    return worker.spec.index in extra_slots(job)
 
 
 def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:

@@ -213,6 +213,9 @@ class FakeReporter:
         self.checkpoints.append((progress.step, progress.checkpoint_step))
         self.awaited.append(is_awaited)
 
+    def hasten(self) -> None:
+        pass
+
 
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
     reporter = FakeReporter()
@@ -283,7 +286,16 @@ def test_a_checkpoint_that_is_awaited_is_told_before_the_next_look(
         def checkpoint(self, *, is_awaited: bool = False) -> None:
             told.put(("awaited" if is_awaited else "saved", self.figures().progress.checkpoint_step))
 
-    monitor = ProgressMonitor(files, Teller(), checkpoint_is_awaited=is_awaited.is_set)  # type: ignore[arg-type]
+        def hasten(self) -> None:
+            told.put(("hastened", self.figures().progress.checkpoint_step))
+
+    asked: Queue[float] = Queue()
+
+    def awaited() -> bool:
+        asked.put(time.monotonic())
+        return is_awaited.is_set()
+
+    monitor = ProgressMonitor(files, Teller(), checkpoint_is_awaited=awaited)  # type: ignore[arg-type]
     (env,) = files.renew(1)
     report_step(env, 1)
     monitor.start()
@@ -293,11 +305,15 @@ def test_a_checkpoint_that_is_awaited_is_told_before_the_next_look(
         assert told.empty()
         is_awaited.set()
         monitor.note_news()
+        assert told.get(timeout=60) == ("hastened", 1), "what was looked at before, and not yet reported"
         assert told.get(timeout=60) == ("awaited", 1)
         save_checkpoint(env, 2)
         assert told.get(timeout=60) == ("awaited", 2)
-        save_checkpoint(env, 1)  # the script went back
-        is_awaited.clear()
+        save_checkpoint(env, 1)  # the script went back, which is no reason to look all the time
+        while not asked.empty():
+            asked.get()
+        first, *_, last = [asked.get(timeout=60) for _ in range(4)]
+        assert last - first >= progress_monitor.AWAITED_LOOK_SECONDS
     finally:
         monitor.stop()
         monitor.join(timeout=60)

@@ -264,6 +264,10 @@ def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_t
     newest += 1
     reporter.checkpoint(is_awaited=True)
     wait_saved(api, newest)  # it did not wait for the others' sake
+    newest += 1
+    reporter.checkpoint()  # now it waits, and then somebody does
+    reporter.hasten()
+    wait_saved(api, newest)
 
 
 def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, reporter: Reporter) -> None:

@@ -143,6 +143,27 @@ def test_the_first_step_prepares_a_later_save_since_by_then_the_optimizer_has_it
     checkpointer.close()
 
 
+def test_a_save_keeps_its_layout_whatever_was_expected_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = state(0)
+    checkpointer = with_memory(made, 1, tmp_path, monkeypatch)
+    assert checkpointer._memory is not None
+    mapped = threading.Event()
+    checkpointer._memory._summing.submit(mapped.wait, 60)  # as if the slots were large
+    kept = dict(made["optimizer"].state)
+    made["optimizer"].state.clear()
+    assert checkpointer.load() == 0
+    made["optimizer"].state.update(kept)
+    checkpointer.step(1)
+    saved = checkpointer._memory._layout
+    mapped.set()
+    assert layout_of(checkpointer) is saved
+    checkpointer.step(2)
+    assert layout_of(checkpointer) is saved
+    checkpointer.close()
+
+
 def test_only_what_an_optimizer_of_the_state_changes_is_left_for_later() -> None:
     model = nn.Sequential(nn.Embedding(3, 2), nn.Embedding(3, 2, max_norm=1.0), nn.BatchNorm1d(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))

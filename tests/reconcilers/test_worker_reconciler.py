@@ -137,9 +137,14 @@ async def test_a_worker_of_an_earlier_job_gets_no_pod(api: Api, controller: Cont
     assert api.requests == []
 
 
+def is_soon(seconds: float | None) -> bool:
+    """Whether a refused try is made again, at a time that no rhythm of others can meet for ever."""
+    return seconds is not None and REFUSED_RETRY_SECONDS / 2 <= seconds < REFUSED_RETRY_SECONDS
+
+
 async def test_somebody_elses_lease_is_a_refusal_that_names_it(api: Api, controller: Controller) -> None:
     api.put(LEASES, {"metadata": {"name": WORKER}, "spec": {"holderIdentity": "an elector"}})
-    assert (await controller.look()).requeue_after_seconds == REFUSED_RETRY_SECONDS
+    assert is_soon((await controller.look()).requeue_after_seconds)
     ((reason, message),) = api.events
     assert reason == "PodRefused"
     assert f"the Lease {WORKER} is not of this ElasticWorker" in message and "delete it" in message
@@ -152,7 +157,7 @@ async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker
     await running(api, controller)
     api.remove(LEASES, WORKER)
     api.refusals[LEASES] = Forbidden(403, "Forbidden", "exceeded quota: leases")
-    assert (await controller.look()).requeue_after_seconds == REFUSED_RETRY_SECONDS
+    assert is_soon((await controller.look()).requeue_after_seconds)
     ((reason, message),) = api.events
     assert reason == "AgentAccessRefused" and POD in message and "exceeded quota" in message
     assert api.status["phase"] == "Running"

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
-from reconcilers.capacity.opportunity import REST
 from tests.reconcilers.capacity.day import PAUSE_SECONDS, READY_SECONDS, Day, random_load
 
 HOUR = 3_600
@@ -66,7 +65,7 @@ def test_nodes_that_are_freed_are_had_within_half_a_probe(freed: int, probe: int
     before = day.now
     while sum(each.placed is not None for each in day.extra) < 4:
         day.live(1, lambda _: 0)
-        assert day.now - before <= REST * probe + 10
+        assert day.now - before <= probe / 2 + 10
     day.live(READY_SECONDS + 1, lambda _: 0)
     assert (day.world, day.restarts) == (8, 1), "one restart for all of them"
 
