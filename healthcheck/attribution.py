@@ -7,9 +7,9 @@ no reason that lasts. Of a test between two, a failure accuses both; what acquit
 * A *node* is guilty when it failed with three distinct witnesses, and its odds (`healthcheck.odds`) are high
   enough for one healthy node in a thousand checks to get there. A partner counts once: how often a pair
   fails again says something of their link, not of either node.
-* A *cut* is suspected where nodes pass among themselves and with nobody else. Failures across it accuse no
-  node; so a node that never passed is guilty only when it also failed with one that is outside of the main
-  part, as it would not behind a cut.
+* A *cut* is suspected where nodes pass among themselves and with nobody else, and proven when bad luck would
+  hardly do that to any group of so many nodes. Failures across it accuse no node; so a node that never passed
+  is guilty only when it also failed with one that is outside of the main part, as it would not behind a cut.
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from math import log
+from math import comb, log
 
 from healthcheck.borders import Borders
 from healthcheck.components import Components
@@ -327,10 +327,13 @@ class _Inquiry:
         """All that no condemned node explains, each once."""
         return tuple({trial: None for trials in self._failures.values() for trial in trials})
 
-    def _is_proven(self, failures: int) -> bool:
-        """Whether so many failures without a pass are more than bad luck."""
-        enough = failures >= self._rules.failures
-        return enough and log_odds(failures, 0, *self._background) >= self._needed
+    def _is_proven(self, nodes: int, failures: int) -> bool:
+        """Whether so many failures without a pass are more than bad luck around any part of so many nodes.
+
+        The part was found by its failures, so all parts of its size were looked at (Bonferroni).
+        """
+        needed = self._needed + log(comb(len(self._nodes), nodes))
+        return failures >= self._rules.failures and log_odds(failures, 0, *self._background) >= needed
 
     @cached_property
     def _accidents(self) -> Mapping[NodeName, list[Link]]:

@@ -238,6 +238,22 @@ def test_a_half_that_is_cut_off_is_one_verdict_and_no_node_of_it_is_blamed(label
     assert found.domain.level == ("zone" if labelled else "partition")
 
 
+@pytest.mark.parametrize(("failures_each", "proven"), [(3, False), (5, True)])
+def test_two_unlucky_nodes_that_pass_together_are_no_part_that_is_cut_off(
+    failures_each: int, proven: bool
+) -> None:
+    """Where one test in twenty fails, some two of a hundred nodes fail their first three."""
+    passes = [(str(n), str(n + 1)) for n in range(3, 100)] * 3
+    accidents = [(str(n), str(n + 2)) for n in range(30, 60, 2)]
+    unlucky = [(str(one), str(10 * one + n)) for one in (1, 2) for n in range(failures_each)]
+    tests = [GroupResult(pair, True) for pair in [("1", "2"), *passes]]
+    tests += [GroupResult(pair, False) for pair in accidents + unlucky]
+    rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
+    found = investigate(History({}, rounds), fleet(100), Settings()).evidence[Symptom.FAILED].attribution
+    assert [cut.nodes for cut in found.cuts.proven] == ([("1", "2")] if proven else [])
+    assert found.guilty == {}
+
+
 def test_a_rack_whose_way_out_fails_now_and_then_is_no_fault_of_one_of_its_nodes() -> None:
     """Node 1 passes in its rack and fails with ten others: it is accused where its neighbours reach those."""
     failures = [("1", str(other)) for other in range(6, 16)]
