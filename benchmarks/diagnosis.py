@@ -21,6 +21,7 @@ from benchmarks.diagnosis_faults import (
     noisy,
     slow_network,
     vouched_bad,
+    with_accidents,
 )
 from benchmarks.diagnosis_fleets import NOISE, Answer, ask_dlrover, ask_ours
 from healthcheck.settings import Settings
@@ -138,6 +139,13 @@ def tables() -> dict[str, list[Line]]:
             for labelled in (True, False)
             for shuffled in (False, True)
             for draw in [cut_off(n, size, labelled=labelled, shuffled=shuffled)]
+        ],
+        "A part cut off, where tests fail by chance besides": [
+            Line(f"N={n}, {size} nodes, {_told(labelled, True)}, {share:.0%}", n, with_accidents(draw, share))
+            for n, size in ((12, 4), (64, 2), (100, 10), (200, 100), (256, 16))
+            for labelled in (True, False)
+            for draw in [cut_off(n, size, labelled=labelled, shuffled=True)]
+            for share in (0.01, 0.05)
         ],
         "Dead racks": [
             Line("N=15, 1 of 5 racks", 15, dead_racks(15, 3, 1)),
