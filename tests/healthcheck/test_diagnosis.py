@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from healthcheck.diagnosis import Cause, Verdict, investigate
+from healthcheck.diagnosis import Cause, Verdict, conclude, investigate
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.settings import Settings
@@ -236,6 +236,21 @@ def test_a_half_that_is_cut_off_is_one_verdict_and_no_node_of_it_is_blamed(label
     (found,) = played.verdicts.domains
     assert set(found.nodes) in (inside, names(*range(1, 13)) - inside)
     assert found.domain.level == ("zone" if labelled else "partition")
+
+
+def test_two_parts_of_one_label_are_one_verdict_though_tests_between_them_failed() -> None:
+    inside = [str(i) for i in range(1, 9)]
+    nodes = [Node(str(i), domains=(Domain("zone", str(str(i) in inside)),)) for i in range(1, 41)]
+    joined = [("1", "2"), ("2", "3"), ("3", "4"), ("5", "6"), ("6", "7"), ("7", "8")]
+    joined += [(str(n), str(n + 1)) for n in range(9, 40)]
+    across = [(name, str(int(name) + shift)) for name in inside for shift in (10, 20)]
+    between = [("1", "5"), ("2", "6"), ("3", "7"), ("4", "8")]
+    tests = [GroupResult(pair, True) for pair in joined]
+    tests += [GroupResult(pair, False) for pair in across + between]
+    rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
+    (found,) = conclude(investigate(History({}, rounds), nodes, Settings()), Settings()).domains
+    assert (str(found.domain), found.nodes) == ("zone=True", tuple(inside))
+    assert "all 16 tests of 8 of them with 16 nodes elsewhere failed" in found.evidence
 
 
 @pytest.mark.parametrize(("failures_each", "proven"), [(3, False), (5, True)])
