@@ -35,19 +35,20 @@ LIMITS = """## What nothing can tell, and what we do not
   three nodes look the same, and a healthy node would be blamed for them.
 * Where tests fail by chance, a healthy node is blamed when that befalls its first five or six tests, or most
   of fifteen: in one check of 2,000 at most, by the odds that are asked for, if it is known how many tests
-  fail. Few rounds do not tell that, so five failures are asked for in any case. Where five of a hundred fail,
-  it befell none of 20,000 fleets of four nodes (three, with four failures asked for), none of 1,400 of 33,
-  and of 200 of a thousand nodes one, of which a node failed nine of fifteen tests.
+  fail. Few rounds do not tell that, so five failures are asked for in any case. CHANCE
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
   tests, (1 - p)^s stay unseen in s screening rounds. Partners rotate from check to check.
 * A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node. N
   - 1 rounds meet all; `spec.screeningRounds` buys more. A bad link that works now and then is mostly taken
   for an accident: its pair is not tried again once it passed.
-* Behind a cut, a node that is broken besides is told when the network is repaired. Of two equal halves, the
-  second is named.
+* Beside a cut, a node that never passed may be healthy on the one side or on the other, and have failed there
+  by chance. So it meets others on both sides until that is hardly bad luck. Where two or three nodes are
+  broken, this takes one or two rounds more than if cuts were never thought of. Many a node that is broken
+  behind a cut is told only when the network is repaired. Of two equal halves, the second is named. A part
+  without a label may be told as two where tests between its nodes fail by chance.
 * Where the way out of a labelled rack or switch fails now and then, its nodes are blamed only for what that
-  does not explain: what its other nodes meet on the way out is what they are measured by. Whether the rack
-  is named is chance, unless all that crosses is lost. If labels do not tell the rack, its nodes look like
+  does not explain: what its other nodes meet on the way out is what they are measured by. The rack is hardly
+  ever named, unless all that crosses is lost. If labels do not tell the rack, its nodes look like
   so many faulty ones, most of which stay undecided.
 * Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
   four rounds, of hundreds of nodes after one.
