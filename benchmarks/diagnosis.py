@@ -40,7 +40,7 @@ LIMITS = """## What nothing can tell, and what we do not
   3,000 and 300 fleets, counted by importance sampling (`python -m benchmarks.diagnosis_chance`). Of the 200
   fleets of a thousand nodes above it befell one, number 147, which had a chance of 3 %: a node failed nine
   of fifteen tests with nine partners. Just that has a chance of 7e-6 in a fleet, but five of five, six of
-  seven or eight of thirteen would have done as well. With other partners, as by today's rule, it passes. It befell none of 20,000 fleets of four nodes (three,
+  seven or eight of thirteen would have done as well. By today's rule it meets others, and passes. It befell none of 20,000 fleets of four nodes (three,
   with four failures asked for), and none of 1,400 of 33.
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
   tests, (1 - p)^s stay unseen in s screening rounds. Partners rotate from check to check.
