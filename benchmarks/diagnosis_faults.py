@@ -152,6 +152,11 @@ def liar(size: int, partners: int) -> Draw:
     return draw
 
 
+def with_accidents(draw: Draw, share: float) -> Draw:
+    """The same fleets, where so many tests fail besides for no reason that lasts."""
+    return lambda rng: replace(draw(rng), transient=share)
+
+
 def noisy(size: int, *, transient: float = 0.0, lost: float = 0.0) -> Draw:
     return lambda rng: Fleet(size, transient=transient, lost=lost)
 

@@ -7,9 +7,10 @@ no reason that lasts. Of a test between two, a failure accuses both; what acquit
 * A *node* is guilty when it failed with three distinct witnesses, and its odds (`healthcheck.odds`) are high
   enough for one healthy node in a thousand checks to get there. A partner counts once: how often a pair
   fails again says something of their link, not of either node.
-* A *cut* is suspected where nodes pass among themselves and with nobody else. Failures across it accuse no
-  node; so a node that never passed is guilty only when it also failed with one that is outside of the main
-  part, as it would not behind a cut.
+* A *cut* is suspected where nodes pass among themselves and with nobody else, and proven when bad luck would
+  hardly do that to any group of so many nodes. Failures across it accuse no node; so a node that never passed
+  is guilty only when it also failed with others outside of the main part, more often than bad luck would have
+  it behind a cut.
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
 
@@ -19,12 +20,13 @@ raises its odds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from math import log
+from math import comb, log
 
 from healthcheck.borders import Borders
 from healthcheck.components import Components
@@ -74,6 +76,8 @@ class Attribution:
     cuts: Cuts = field(default_factory=Cuts)
     outside: frozenset[NodeName] = frozenset()
     """Nodes that do not reach the main part of the fleet. Behind a cut, they would reach each other."""
+    stranded: frozenset[NodeName] = frozenset()
+    """Those that never passed, and may be healthy behind a cut: they are to meet others from outside."""
     standings: dict[NodeName, Standing] = field(default_factory=dict)
     reruns: tuple[Link, ...] = ()
     """Failed pairs that should meet again now, to tell a link from a node."""
@@ -121,7 +125,9 @@ class _Inquiry:
 
     def run(self) -> Attribution:
         found = self._found
-        found.cuts = cuts_of(tuple(self._nodes), self._crossing, self._components, self._is_proven)
+        found.cuts = cuts_of(
+            tuple(self._nodes), self._crossing, self._components, self._is_proven, self._are_no_bad_luck
+        )
         cut_off = {name for cut in found.cuts.proven for name in cut.nodes}
         alone = (n for n in self._nodes if self._components.size(n) == 1 and n not in self._condemned)
         found.outside = frozenset((*alone, *cut_off, *found.cuts.open))
@@ -133,6 +139,11 @@ class _Inquiry:
         found.guilty = self._guilty()
         found.links = {pair: tuple(self._ledger.of_pair(pair)) for pair in self._pairs if self._is_link(pair)}
         found.standings = {name: self._standing(name, cut_off) for name in self._nodes}
+        found.stranded = frozenset(
+            name
+            for name in found.outside
+            if found.standings[name] is Standing.SUSPECT and not self._fails_outside(name)
+        )
         found.reruns = tuple(pair for pair in self._pairs if self._wants_rerun(pair))
         return found
 
@@ -149,19 +160,40 @@ class _Inquiry:
             failed = [t for t in self._failures_of(name) if witnesses.issuperset(t.others(name))]
             if len(failed) >= self._rules.failures:
                 accused[name] = inside
-        sure = {name for name in accused if self._ledger.passes(name) or self._met_both_sides(name)}
+        in_main = {name for name in accused if self._fails_in_main(name)}
+        sure = {name for name in accused if self._ledger.passes(name)}
+        sure |= {name for name in in_main if self._fails_outside(name)}
         unsettled = self._found.outside - self._out - sure
         return {
             name: inside
             for name, inside in accused.items()
-            if name in sure or (self._met_main(name) and unsettled <= self._partners(name) | {name})
+            if name in sure or (name in in_main and unsettled <= {name})
         }
 
-    def _met_both_sides(self, name: NodeName) -> bool:
-        return self._met_main(name) and not self._found.outside.isdisjoint(self._partners(name))
+    def _fails_in_main(self, name: NodeName) -> bool:
+        """Whether its failures with the main part are more than bad luck of one that belongs there."""
+        outside = self._found.outside
+        failures = sum(outside.isdisjoint(trial.others(name)) for trial in self._failures_of(name))
+        return self._are_no_bad_luck(failures, len(self._nodes) - len(outside))
 
-    def _met_main(self, name: NodeName) -> bool:
-        return not self._partners(name) <= self._found.outside
+    def _fails_outside(self, name: NodeName) -> bool:
+        """Whether its failures outside of the main part are more than bad luck of one behind a cut."""
+        return self._are_no_bad_luck(self._failed_outside.get(name, 0), len(self._found.outside))
+
+    def _are_no_bad_luck(self, failures: int, nodes: int = 1) -> bool:
+        """Whether none of so many nodes would fail so often on its own side of a cut."""
+        needed = log(self._rules.odds_behind_cut * max(1, nodes))
+        return failures > 0 and log_odds(failures, 0, *self._background) >= needed
+
+    @cached_property
+    def _failed_outside(self) -> Mapping[NodeName, int]:
+        """By node, the failures outside of the main part: its own; all, where nobody at all passes there."""
+        outside = self._found.outside
+        trials = [trial for trial in self._failed_trials if outside.issuperset(trial.members)]
+        own = Counter(name for trial in trials for name in trial.members)
+        if any(self._components.size(name) > 1 for name in outside):
+            return own
+        return dict.fromkeys(own, len(trials))
 
     def _testimony(self, name: NodeName) -> tuple[Trial, ...]:
         """Failures of the node with witnesses, each witness counted once."""
@@ -297,9 +329,6 @@ class _Inquiry:
                     failures.setdefault(name, []).append(trial)
         return failures
 
-    def _partners(self, name: NodeName) -> frozenset[NodeName]:
-        return frozenset(other for trial in self._ledger.of(name) for other in trial.others(name))
-
     @cached_property
     def _partners_failed(self) -> Mapping[NodeName, frozenset[NodeName]]:
         """By node, the partners who have passed and that it failed with."""
@@ -327,10 +356,13 @@ class _Inquiry:
         """All that no condemned node explains, each once."""
         return tuple({trial: None for trials in self._failures.values() for trial in trials})
 
-    def _is_proven(self, failures: int) -> bool:
-        """Whether so many failures without a pass are more than bad luck."""
-        enough = failures >= self._rules.failures
-        return enough and log_odds(failures, 0, *self._background) >= self._needed
+    def _is_proven(self, nodes: int, failures: int) -> bool:
+        """Whether so many failures without a pass are more than bad luck around any part of so many nodes.
+
+        The part was found by its failures, so all parts of its size were looked at (Bonferroni).
+        """
+        needed = self._needed + log(comb(len(self._nodes), nodes))
+        return failures >= self._rules.failures and log_odds(failures, 0, *self._background) >= needed
 
     @cached_property
     def _accidents(self) -> Mapping[NodeName, list[Link]]:

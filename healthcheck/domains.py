@@ -50,26 +50,35 @@ def clustered(
 
 
 def cut_off(nodes: Sequence[Node], found: Attribution) -> tuple[FaultyDomain, ...]:
-    """The parts of the network that are cut off, by the label that tells one, and else by a first node."""
-    return tuple(_named(nodes, cut) for cut in found.cuts.proven)
+    """The parts of the network that are cut off, by the label that tells one, and else by a first node.
+
+    Parts of one label are told as one: few of their nodes have met.
+    """
+    parts: dict[Domain, list[Cut]] = defaultdict(list)
+    for cut in found.cuts.proven:
+        parts[_common_domain(nodes, cut) or Domain(PARTITION, cut.nodes[0])].append(cut)
+    return tuple(_named(nodes, domain, cuts) for domain, cuts in parts.items())
 
 
-def _named(nodes: Sequence[Node], cut: Cut) -> FaultyDomain:
-    """One side of the cut is a rack or switch, or its label tells nothing."""
-    inside = [node for node in nodes if node.name in set(cut.nodes)]
-    across = {name for trial in cut.crossing for name in trial.members} - set(cut.nodes)
-    domain = _common_domain(inside) or Domain(PARTITION, cut.nodes[0])
+def _named(nodes: Sequence[Node], domain: Domain, cuts: Sequence[Cut]) -> FaultyDomain:
+    """One side of the cuts is a rack or switch, or its label tells nothing."""
+    members = {name for cut in cuts for name in cut.nodes}
+    inside = tuple(node.name for node in nodes if node.name in members)
+    crossing = {trial for cut in cuts for trial in cut.crossing if not members.issuperset(trial.members)}
+    across = {name for trial in crossing for name in trial.members} - members
     text = (
-        f"its nodes pass with each other, and all {len(cut.crossing)} tests of {len(cut.nodes)} of them with "
+        f"its nodes pass with each other, and all {len(crossing)} tests of {len(inside)} of them with "
         f"{len(across)} nodes elsewhere failed: look at the network between, not at the nodes"
     )
-    return FaultyDomain(domain, cut.nodes, text)
+    return FaultyDomain(domain, inside, text)
 
 
-def _common_domain(nodes: Sequence[Node]) -> Domain | None:
-    """The smallest that all of them are in."""
-    shared = set(nodes[0].domains).intersection(*(node.domains for node in nodes))
-    return next((domain for domain in nodes[0].domains if domain in shared), None)
+def _common_domain(nodes: Sequence[Node], cut: Cut) -> Domain | None:
+    """The smallest that all of its nodes are in."""
+    members = set(cut.nodes)
+    first, *others = (node for node in nodes if node.name in members)
+    shared = set(first.domains).intersection(*(node.domains for node in others))
+    return next((domain for domain in first.domains if domain in shared), None)
 
 
 def _members(nodes: Sequence[Node]) -> dict[Domain, list[NodeName]]:

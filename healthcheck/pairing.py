@@ -5,13 +5,14 @@ two in a row join all nodes in one chain, and N - 1 let every two meet once. Nod
 so that nearly all pairs cross racks; where nodes are vouched for, the others meet those.
 
 *Later rounds* test whoever is open: with a partner from the main part of the fleet that it has not met, and,
-as long as it never passed, also with one from outside of it, of its own rack if there is one: so a part that
-is cut off finds itself. A pair that failed, while both of its nodes passed elsewhere since, meets again, to
+as long as it never passed, also with others from outside of it, of its own rack first: so a part that is cut
+off finds itself. A pair that failed, while both of its nodes passed elsewhere since, meets again, to
 tell a link from a node.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
@@ -180,18 +181,22 @@ class _Round:
                 self._group(*pair)
 
     def _seat_mates(self, evidence: Evidence) -> None:
-        """Nodes that never passed, and have met nobody outside of the main part, meet one from there."""
-        outside = [name for name in self._free if name in evidence.attribution.outside]
+        """Nodes that may be healthy behind a cut meet others from outside, in every other test."""
+        attribution = evidence.attribution
+        outside = [name for name in self._free if name in attribution.outside]
         everywhere = _Queue(outside, self._free)
         near = self._by_domain(outside)
         for name in outside:
-            if name not in self._free or evidence.standing(name) is not Standing.SUSPECT:
+            if name not in self._free or name not in attribution.stranded:
                 continue
-            met = {other for trial in self._ledger.of(name) for other in trial.others(name)}
-            if not evidence.attribution.outside.isdisjoint(met):
+            met = Counter(other for trial in self._ledger.of(name) for other in trial.others(name))
+            if 2 * sum(met[other] for other in met if other in attribution.outside) > met.total():
                 continue
             pools = (near.get(self._domain[name], everywhere), everywhere)
             mate = next(filter(None, (pool.first_but({name, *met}) for pool in pools)), None)
+            if mate is None:
+                again = (other for other in everywhere.left() if other != name)
+                mate = min(again, key=met.__getitem__, default=None)
             if mate is not None:
                 self._group(name, mate)
 

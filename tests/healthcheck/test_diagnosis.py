@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from healthcheck.diagnosis import Cause, Verdict, investigate
+from healthcheck.diagnosis import Cause, Verdict, conclude, investigate
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.settings import Settings
@@ -38,7 +38,7 @@ def test_every_hard_fault_below_half_of_the_nodes_is_found_wherever_it_is(size: 
             played = play(fleet(size), hard(bad))
             assert played.faulty == set(bad)
             assert not played.named(Verdict.INCONCLUSIVE)
-            assert len(played.rounds) <= 8
+            assert len(played.rounds) <= 9
 
 
 @pytest.mark.parametrize("size", [4, 6, 33])
@@ -236,6 +236,37 @@ def test_a_half_that_is_cut_off_is_one_verdict_and_no_node_of_it_is_blamed(label
     (found,) = played.verdicts.domains
     assert set(found.nodes) in (inside, names(*range(1, 13)) - inside)
     assert found.domain.level == ("zone" if labelled else "partition")
+
+
+def test_two_parts_of_one_label_are_one_verdict_though_tests_between_them_failed() -> None:
+    inside = [str(i) for i in range(1, 9)]
+    nodes = [Node(str(i), domains=(Domain("zone", str(str(i) in inside)),)) for i in range(1, 41)]
+    joined = [("1", "2"), ("2", "3"), ("3", "4"), ("5", "6"), ("6", "7"), ("7", "8")]
+    joined += [(str(n), str(n + 1)) for n in range(9, 40)]
+    across = [(name, str(int(name) + shift)) for name in inside for shift in (10, 20)]
+    between = [("1", "5"), ("2", "6"), ("3", "7"), ("4", "8")]
+    tests = [GroupResult(pair, True) for pair in joined]
+    tests += [GroupResult(pair, False) for pair in across + between]
+    rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
+    (found,) = conclude(investigate(History({}, rounds), nodes, Settings()), Settings()).domains
+    assert (str(found.domain), found.nodes) == ("zone=True", tuple(inside))
+    assert "all 16 tests of 8 of them with 16 nodes elsewhere failed" in found.evidence
+
+
+@pytest.mark.parametrize(("failures_each", "proven"), [(3, False), (5, True)])
+def test_two_unlucky_nodes_that_pass_together_are_no_part_that_is_cut_off(
+    failures_each: int, proven: bool
+) -> None:
+    """Where one test in twenty fails, some two of a hundred nodes fail their first three."""
+    passes = [(str(n), str(n + 1)) for n in range(3, 100)] * 3
+    accidents = [(str(n), str(n + 2)) for n in range(30, 60, 2)]
+    unlucky = [(str(one), str(10 * one + n)) for one in (1, 2) for n in range(failures_each)]
+    tests = [GroupResult(pair, True) for pair in [("1", "2"), *passes]]
+    tests += [GroupResult(pair, False) for pair in accidents + unlucky]
+    rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
+    found = investigate(History({}, rounds), fleet(100), Settings()).evidence[Symptom.FAILED].attribution
+    assert [cut.nodes for cut in found.cuts.proven] == ([("1", "2")] if proven else [])
+    assert found.guilty == {}
 
 
 def test_a_rack_whose_way_out_fails_now_and_then_is_no_fault_of_one_of_its_nodes() -> None:

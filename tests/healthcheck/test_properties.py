@@ -89,6 +89,26 @@ def test_a_single_bad_link_blames_no_node(size: int, data: st.DataObject) -> Non
     assert {found.link for found in played.verdicts.links} <= {frozenset(link)}
 
 
+@given(st.integers(6, 24), st.data())
+@settings(max_examples=40, deadline=None)
+def test_beside_a_cut_one_test_that_fails_by_chance_blames_no_node(size: int, data: st.DataObject) -> None:
+    """It may be the only test with its own side of the cut that a node has made."""
+    nodes = fleet(size)
+    names = st.sampled_from([node.name for node in nodes])
+    inside = data.draw(st.sets(names, min_size=2, max_size=size // 2))
+    unlucky, turn = data.draw(names), data.draw(st.integers(0, 3))
+    own_side: list[tuple[int, Group]] = []
+
+    def probe(round_: int, group: Group) -> GroupResult:
+        is_own_side = len({name in inside for name in group}) == 1
+        if is_own_side and unlucky in group:
+            own_side.append((round_, group))
+        return GroupResult(group, is_own_side and (round_, group) not in own_side[turn : turn + 1])
+
+    played = play(nodes, probe)
+    assert played.faulty == set()
+
+
 @given(chances(), st.integers(1, 3))
 @settings(max_examples=15, deadline=None)
 def test_rounds_are_bounded_and_made_of_distinct_nodes_in_groups_of_two_or_three(

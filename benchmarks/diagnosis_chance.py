@@ -1,0 +1,85 @@
+"""How seldom a healthy node is called faulty where tests fail by chance: too seldom to count in plain fleets.
+
+One node of a healthy fleet draws its tests as a faulty one would, and each fleet is weighed by how much less
+likely chance alone makes what that node showed (importance sampling). The mean of the weights of those fleets
+in which the node was called faulty is the probability that chance alone gets it there: unbiased whatever the
+rule, and whenever it stops. All other nodes draw by chance alone.
+
+    python -m benchmarks.diagnosis_chance --nodes 1000 --share 0.05 --fleets 300 --jobs 2
+"""
+
+import argparse
+import multiprocessing
+import os
+import random
+import statistics
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+
+from healthcheck.diagnosis import Verdict, Verdicts
+from healthcheck.fleet import Node
+from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
+from healthcheck.plan import next_step
+from healthcheck.settings import Settings
+
+RATES = (0.95, 0.8, 0.65, 0.5, 0.35)
+"""The shares of its tests that the one node may fail, equally likely: about those that get a node blamed."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """One fleet."""
+
+    nodes: int
+    share: float
+    """Of tests that fail by chance, over 0."""
+    number: int
+
+
+def weight(play: Play) -> float:
+    """P(what the one node showed | chance) / P(the same | as drawn), if it was called faulty, and else 0."""
+    rng = random.Random(f"{play.nodes} {play.share} {play.number}")
+    settings = replace(Settings(), rotation=rng.getrandbits(32))
+    names = [f"node-{i}" for i in range(play.nodes)]
+    nodes = [Node(name, "gpu") for name in names]
+    local = dict.fromkeys(names, LocalResult())
+    one, rate = rng.choice(names), rng.choice(RATES)
+    ended: list[bool] = []
+    rounds: list[RoundResult] = []
+    while not isinstance(step := next_step(History(local, tuple(rounds)), nodes, settings), Verdicts):
+        results = []
+        for group in step.groups:
+            passed = rng.random() >= (rate if one in group else play.share)
+            results.append(GroupResult(tuple(group), passed))
+            if one in group:
+                ended.append(passed)
+        rounds.append(RoundResult(step.number, tuple(results)))
+    if one not in step.named(Verdict.FAULTY):
+        return 0.0
+    by_chance = _log_likelihood(ended, play.share)
+    return 1 / statistics.fmean(exp(_log_likelihood(ended, rate) - by_chance) for rate in RATES)
+
+
+def _log_likelihood(passed: list[bool], share_failing: float) -> float:
+    return sum(log(1 - share_failing if well else share_failing) for well in passed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How seldom chance gets a healthy node called faulty.")
+    parser.add_argument("--nodes", type=int, default=33)
+    parser.add_argument("--share", type=float, default=0.05, help="of tests that fail by chance")
+    parser.add_argument("--fleets", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    asked = parser.parse_args()
+    plays = [Play(asked.nodes, asked.share, number) for number in range(asked.fleets)]
+    with multiprocessing.get_context("fork").Pool(asked.jobs) as pool:
+        weights = pool.map(weight, plays, chunksize=2)
+    mean, error = statistics.fmean(weights), statistics.stdev(weights) / sqrt(len(weights))
+    print(
+        f"{asked.nodes} nodes, {asked.share:.1%} of tests: some healthy node is blamed in "
+        f"{asked.nodes * mean:.1e} ± {asked.nodes * error:.1e} of the fleets"
+    )
+
+
+if __name__ == "__main__":
+    main()
