@@ -33,15 +33,16 @@ LIMITS = """## What nothing can tell, and what we do not
 * Three witnesses: with fewer than three healthy partners, a broken node is Inconclusive unless its own
   tests or its own agent speak against it. So N = 2 and 3, and two broken of four: two bad links at one of
   three nodes look the same, and a healthy node would be blamed for them.
-* Where tests fail by chance, a healthy node is blamed when that befalls its first five or six tests, or most
-  of fifteen: in one check of 2,000 at most, by the odds that are asked for, if it is known how many tests
-  fail. Few rounds do not tell that, so five failures are asked for in any case. Where five of a hundred fail,
-  it befalls one check in 10,500 of 33 nodes and one in 6,900 of 1,000: 9.5e-5 ± 0.4e-5 and 1.5e-4 ± 0.2e-4 of
-  3,000 and 300 fleets, counted by importance sampling (`python -m benchmarks.diagnosis_chance`). Of the 200
-  fleets of a thousand nodes above it befell one, number 147, which had a chance of 3 %: a node failed nine
-  of fifteen tests with nine partners. Just that has a chance of 7e-6 in a fleet, but five of five, six of
-  seven or eight of thirteen would have done as well. By today's rule it meets others, and passes. It befell none of 20,000 fleets of four nodes (three,
-  with four failures asked for), and none of 1,400 of 33.
+* Where tests fail by chance, a healthy node is blamed when that befalls its first five or six tests, or
+  most of fifteen: in one check of 2,000 at most, by the odds that are asked for, if it is known how many
+  tests fail. Few rounds do not tell that, so five failures are asked for in any case. Where five of a
+  hundred fail, it befalls one check in 10,500 of 33 nodes and one in 6,900 of 1,000: 9.5e-5 ± 0.4e-5 and
+  1.5e-4 ± 0.2e-4 of 3,000 and 300 fleets, counted by importance sampling (`python -m
+  benchmarks.diagnosis_chance`). Of the 200 fleets of a thousand nodes above it befell one, number 147,
+  which had a chance of 3 %: a node failed nine of fifteen tests with nine partners. Just that has a chance
+  of 7e-6 in a fleet, but five of five, six of seven or eight of thirteen would have done as well. By
+  today's rule it meets others, and passes. It befell none of 20,000 fleets of four nodes (three, with four
+  failures asked for), and none of 1,400 of 33.
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
   tests, (1 - p)^s stay unseen in s screening rounds. Partners rotate from check to check.
 * A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node. N
