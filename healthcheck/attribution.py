@@ -183,7 +183,7 @@ class _Inquiry:
     def _are_no_bad_luck(self, failures: int, nodes: int = 1) -> bool:
         """Whether none of so many nodes would fail so often on its own side of a cut."""
         needed = log(self._rules.odds_behind_cut * max(1, nodes))
-        return failures > 0 and log_odds(failures, 0, *self._background) >= needed
+        return failures > 1 and log_odds(failures, 0, *self._background) >= needed  # one may be its partner's
 
     @cached_property
     def _failed_outside(self) -> Mapping[NodeName, int]:
