@@ -37,23 +37,23 @@ from benchmarks.recovery_contender import Contender, Failure
 from benchmarks.recovery_dlr import NODES, Dlr
 from benchmarks.recovery_events import WORLD_SIZE, Timeline, wait_for
 from benchmarks.recovery_peers import Dlrover, dlrover_venv
+from crds.protocol import slot_count
 from e2e.api import Object
 from e2e.embedded import EmbeddedCluster
 
 SCRIPT = Path(__file__).with_name("heavy_ddp.py")
-SLOTS, SLOTS_OF_A_PEER = 3, 2
 SMALL_GIGABYTES = 0.01
 TIMEOUT_SECONDS = 60
 LONG_STEP_SECONDS = 2.0
 """A peer has two of them to fetch a copy (`agent.memory.replication`)."""
 STEPS_BEFORE_KILL = {Failure.PROCESS: 4, Failure.POD: 8}
 """By then a peer has a copy, too."""
-together: Barrier
-"""In the processes that copy: at it they wait for each other."""
-
 BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
 FIXED_SECONDS = 0.15
 """What the bar has beside two copies."""
+
+together: Barrier
+"""In the processes that copy: at it they wait for each other."""
 
 
 class Heavy(Dlr):
@@ -72,7 +72,7 @@ class Heavy(Dlr):
         container["env"].append({"name": "GIGABYTES", "value": str(self._gigabytes)})
         if self._replicas:
             container["env"].append({"name": "STEP_SECONDS", "value": str(LONG_STEP_SECONDS)})
-        slots = SLOTS + SLOTS_OF_A_PEER * self._replicas
+        slots = slot_count(1, self._replicas)
         size = f"{int(slots * (self._gigabytes * 1e9 + (1 << 24)) / 2**20) + 1}Mi"
         worker["memoryCheckpoint"] = {"size": size, "replicas": self._replicas}
         return manifest

@@ -16,10 +16,10 @@ import statistics
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 
-from healthcheck.diagnosis import Verdict, Verdicts
-from healthcheck.fleet import Node
-from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
-from healthcheck.plan import next_step
+from benchmarks.played import played
+from healthcheck.diagnosis import Verdict
+from healthcheck.fleet import Node, NodeName
+from healthcheck.measurements import GroupResult, LocalResult
 from healthcheck.settings import Settings
 
 RATES = (0.95, 0.8, 0.65, 0.5, 0.35)
@@ -42,19 +42,17 @@ def weight(play: Play) -> float:
     settings = replace(Settings(), rotation=rng.getrandbits(32))
     names = [f"node-{i}" for i in range(play.nodes)]
     nodes = [Node(name, "gpu") for name in names]
-    local = dict.fromkeys(names, LocalResult())
     one, rate = rng.choice(names), rng.choice(RATES)
     ended: list[bool] = []
-    rounds: list[RoundResult] = []
-    while not isinstance(step := next_step(History(local, tuple(rounds)), nodes, settings), Verdicts):
-        results = []
-        for group in step.groups:
-            passed = rng.random() >= (rate if one in group else play.share)
-            results.append(GroupResult(tuple(group), passed))
-            if one in group:
-                ended.append(passed)
-        rounds.append(RoundResult(step.number, tuple(results)))
-    if one not in step.named(Verdict.FAULTY):
+
+    def test(group: tuple[NodeName, ...]) -> GroupResult:
+        passed = rng.random() >= (rate if one in group else play.share)
+        if one in group:
+            ended.append(passed)
+        return GroupResult(group, passed)
+
+    verdicts, _ = played(nodes, dict.fromkeys(names, LocalResult()), settings, test)
+    if one not in verdicts.named(Verdict.FAULTY):
         return 0.0
     by_chance = _log_likelihood(ended, play.share)
     return 1 / statistics.fmean(exp(_log_likelihood(ended, rate) - by_chance) for rate in RATES)

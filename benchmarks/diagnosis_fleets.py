@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.diagnosis_faults import Fleet
-from healthcheck.diagnosis import Verdict, Verdicts
+from benchmarks.played import played
+from healthcheck.diagnosis import Verdict
 from healthcheck.fleet import Domain, Link, Node, NodeName
-from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
-from healthcheck.plan import next_step
+from healthcheck.measurements import GroupResult, LocalResult, Metric
 from healthcheck.settings import Settings
 
 NOISE = 0.01
@@ -51,21 +51,18 @@ def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
         name: LocalResult(measured={GEMM: _speed(GEMM_TFLOPS, fleet.slow_compute, (i,), rng)})
         for i, name in enumerate(names)
     }
-    rounds: list[RoundResult] = []
-    while not isinstance(step := next_step(History(local, tuple(rounds)), nodes, settings), Verdicts):
-        groups = tuple(_test(fleet, group, index, rng) for group in step.groups)
-        rounds.append(RoundResult(step.number, groups))
+    verdicts, rounds = played(nodes, local, settings, lambda group: _test(fleet, group, index, rng))
     tests = sum(len(round_.groups) for round_ in rounds)
 
     def numbers(verdict: Verdict) -> frozenset[int]:
-        return frozenset(index[name] for name in step.named(verdict))
+        return frozenset(index[name] for name in verdicts.named(verdict))
 
     return Answer(
         faulty=numbers(Verdict.FAULTY),
         slow=numbers(Verdict.STRAGGLER),
         undecided=numbers(Verdict.INCONCLUSIVE),
-        links=frozenset(_numbered(found.link, index) for found in step.links),
-        domains=frozenset(frozenset(index[name] for name in found.nodes) for found in step.domains),
+        links=frozenset(_numbered(found.link, index) for found in verdicts.links),
+        domains=frozenset(frozenset(index[name] for name in found.nodes) for found in verdicts.domains),
         rounds=len(rounds),
         tests=tests,
     )

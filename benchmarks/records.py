@@ -12,10 +12,10 @@ from pathlib import Path
 
 from benchmarks.cells import Cell, Results, Tally, main
 from benchmarks.diagnosis_faults import Draw, Fleet, failing, flaky_border, links, noisy
+from benchmarks.played import played
 from healthcheck.diagnosis import Verdict, Verdicts
 from healthcheck.fleet import Domain, Node, NodeName
-from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
-from healthcheck.plan import next_step
+from healthcheck.measurements import GroupResult, LocalResult, RoundResult
 from healthcheck.records import MOST_PARTNERS, NodeRecord, intermittent
 from healthcheck.results import Explained, NodeTests, tests_by_node
 from healthcheck.settings import Settings
@@ -52,15 +52,13 @@ def play(fleet: Fleet, rng: random.Random) -> Found:
 
 def _checked(
     fleet: Fleet, nodes: Sequence[Node], index: dict[NodeName, int], rng: random.Random
-) -> tuple[Verdicts, list[RoundResult]]:
+) -> tuple[Verdicts, Sequence[RoundResult]]:
+    def test(group: tuple[NodeName, ...]) -> GroupResult:
+        passed = fleet.test_passes([index[name] for name in group], rng)
+        return GroupResult(group, passed, "" if passed else "simulated")
+
     settings = replace(Settings(), rotation=rng.getrandbits(32))
-    local = dict.fromkeys(index, LocalResult())
-    rounds: list[RoundResult] = []
-    while not isinstance(step := next_step(History(local, tuple(rounds)), nodes, settings), Verdicts):
-        tested = [(group, fleet.test_passes([index[name] for name in group], rng)) for group in step.groups]
-        told = (GroupResult(tuple(group), passed, "" if passed else "simulated") for group, passed in tested)
-        rounds.append(RoundResult(step.number, tuple(told)))
-    return step, rounds
+    return played(nodes, dict.fromkeys(index, LocalResult()), settings, test)
 
 
 def _left_by(verdicts: Verdicts, rounds: Sequence[RoundResult]) -> dict[NodeName, NodeRecord]:

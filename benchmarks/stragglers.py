@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.cells import Cell, Results, Tally, main, median_and_worst, percent
+from benchmarks.played import played
 from healthcheck.diagnosis import Verdict, Verdicts
 from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
-from healthcheck.plan import next_step
 from healthcheck.settings import Settings
 from healthcheck.stragglers import own_figures
 
@@ -125,16 +125,14 @@ def called_slow_before(local: Mapping[NodeName, LocalResult]) -> set[int]:
 
 def checked(fleet: Fleet) -> tuple[Verdicts, int]:
     """A whole check: its verdicts, and its rounds."""
-    nodes, local = fleet.nodes(), measured_once(fleet)
-    rounds: tuple[RoundResult, ...] = ()
-    while not isinstance(step := next_step(History(local, rounds), nodes, SETTINGS), Verdicts):
-        groups = []
-        for names in step.groups:
-            members = [int(name) for name in names]
-            measured = fleet.meet(members) if len(members) > 1 else fleet.measure(members[0]).measured
-            groups.append(GroupResult(names, True, measured=measured))
-        rounds = (*rounds, RoundResult(step.number, tuple(groups)))
-    return step, len(rounds)
+
+    def test(group: tuple[NodeName, ...]) -> GroupResult:
+        members = [int(name) for name in group]
+        measured = fleet.meet(members) if len(members) > 1 else fleet.measure(members[0]).measured
+        return GroupResult(group, True, measured=measured)
+
+    verdicts, rounds = played(fleet.nodes(), measured_once(fleet), SETTINGS, test)
+    return verdicts, len(rounds)
 
 
 def chance(cell: str, number: int) -> random.Random:
