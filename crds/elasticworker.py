@@ -12,7 +12,6 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from crds.failure_policy import FailureAction
-from crds.intervals import LIMIT
 from crds.job_status import FailureBudget
 from crds.model import (
     Conditions,
@@ -41,7 +40,6 @@ from crds.protocol import (
     MAX_SENTENCE,
     MAX_SENTENCES,
     MAX_SHARD_REASON,
-    MAX_SHARD_RETRIES,
     MAX_SHARD_SETS,
     MAX_SHARD_TEXT,
     MAX_STACKS,
@@ -72,7 +70,7 @@ from crds.protocol import (
 from crds.protocol import AgentState as AgentState
 from crds.protocol import FailureCause as FailureCause
 from crds.protocol import ProbeEnding as ProbeEnding
-from crds.shard_set_status import ShardSetName
+from crds.shard_set_status import DefinedShardSet
 
 Text = Annotated[str, Field(max_length=8_192)]
 
@@ -375,15 +373,9 @@ class Profile(Model):
 
 
 @agreed(ShardsStatus)
-class ShardsReport(Model):
+class ShardsReport(DefinedShardSet):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
 
-    name: ShardSetName
-    epoch: Annotated[int, Field(ge=0)] = 0
-    size: Annotated[int, Field(ge=1, lt=LIMIT)]
-    digest: Annotated[str, Field(max_length=64)] = ""
-    retries: Annotated[int, Field(ge=0, le=MAX_SHARD_RETRIES)] = 0
-    max_failed: Annotated[int, Field(ge=0, lt=LIMIT)] = 0
     lease: Annotated[int, Field(ge=0)] = 0
     """The number of the lease that the rest speaks of; 0 if it knows of none."""
     rest: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from crds.intervals import LIMIT
-from crds.model import Model, cut
-from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES
+from crds.model import Model, agreed, cut
+from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES, ShardSetDefinition
 
 ShardSetName = Annotated[
     str, Field(min_length=1, max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
@@ -20,8 +20,9 @@ MAX_REST_TEXT = 131_072
 MAX_SHARDS_DONE = 128
 
 
-class ShardSetStatus(Model):
-    """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
+@agreed(ShardSetDefinition)
+class DefinedShardSet(Model):
+    """What all who pull from a set say alike."""
 
     name: ShardSetName
     epoch: Annotated[int, Field(ge=0)] = 0
@@ -31,6 +32,11 @@ class ShardSetStatus(Model):
     retries: Annotated[int, Field(ge=0, le=MAX_SHARD_RETRIES)] = 0
     max_failed: Annotated[int, Field(ge=0, lt=LIMIT)] = 0
     """With more elements that failed for good, the job fails."""
+
+
+class ShardSetStatus(DefinedShardSet):
+    """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
+
     done: Annotated[int, Field(ge=0)] = 0
     """So many elements are done, as far as workers' leases tell: what they do of one counts with the next."""
     leased: Annotated[int, Field(ge=0)] = 0
