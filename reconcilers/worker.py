@@ -332,10 +332,9 @@ class WorkerReconciler(Reconciler):
             known = self._unrecorded.setdefault(request, new)
             start_seconds = max(START_SECONDS, assignment.workers / STARTS_PER_SECOND)
             left_seconds = known.seen_at + start_seconds - self._clock.monotonic()
-            if left_seconds > 0 and is_on_its_way(worker, status):
-                is_awaited = status.node_name is not None and assignment.awaits_node
-                if not is_awaited:
-                    return left_seconds
+            has_news = status.node_name is not None and assignment.awaits_node
+            if left_seconds > 0 and is_on_its_way(worker, status) and not has_news:
+                return left_seconds
         await self._write(raw, status)
         self._ending.pop(request, None)
         return None

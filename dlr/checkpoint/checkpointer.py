@@ -104,8 +104,6 @@ class Checkpointer:
         """The last step that was told or loaded."""
         self._said = False
         """That it does not rise."""
-        self._is_new = True
-        """Whether this training began anew, and no step of it has ended yet."""
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._pid = os.getpid()
@@ -185,6 +183,7 @@ class Checkpointer:
         Raises:
             StorageError: at the first step, if an earlier run left checkpoints and `load` was not called.
         """
+        is_first = self._newest <= 0  # of a training that began anew
         if not self._rises(step):
             dlr.report_step(step)
             return
@@ -202,9 +201,8 @@ class Checkpointer:
             self._leave(step, leave_to)
         began = time.monotonic()
         self._saved = (to_memory or to_storage) and self._save(step, to_storage)
-        if self._is_new and not (to_memory or to_storage):
+        if is_first and not (to_memory or to_storage):
             self._expect_save()  # by its first step an optimizer has tensors that it did not have at `load`
-        self._is_new = False
         self._trained_since = time.monotonic()
         if self._pace is not None and self._saved:
             self._pace.stalled(self._trained_since - began)
@@ -401,7 +399,6 @@ class Checkpointer:
     def _has_loaded(self, step: int, tier: Tier) -> int:
         self._trouble.works(CheckpointTrouble.LOST)
         self._newest = step
-        self._is_new = False
         self._notice.tell_loaded(step, tier)
         return step
 

@@ -108,6 +108,14 @@ def layout_of(checkpointer: Checkpointer) -> Layout | None:
     return checkpointer._memory._layout
 
 
+def load_anew(checkpointer: Checkpointer, made: dict[str, Any]) -> None:
+    """As a training begins: the optimizer has no tensors at `load`, and some after its first step."""
+    kept = dict(made["optimizer"].state)
+    made["optimizer"].state.clear()
+    assert checkpointer.load() == 0
+    made["optimizer"].state.update(kept)
+
+
 def test_load_prepares_the_first_save_and_asks_no_data_loader_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,11 +136,8 @@ def test_the_first_step_prepares_a_later_save_since_by_then_the_optimizer_has_it
 ) -> None:
     made = state(0)
     checkpointer = with_memory(made, 3, tmp_path, monkeypatch)
-    kept = dict(made["optimizer"].state)
-    made["optimizer"].state.clear()
-    assert checkpointer.load() == 0
+    load_anew(checkpointer, made)
     at_load = layout_of(checkpointer)
-    made["optimizer"].state.update(kept)
     checkpointer.step(1)
     prepared = layout_of(checkpointer)
     assert prepared is not None and prepared is not at_load
@@ -151,10 +156,7 @@ def test_a_save_keeps_its_layout_whatever_was_expected_before(
     assert checkpointer._memory is not None
     mapped = threading.Event()
     checkpointer._memory._summing.submit(mapped.wait, 60)  # as if the slots were large
-    kept = dict(made["optimizer"].state)
-    made["optimizer"].state.clear()
-    assert checkpointer.load() == 0
-    made["optimizer"].state.update(kept)
+    load_anew(checkpointer, made)
     checkpointer.step(1)
     saved = checkpointer._memory._layout
     mapped.set()
