@@ -571,6 +571,9 @@ class CheckpointFile(TypedDict, total=False):
     """Among how many slots the memory that the job asks for is divided."""
     storageFile: str
     """Into which the process is to say what it does with checkpoints (`CheckpointerFile`)."""
+    copySecondsFile: str
+    """In which the agent says how many seconds the last copy to its peer took, as a decimal number. It
+    appears with the first copy; absent where the job asks for no replicas."""
     lostStep: int
     """The newest that was in memory here, where nothing in memory is of use any more; absent without one."""
 

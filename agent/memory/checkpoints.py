@@ -27,7 +27,7 @@ from agent.memory.resume import Attempts, Checkpoint, Inventory
 from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
-from agent.memory.told import read_every, read_resumed, read_storage
+from agent.memory.told import read_every, read_resumed, read_storage, tell_copy_seconds
 from agent.memory.wire import LOOK_SECONDS, have_checked
 from crds.protocol import (
     ENV_CHECKPOINT_FILE,
@@ -43,6 +43,10 @@ logger = logging.getLogger(__name__)
 
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
+
+
+COPY_SECONDS = "copy-seconds"
+"""The file's name."""
 
 
 class OutdatedMeetingError(Exception):
@@ -80,6 +84,8 @@ class CheckpointMemory:
         self._persisting = Persisting()
         self._after_failure = False
         """Whether the round that is being joined comes after a failure."""
+        self._copy_seconds_file: Path | None = None
+        """In which the processes that run are told how long a copy to the peer takes."""
         self._storage_files: list[Path] = []
         """In which the processes that ran last say what they do with checkpoints."""
         self._gone: frozenset[int] = frozenset()
@@ -100,7 +106,7 @@ class CheckpointMemory:
         self._prefetch: Prefetch | None = None
         """Until the first round begins."""
         self._server = SlotServer(self._pool, me.pod_ip, self._take_replica, self._copies)
-        self._replication = Replication(self.own_marks, self.address, self._replicated)
+        self._replication = Replication(self.own_marks, self.address, self._replicated, self._copy_took)
         if me.memory_replicas:
             self._replication.start()
         self._pool.touch()
@@ -292,6 +298,7 @@ class CheckpointMemory:
             self._own_ranks = frozenset(ranks)
             own = self._own
         self._persist(agreed, ranks)
+        self._copy_seconds_file = directory / COPY_SECONDS
         self._storage_files = [directory / f"storage.{local_rank}" for local_rank in range(len(ranks))]
         environments = []
         for local_rank, (slots, slot) in enumerate(zip(own, resumed, strict=True)):
@@ -302,6 +309,8 @@ class CheckpointMemory:
                 "slotsOfPod": len(self._pool.slots),
                 "storageFile": str(self._storage_files[local_rank]),
             }
+            if self._has_replicas:
+                content["copySecondsFile"] = str(directory / COPY_SECONDS)
             if self._lost_step is not None:
                 content["lostStep"] = self._lost_step
             if failures_per_hour is not None:
@@ -360,6 +369,10 @@ class CheckpointMemory:
     def _replicated(self, step: int) -> None:
         self._replicated_step = step
         self._handover.note_copied(step)
+
+    def _copy_took(self, seconds: float) -> None:
+        if (file := self._copy_seconds_file) is not None:
+            tell_copy_seconds(file, seconds)
 
     def _copies(self, round_: int) -> list[Mark]:
         """What is here of another agent's checkpoints of that round."""

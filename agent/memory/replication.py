@@ -6,13 +6,15 @@ come; of these the newest is offered next. Training takes no part, and nothing o
 cluster.
 
 A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
-there are no replicas; `every="auto"` chooses intervals that are many times as long.
+there are no replicas. Processes are told what one takes, so that `every="auto"` chooses an interval that is
+as long.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from agent.memory.slot import Mark
@@ -35,6 +37,8 @@ class Replication(threading.Thread):
         own_marks: the newest checkpoint of each local rank, if all have one.
         own_address: of our slot server.
         replicated: called with the step that the peer holds now.
+        took: called with the seconds of the last copy. One that did not come about, since what was offered
+            was overwritten meanwhile, takes as long as it was tried for, and as the one before, at least.
     """
 
     def __init__(
@@ -42,11 +46,13 @@ class Replication(threading.Thread):
         own_marks: Callable[[], Sequence[Mark] | None],
         own_address: str,
         replicated: Callable[[int], None],
+        took: Callable[[float], None],
     ) -> None:
         super().__init__(name="dlr-replicate", daemon=True)
         self._own_marks = own_marks
         self._own_address = own_address
         self._replicated = replicated
+        self._took = took
         self._changed = threading.Condition()
         self._peer: str | None = None
         self._stopped = False
@@ -64,13 +70,18 @@ class Replication(threading.Thread):
 
     def run(self) -> None:
         held: set[tuple[str, Mark]] = set()
+        seconds = 0.0
         while (peer := self._next_peer()) is not None:
             marks = self._own_marks() or ()
             new = [mark for mark in marks if (peer, mark) not in held]
             if not new:
                 self._wait(peer, LOOK_SECONDS)
                 continue
-            if not all(self._offer(peer, mark) for mark in new):
+            began = time.monotonic()
+            has_come = all(self._offer(peer, mark) for mark in new)
+            took = time.monotonic() - began
+            self._took(seconds := took if has_come else max(took, seconds))
+            if not has_come:
                 self._wait(peer, RETRY_SECONDS)
                 continue
             held = {(peer, mark) for mark in marks}

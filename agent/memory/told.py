@@ -1,9 +1,13 @@
-"""What training processes say of their checkpoints, each in a file (`crds.protocol.CheckpointerFile`)."""
+"""What training processes say of their checkpoints, each in a file (`crds.protocol.CheckpointerFile`).
+
+And the one thing that they are told while they run: how long a copy to the peer takes.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,14 @@ def read_every(files: Iterable[Path], round_: int) -> int | None:
         if told.get("round") == round_ and isinstance(every, int) and every > 0:
             return every
     return None
+
+
+def tell_copy_seconds(file: Path, seconds: float) -> None:
+    """Say how long a copy takes. Where there is no room for the file, or no folder yet, nobody is told."""
+    draft = file.with_suffix(".new")
+    with suppress(OSError):
+        draft.write_text(f"{seconds:.3f}", encoding="utf-8")
+        draft.replace(file)
 
 
 def _read(file: Path) -> dict[str, Any]:

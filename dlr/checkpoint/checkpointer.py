@@ -38,7 +38,14 @@ from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, calm_part, capture, restore
 from dlr.checkpoint.storage import Manifest, StorageError
-from dlr.checkpoint.surroundings import MemoryResume, Notice, Surroundings, logger, look_around
+from dlr.checkpoint.surroundings import (
+    MemoryResume,
+    Notice,
+    Surroundings,
+    copy_seconds,
+    logger,
+    look_around,
+)
 from dlr.checkpoint.trouble import Trouble, quantity
 
 PREPARE_SECONDS = 5.0
@@ -243,7 +250,9 @@ class Checkpointer:
 
     def _make_pace(self) -> Pace:
         here = self._here
-        return Pace(here.rank, find_board(here.world_size), here.failures_per_hour)
+        return Pace(
+            here.rank, find_board(here.world_size), here.failures_per_hour, lambda: copy_seconds(here)
+        )
 
     def _is_due(self, step: int) -> bool:
         if self._memory is None:

@@ -1,7 +1,8 @@
 """How often a checkpoint goes to memory: every="auto".
 
 Young and Daly: with failures every M seconds and a stall of c seconds a checkpoint, the least time is lost
-with one every √(2·c·M) seconds (Daly, FGCS 22, 2006).
+with one every √(2·c·M) seconds (Daly, FGCS 22, 2006). Where another Pod is to have a copy, they are no closer
+than that takes, since else it is never whole.
 
 All ranks have to save the same steps. Rank 0 measures and decides, at a few steps that all know, and tells
 the others through the store of the process group's rendezvous. Intervals are powers of two, so that the steps
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from statistics import median
 from typing import Protocol
@@ -37,18 +38,21 @@ _REMEMBERED = 32
 STORE_TIMEOUT = timedelta(seconds=10)
 
 
-def best_interval(stall_seconds: float, step_seconds: float, failures_per_hour: float) -> int:
+def best_interval(
+    stall_seconds: float, step_seconds: float, failures_per_hour: float, copy_seconds: float = 0.0
+) -> int:
     """Steps between two checkpoints, a power of two.
 
     Args:
         stall_seconds: that a checkpoint costs.
         step_seconds: that a step takes without one.
         failures_per_hour: of the whole job.
+        copy_seconds: that a copy to another Pod takes.
     """
     step_seconds = max(step_seconds, 1e-9)
     at_most_share = stall_seconds / (LARGEST_SHARE * step_seconds)
     daly = math.sqrt(2 * stall_seconds * 3600 / max(failures_per_hour, 1e-9)) / step_seconds
-    wanted = min(max(at_most_share, daly, 1.0), float(LARGEST))
+    wanted = min(max(at_most_share, daly, copy_seconds / step_seconds, 1.0), float(LARGEST))
     return int(2 ** math.ceil(math.log2(wanted)))
 
 
@@ -77,15 +81,23 @@ class Pace:
         rank: of this process.
         board: through which rank 0 tells what it decides; None leaves the interval as it is.
         failures_per_hour: of the job.
+        copy_seconds: what a copy to another Pod takes, asked before each decision.
     """
 
-    def __init__(self, rank: int, board: Board | None, failures_per_hour: float | None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        board: Board | None,
+        failures_per_hour: float | None,
+        copy_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.interval = FIRST
         self._rank = rank
         self._board = board
         self._failures_per_hour = (
             DEFAULT_FAILURES_PER_HOUR if failures_per_hour is None else failures_per_hour
         )
+        self._copy_seconds = copy_seconds
         self._count = 0
         self._plain: deque[float] = deque(maxlen=_REMEMBERED)
         self._after_save: deque[float] = deque(maxlen=_REMEMBERED)
@@ -116,7 +128,8 @@ class Pace:
             return self.interval
         step_seconds = median(self._plain)
         beside = max(0.0, median(self._after_save) - step_seconds) if self._after_save else 0.0
-        return best_interval(median(self._stalls) + beside, step_seconds, self._failures_per_hour)
+        stall_seconds = median(self._stalls) + beside
+        return best_interval(stall_seconds, step_seconds, self._failures_per_hour, self._copy_seconds())
 
     def _learn(self, count: int) -> None:
         if self._board is None:

@@ -52,6 +52,8 @@ class Surroundings:
     """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
     storage_file: str = ""
     """In which the agent wants to know what this process does with checkpoints."""
+    copy_seconds_file: str = ""
+    """In which the agent says how long a copy to another Pod takes."""
     lost_step: int | None = None
     """The newest that was in memory here, where nothing in memory is of use any more."""
 
@@ -78,8 +80,17 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         given.get("failuresPerHour"),
         given.get("slotsOfPod"),
         given.get("storageFile", ""),
+        given.get("copySecondsFile", ""),
         given.get("lostStep"),
     )
+
+
+def copy_seconds(here: Surroundings) -> float:
+    """What the last copy to another Pod took, in seconds; 0 where there has been none."""
+    try:
+        return float(Path(here.copy_seconds_file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0.0
 
 
 class Notice:

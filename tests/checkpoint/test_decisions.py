@@ -45,6 +45,16 @@ def test_more_failures_never_mean_fewer_checkpoints(stall: float, step: float, f
 
 
 @many
+@given(stall=seconds, step=seconds, failures=failures, copy=seconds)
+def test_a_copy_to_another_pod_is_whole_before_its_slot_is_written_into_again(
+    stall: float, step: float, failures: float, copy: float
+) -> None:
+    without, found = best_interval(stall, step, failures), best_interval(stall, step, failures, copy)
+    assert copy <= found * step * 1.0001 or found == interval.LARGEST
+    assert found == without or found * step <= 2 * max(copy, step) * 1.0001
+
+
+@many
 @given(exponents=st.lists(st.integers(0, 20), min_size=1, max_size=30))
 def test_a_rank_that_missed_one_decision_keeps_every_other_step_in_common(
     exponents: list[int],
@@ -81,6 +91,19 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
             paces[0].stalled(1e-3)
         assert len({pace.is_due(step) for pace in paces}) == 1
     assert paces[0].interval > interval.FIRST
+
+
+def test_where_copies_to_another_pod_are_slow_fewer_steps_are_saved() -> None:
+    copy_seconds = iter([0.0] * 3 + [5.0] * 20)
+    pace = Pace(0, Board(), 3600.0, lambda: next(copy_seconds))
+    intervals = set()
+    for step in range(1, 1 << 12):
+        pace.trained(0.1, False)
+        pace.stalled(1e-6)
+        pace.is_due(step)
+        intervals.add(pace.interval)
+    assert min(intervals) * 0.1 < 1.0
+    assert 5.0 <= pace.interval * 0.1 <= 10.0
 
 
 def piece(name: str, offset: int, sum_: int, rows: int = 2) -> Piece:

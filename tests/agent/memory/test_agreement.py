@@ -280,6 +280,14 @@ def test_a_pod_that_leaves_hands_its_last_step_to_its_peer_and_the_others_wait_f
     assert all(set(file["resume"]["shards"]) == {"0", "1", "2"} for file in told)
 
 
+def test_processes_are_told_how_long_a_copy_to_the_peer_takes(world: World) -> None:
+    began = time.monotonic()
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    taken = [float(Path(file["copySecondsFile"]).read_text()) for file in told]
+    assert all(0 < seconds <= time.monotonic() - began for seconds in taken)
+
+
 def test_a_pod_that_ends_without_handing_over_costs_a_step_and_no_more(world: World) -> None:
     told = world.meet(1)
     world.save(told, 10, 0)
