@@ -90,7 +90,8 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
             handler.memory = CheckpointMemory(me, config.nproc_per_node, handler.session.place)
             cleanup.callback(handler.memory.close)
             handler.session.reporter.follow_memory(handler.memory.to_status)
-            prefetch(handler.session, handler.memory)
+            if not prefetch(handler.session, handler.memory):
+                handler.memory.touch()
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)
         agent = _create_agent(config, spec, args, me, warm_start)
         cleanup.callback(agent.kill)
@@ -98,6 +99,8 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         monitor = ProgressMonitor(
             agent.progress_files, session.reporter, session.part, session.checkpoint_is_awaited
         )
+        if handler.memory is not None:  # of a replacement: no start waits any more for what touching takes
+            monitor.call_at_first_steps(handler.memory.touch)
         session.watcher.call_at_changes(monitor.note_news)
         monitor.start()
         cleanup.callback(monitor.stop)

@@ -109,7 +109,6 @@ class CheckpointMemory:
         self._replication = Replication(self.own_marks, self.address, self._replicated, self._copy_took)
         if me.memory_replicas:
             self._replication.start()
-        self._pool.touch()
 
     @property
     def address(self) -> str:
@@ -123,6 +122,13 @@ class CheckpointMemory:
         self._pool.close()
 
     # Before the first round.
+
+    def touch(self) -> None:
+        """Begin to have the kernel give all memory, if that has not begun: the first touch is what costs.
+
+        Whatever is touched before is touched by who needs it first.
+        """
+        self._pool.touch()
 
     def prefetch(self, round_: int, find_server: Callable[[], str | None]) -> None:
         """Begin to fetch what the predecessor's processes kept in that round, of which a peer has a copy.

@@ -40,17 +40,18 @@ class Pool:
         size = total_bytes // count // mmap.PAGESIZE * mmap.PAGESIZE
         self.slots = [Slot.create("dlr-slot", size) for _ in range(count)]
         self._stop_event = threading.Event()
+        self._toucher = threading.Thread(target=self._touch, name="dlr-touch", daemon=True)
         self._summing = threading.Lock()
 
     def touch(self) -> threading.Thread:
-        """Begin to have the kernel give all pages, in the background: the first touch is what costs.
+        """Have the kernel give all pages, in the background, once: the first touch is what costs.
 
         Returns:
             Who does it.
         """
-        thread = threading.Thread(target=self._touch, name="dlr-touch", daemon=True)
-        thread.start()
-        return thread
+        if self._toucher.ident is None:
+            self._toucher.start()
+        return self._toucher
 
     def close(self) -> None:
         """Give the memory back, as soon as no process has it mapped."""

@@ -62,11 +62,16 @@ class ProgressMonitor(threading.Thread):
         self._was_awaited = False
         self._announced_trouble: CheckpointTrouble | None = None
         self._announced_news: _News = None, latest.slow
+        self._at_first_steps: Callable[[], object] = lambda: None
         reporter.follow(self.figures)
 
     def stop(self) -> None:
         self._stop_event.set()
         self._news.set()
+
+    def call_at_first_steps(self, call: Callable[[], object]) -> None:
+        """Have that called after the first step of each start, before this thread is started."""
+        self._at_first_steps = call
 
     def note_news(self) -> None:
         """Take note that the job has changed: a checkpoint may be awaited from now on. Thread-safe."""
@@ -97,6 +102,8 @@ class ProgressMonitor(threading.Thread):
         if progress is None or (before is not None and _steps(before) == _steps(progress)):
             return
         self._announced = start.generation, progress
+        if before is None:
+            self._at_first_steps()
         # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
         # world that is to grow may wait for it.
         if before is not None and before.checkpoint_step != progress.checkpoint_step:

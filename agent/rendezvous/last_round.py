@@ -16,13 +16,19 @@ from agent.session import Session
 logger = logging.getLogger(__name__)
 
 
-def prefetch(session: Session, memory: CheckpointMemory) -> None:
-    """Begin to fetch what this worker's predecessor has kept, while what processes need is imported."""
+def prefetch(session: Session, memory: CheckpointMemory) -> bool:
+    """Begin to fetch what this worker's predecessor has kept, while what processes need is imported.
+
+    Returns:
+        Whether it had a part in the last round: then others wait for this worker.
+    """
     view = session.watcher.view()
     world = view.world if view is not None else None
     rank = predecessors_rank(world, session.member)
-    if world is not None and rank is not None:
-        memory.prefetch(world.round, lambda: server_of_copies(world, rank))
+    if world is None or rank is None:
+        return False
+    memory.prefetch(world.round, lambda: server_of_copies(world, rank))
+    return True
 
 
 def predecessors_rank(world: World | None, me: Member) -> int | None:

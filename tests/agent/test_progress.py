@@ -220,8 +220,11 @@ class FakeReporter:
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
     reporter = FakeReporter()
     monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    first_steps: list[int] = []
+    monitor.call_at_first_steps(lambda: first_steps.append(len(reporter.told)))
     (env,) = files.renew(1)
     monitor.look()
+    assert not first_steps
     report_step(env, 1)
     monitor.look()
     monitor.look()
@@ -234,6 +237,7 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     report_step(env, 2)
     monitor.look()
     assert reporter.told == [(1, None, True), (2, None, False), (2, None, True)]
+    assert first_steps == [0, 2]
 
 
 def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFiles) -> None:
