@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import operator
 import os
 import sys
 import time
@@ -31,7 +32,7 @@ from agent.memory.slot import DamagedError, Mark, Slot, TooSmallError
 from crds.protocol import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
-from dlr.checkpoint.interval import Pace, find_board
+from dlr.checkpoint.interval import Pace, find_board, is_due
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.own_slot import Source, own_slot
@@ -178,24 +179,27 @@ class Checkpointer:
 
         Args:
             step: the number of optimizer steps so far, at least 1. One that is not greater than the last is
-                not saved.
+                not saved. Where the numbers have gaps, the first that is not below a multiple of `every` or
+                `persist_every` is saved.
 
         Raises:
+            TypeError: it is no whole number.
             StorageError: at the first step, if an earlier run left checkpoints and `load` was not called.
         """
-        is_first = self._newest <= 0  # of a training that began anew
+        step, last = operator.index(step), self._newest
+        is_first = last <= 0  # of a training that began anew
         if not self._rises(step):
             dlr.report_step(step)
             return
         began = time.monotonic()
         if self._pace is not None and self._trained_since is not None:
-            self._pace.trained(began - self._trained_since, self._saved)
+            self._pace.trained((began - self._trained_since) / (step - last), self._saved)
         dlr.report_step(step)
         if began >= self._prepare_at:
             self._storage.prepare()
             self._prepare_at = math.inf
-        to_memory = self._is_due(step)
-        to_storage = self._is_due_in_storage(step)
+        to_memory = self._is_due(step, last)
+        to_storage = self._persist_every is not None and is_due(step, last, self._persist_every)
         leave_to = leaving.boundary(step)
         if leave_to is not None:
             self._leave(step, leave_to)
@@ -245,17 +249,16 @@ class Checkpointer:
         here = self._here
         return Pace(here.rank, find_board(here.world_size), here.failures_per_hour)
 
-    def _is_due(self, step: int) -> bool:
+    def _is_due(self, step: int, last: int) -> bool:
         if self._memory is None:
             return False
-        is_due = self._pace.is_due(step) if self._pace is not None else step % int(self._every) == 0
-        self._notice.tell_every(self._pace.interval if self._pace is not None else int(self._every))
-        return is_due
-
-    def _is_due_in_storage(self, step: int) -> bool:
-        if self._persist_every is None:
-            return False
-        return step % self._persist_every == 0
+        if self._pace is not None:
+            due, interval = self._pace.is_due(step, last), self._pace.interval
+        else:
+            interval = int(self._every)
+            due = is_due(step, last, interval)
+        self._notice.tell_every(interval)
+        return due
 
     def _save(self, step: int, to_storage: bool) -> bool:
         """Save to memory, if there is any, and have it written to storage from there.

@@ -148,6 +148,26 @@ def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
     checkpointer.close()
 
 
+def test_steps_whose_numbers_have_gaps_are_saved(tmp_path: Path) -> None:
+    """A script that counts batches from 0 and steps after every fourth: no number is a multiple of 2."""
+    checkpointer = Checkpointer(tmp_path, state(1), persist_every=100)
+    for step in range(3, 299, 4):
+        checkpointer.step(step)
+        checkpointer._storage.finish()
+    checkpointer.close()
+    assert storage.steps_in(tmp_path) == [203, 103]
+
+
+def test_a_step_may_be_any_whole_number(tmp_path: Path) -> None:
+    """One of NumPy or torch was in memory, and never came to storage."""
+    checkpointer = Checkpointer(tmp_path, state(1), persist_every=1)
+    checkpointer.step(torch.tensor(1))  # type: ignore[arg-type]
+    checkpointer.close()
+    assert storage.steps_in(tmp_path) == [1]
+    with pytest.raises(TypeError):
+        checkpointer.step(2.0)  # type: ignore[arg-type]
+
+
 def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(tmp_path: Path) -> None:
     slot = saved(state(5), mark := Mark(1, 5, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)
