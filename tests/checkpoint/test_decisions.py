@@ -221,6 +221,39 @@ class Two(nn.Module):
             self.second.weight = self.first.weight
 
 
+class Special(nn.Parameter):
+    """As quantized parameters are, of a class of their own."""
+
+
+def unusual(number: float) -> dict[str, Any]:
+    """A state with what a slot cannot hold as it is, or what cannot be seen as bytes."""
+    model = nn.Linear(2, 2)
+    model.special = Special(torch.full((3,), number))
+    model.register_buffer("sparse", torch.full((2, 2), number).to_sparse())
+    model.register_buffer("conjugate", torch.full((4,), complex(0, number)).conj())
+    model.register_buffer("small", torch.full((5,), number).to(torch.float8_e4m3fn))
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    optimizer.state["calls"] = number  # type: ignore[index]  # it is of no parameter
+    return {"optimizer": optimizer, "model": model, "sparse": torch.full((2,), number).to_sparse()}
+
+
+def test_sparse_and_conjugate_tensors_classes_of_their_own_and_an_optimizers_own_values_come_back() -> None:
+    slot = saved(made := unusual(2.0), Mark(1, 1, 0, 1))
+    load(back := unusual(0.0), slot)
+    # torch.equal() takes none of these.
+    assert repr(back["model"].state_dict()) == repr(made["model"].state_dict())
+    assert repr(back["sparse"]) == repr(made["sparse"])
+    assert back["optimizer"].state["calls"] == 2.0
+
+
+def test_a_model_without_memory_is_refused_with_what_to_do() -> None:
+    slot = saved({"model": nn.Linear(2, 2)}, Mark(1, 1, 0, 1))
+    with pytest.raises(
+        MismatchError, match=r"model.weight is on the meta device, so call to_empty\(\) before"
+    ):
+        load({"model": nn.Linear(2, 2, device="meta")}, slot)
+
+
 def test_weights_that_are_tied_now_and_were_not_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlr.checkpoint.own_slot.own_cores", lambda: 2)
     made = {"model": Two(tied=False)}
