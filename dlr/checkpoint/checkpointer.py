@@ -105,6 +105,7 @@ class Checkpointer:
         """The last step that was told or loaded."""
         self._said = False
         """That it does not rise."""
+        self._has_stepped = False
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._pid = os.getpid()
@@ -317,7 +318,7 @@ class Checkpointer:
             self._refuse_earlier_run(step)
             self._prepare_memory()
         if step > self._newest:
-            self._newest, self._said = step, False
+            self._newest, self._said, self._has_stepped = step, False, True
             return True
         if not self._said:
             self._said = True
@@ -367,6 +368,8 @@ class Checkpointer:
     def _find(self) -> Manifest | None:
         """What storage has that is newer than what memory has."""
         if self._found is False:
+            if self._here.rank == 0 and not self._has_stepped:  # so nothing of this start is there
+                storage.clear_attempt(self._path, self._here.attempt)
             resume = self._here.resume
             self._found = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
         return self._found
