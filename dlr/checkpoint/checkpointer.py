@@ -22,8 +22,9 @@ import sys
 import time
 from collections.abc import MutableMapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -73,7 +74,11 @@ class Checkpointer:
 
     Raises:
         ValueError: one of the numbers is none, or below 1.
+        RuntimeError: this process has one already, which uses the agent's memory and is not closed.
     """
+
+    _in_memory: ClassVar[int | None] = None
+    """The process that has one with checkpoints in memory; of its forks each may."""
 
     def __init__(
         self,
@@ -138,7 +143,13 @@ class Checkpointer:
             DamagedCheckpointError: what memory has is damaged; the state is undefined then.
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer.
+            RuntimeError: it comes after `step`, and memory has what is newer.
         """
+        if self._has_stepped and self._here.slots:
+            raise RuntimeError(
+                f"load() comes after step({self._newest}), and after a failure training would go on from "
+                "there, since memory has it: call load() before the first step"
+            )
         self.wait()
         self._loaded = True
         try:
@@ -214,6 +225,8 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait until all that was saved is where it is to be, and save no more."""
+        if self._here.slots:
+            Checkpointer._in_memory = None
         self._hook.remove()
         atexit.unregister(self._at_exit)
         try:
@@ -224,13 +237,24 @@ class Checkpointer:
 
     def _open_slots(self) -> list[Slot]:
         """Those that the agent has for this process, if it can use them."""
+        if self._here.slots and Checkpointer._in_memory == os.getpid():
+            raise RuntimeError(
+                "this process has a Checkpointer, and the agent's memory is for one: give it all of the "
+                "state, or close() it first"
+            )
         try:
-            return [Slot.open(path) for path in self._here.slots]
+            slots = [Slot.open(path) for path in self._here.slots]
+            if not any(slot.mark is not None and slot.mark.round == self._here.round for slot in slots):
+                if slots:
+                    Checkpointer._in_memory = os.getpid()
+                return slots
+            self._here = replace(self._here, resume=None)
+            sentence = "there are no checkpoints in memory, since an earlier Checkpointer saved its own there"
         except (OSError, ValueError) as error:
             sentence = f"there are no checkpoints in memory, since the agent's cannot be opened: {error}"
-            logger.warning("%s", sentence)
-            self._trouble.tell(CheckpointTrouble.MEMORY, sentence)
-            return []
+        logger.warning("%s", sentence)
+        self._trouble.tell(CheckpointTrouble.MEMORY, sentence)
+        return []
 
     # Saving.
 

@@ -207,7 +207,7 @@ def test_a_rank_that_may_change_its_parameters_has_the_step_before(monkeypatch: 
     writer.close()
 
 
-@pytest.mark.parametrize("act", ["the optimizer's step", "the next save", "load"])
+@pytest.mark.parametrize("act", ["the optimizer's step", "the next save"])
 def test_it_waits_for_the_copy(act: str, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = state(1)
     given(slots := slots_for(made), tmp_path, monkeypatch)
@@ -217,8 +217,6 @@ def test_it_waits_for_the_copy(act: str, gate: Gate, tmp_path: Path, monkeypatch
     threading.Timer(0.1, gate.open).start()
     if act == "the next save":
         checkpointer.step(2)
-    elif act == "load":
-        checkpointer.load()
     else:
         made["optimizer"].step()
     assert gate.opened.is_set()

@@ -194,6 +194,34 @@ def test_whoever_begins_anew_beside_what_memory_has_is_told(
     checkpointer.close()
 
 
+def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would write over one another, and what another one loaded after a failure could be either's."""
+    slots = [private_slot(capture(state(1))) for _ in range(3)]
+    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(given))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    checkpointer = Checkpointer(tmp_path / "a", state(1), every=1, persist_every=2)
+    with pytest.raises(RuntimeError, match="the agent's memory is for one: give it all of the state"):
+        Checkpointer(tmp_path / "b", state(1))
+    assert checkpointer.load() == 0 == checkpointer.load()
+    for step in (1, 2, 3):
+        checkpointer.step(step)
+    with pytest.raises(RuntimeError, match=r"load\(\) comes after step\(3\), and after a failure"):
+        checkpointer.load()
+    checkpointer.close()
+    marks = [slot.mark for slot in slots]
+    second = Checkpointer(tmp_path / "a", state(0), every=1, persist_every=4)
+    assert told(record)["MemoryFails"].endswith("an earlier Checkpointer saved its own there")
+    assert second.load() == 2, "from storage"
+    second.step(3)
+    second.step(4)
+    second.close()
+    assert [slot.mark for slot in slots] == marks
+    assert storage.steps_in(tmp_path / "a") == [4, 2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
