@@ -6,13 +6,14 @@ come; of these the newest is offered next. Training takes no part, and nothing o
 cluster.
 
 A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
-there are no replicas; `every="auto"` chooses intervals that are many times as long.
+there are no replicas. The log says so once, and `dlr job status` says that other Pods have none.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from agent.memory.slot import Mark
@@ -26,6 +27,8 @@ RETRY_SECONDS = 0.25
 """After an offer that the peer did not take: what was offered may have been overwritten meanwhile."""
 PATIENCE_SECONDS = 600.0
 """For the peer to fetch one."""
+WARN_SECONDS = 60.0
+"""Without a copy, of more than one checkpoint that was offered."""
 
 
 class Replication(threading.Thread):
@@ -64,6 +67,7 @@ class Replication(threading.Thread):
 
     def run(self) -> None:
         held: set[tuple[str, Mark]] = set()
+        failures = _Failures()
         while (peer := self._next_peer()) is not None:
             marks = self._own_marks() or ()
             new = [mark for mark in marks if (peer, mark) not in held]
@@ -71,8 +75,10 @@ class Replication(threading.Thread):
                 self._wait(peer, LOOK_SECONDS)
                 continue
             if not all(self._offer(peer, mark) for mark in new):
+                failures.add(peer, new[0].step, time.monotonic())
                 self._wait(peer, RETRY_SECONDS)
                 continue
+            failures = _Failures()
             held = {(peer, mark) for mark in marks}
             self._replicated(min(mark.step for mark in marks))
 
@@ -92,3 +98,29 @@ class Replication(threading.Thread):
         except OSError as error:
             logger.debug("step %d of rank %d has no replica: %s", mark.step, mark.rank, error)
             return False
+
+
+class _Failures:
+    """The offers in a row of which no copy came to be."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        """The step of the first, and when it failed."""
+        self._is_told = False
+
+    def add(self, peer: str, step: int, now: float) -> None:
+        """Note one more, and warn once they have lasted for long.
+
+        Args:
+            now: of a monotonic clock, in seconds.
+        """
+        first_step, since = self._first = self._first or (step, now)
+        if not self._is_told and step != first_step and now - since >= WARN_SECONDS:
+            self._is_told = True
+            logger.warning(
+                "no checkpoint from step %d on has come to the memory of %s, for %.0f s: a copy that takes "
+                "longer than two saves is written over meanwhile; a larger `every` leaves more time for it",
+                first_step,
+                peer,
+                now - since,
+            )
