@@ -420,8 +420,9 @@ class Checkpointer:
         if (step := self._here.lost_step) is None:
             return
         sentence = (
-            f"training begins at step 0: of step {step} in memory a part is lost, and {self._path} has no "
-            "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one where a Pod is lost"
+            f"training begins at step 0: of step {step} in memory a part is lost, or starts in a row ended "
+            f"with it, and {self._path} has no checkpoint; memoryCheckpoint.replicas: 1, or persist_every, "
+            "keeps one"
         )
         logger.warning("%s", sentence)
         self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)

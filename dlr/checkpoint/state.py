@@ -109,7 +109,13 @@ def restore(
     """
     live: dict[str, Tensor] = {}
     _collect((), _nested(state), live)
-    names = load_values(values, TensorReference)
+    referred: set[str] = set()
+
+    def refer(name: str) -> TensorReference:
+        referred.add(name)
+        return TensorReference(name)
+
+    names = load_values(values, refer)
     missing, unknown = sorted(set(state) - set(names)), sorted(set(names) - set(state))
     if missing or unknown:
         raise MismatchError(
@@ -117,6 +123,8 @@ def restore(
             f"and the state has {', '.join(sorted(state)) or 'nothing'}"
         )
     parameters = optimized_parameters(state)
+    # Storage has what other ranks alone have too, as the stages of a pipeline do.
+    saved = [part for part in saved if part.name in live or part.name in referred]
     check_modules(state, live, {part.name: part for part in saved})
     targets = {part.name: target_like(part, live, parameters) for part in saved}
     fill(targets)
