@@ -231,7 +231,7 @@ class Checkpointer:
         atexit.unregister(self._at_exit)
         try:
             if self._memory is not None:
-                self._memory.close()  # which fails where the GPU has
+                self._memory.discard()  # which fails where the GPU has
         finally:
             self._storage.close()
 

@@ -312,6 +312,23 @@ def test_a_state_that_grows_leaves_no_memory_behind(tmp_path: Path, monkeypatch:
     persistence.close()
 
 
+def test_a_checkpointer_that_is_closed_leaves_no_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = [private_slot(capture(state(1))) for _ in range(3)]
+    told = {"round": 1, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(told))
+    for given in ("", str(tmp_path / "file")):
+        monkeypatch.setenv("DLR_CHECKPOINT_FILE", given)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        checkpointer = Checkpointer(tmp_path / f"path{len(given)}", state(1), every=1, persist_every=1)
+        checkpointer.step(1)
+        checkpointer.close()
+        del checkpointer
+        gc.collect()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     torch.manual_seed(1)
     pool = Pool(3 << 18, 3)
