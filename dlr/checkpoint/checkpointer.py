@@ -231,9 +231,11 @@ class Checkpointer:
         atexit.unregister(self._at_exit)
         try:
             if self._memory is not None:
-                self._memory.discard()  # which fails where the GPU has
+                self._memory.close()  # which fails where the GPU has
         finally:
             self._storage.close()
+        if self._memory is not None:
+            self._memory.discard()  # only now: the saver opens a slot by the name of its file here
 
     def _open_slots(self) -> list[Slot]:
         """Those that the agent has for this process, if it can use them."""

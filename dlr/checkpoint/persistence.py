@@ -111,7 +111,7 @@ class Persistence:
         self.finish()
         self._saver.close()
         if self._private is not None:
-            self._private.discard()  # only now: the saver opens it by the name of its file here
+            self._private.discard()  # only now, as the saver opens its file by the name that it has here
 
     def finish(self) -> None:
         """Wait for the step that is under way, and until other ranks can know of one that is given up."""

@@ -327,6 +327,7 @@ def test_a_checkpointer_that_is_closed_leaves_no_files_open(
         del checkpointer
         gc.collect()
         assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert storage.steps_in(tmp_path / f"path{len(given)}") == [1], "closed only after it was saved"
 
 
 def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
