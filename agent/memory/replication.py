@@ -7,7 +7,7 @@ cluster.
 
 A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
 there are no replicas. Processes are told what one takes, so that `every="auto"` chooses an interval that is
-as long.
+as long. With a number, the log says so once, and `dlr job status` says that other Pods have none.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ RETRY_SECONDS = 0.25
 """After an offer that the peer did not take: what was offered may have been overwritten meanwhile."""
 PATIENCE_SECONDS = 600.0
 """For the peer to fetch one."""
+WARN_SECONDS = 60.0
+"""Without a copy, of more than one checkpoint that was offered."""
 
 
 class Replication(threading.Thread):
@@ -53,6 +55,8 @@ class Replication(threading.Thread):
         self._own_address = own_address
         self._replicated = replicated
         self._took = took
+        self._seconds = 0.0
+        """Of the last copy."""
         self._changed = threading.Condition()
         self._peer: str | None = None
         self._stopped = False
@@ -70,20 +74,18 @@ class Replication(threading.Thread):
 
     def run(self) -> None:
         held: set[tuple[str, Mark]] = set()
-        seconds = 0.0
+        failures = _Failures()
         while (peer := self._next_peer()) is not None:
             marks = self._own_marks() or ()
             new = [mark for mark in marks if (peer, mark) not in held]
             if not new:
                 self._wait(peer, LOOK_SECONDS)
                 continue
-            began = time.monotonic()
-            has_come = all(self._offer(peer, mark) for mark in new)
-            took = time.monotonic() - began
-            self._took(seconds := took if has_come else max(took, seconds))
-            if not has_come:
+            if not self._offer(peer, new):
+                failures.add(peer, new[0].step, time.monotonic())
                 self._wait(peer, RETRY_SECONDS)
                 continue
+            failures = _Failures()
             held = {(peer, mark) for mark in marks}
             self._replicated(min(mark.step for mark in marks))
 
@@ -97,9 +99,43 @@ class Replication(threading.Thread):
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._peer != peer, seconds)
 
-    def _offer(self, peer: str, mark: Mark) -> bool:
+    def _offer(self, peer: str, marks: Sequence[Mark]) -> bool:
+        """Have the peer fetch all of them, and tell whether it has."""
+        address, began = self._own_address, time.monotonic()
         try:
-            return offer(peer, mark, self._own_address, PATIENCE_SECONDS, lambda: self._peer == peer)
-        except OSError as error:
-            logger.debug("step %d of rank %d has no replica: %s", mark.step, mark.rank, error)
+            has_come = all(
+                offer(peer, mark, address, PATIENCE_SECONDS, lambda: self._peer == peer) for mark in marks
+            )
+        except OSError as error:  # which says nothing of how long a copy takes
+            logger.debug("step %d has no replica: %s", marks[0].step, error)
             return False
+        took = time.monotonic() - began
+        self._seconds = took if has_come else max(took, self._seconds)
+        self._took(self._seconds)
+        return has_come
+
+
+class _Failures:
+    """The offers in a row of which no copy came to be."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        """The step of the first, and when it failed."""
+        self._is_told = False
+
+    def add(self, peer: str, step: int, now: float) -> None:
+        """Note one more, and warn once they have lasted for long.
+
+        Args:
+            now: of a monotonic clock, in seconds.
+        """
+        first_step, since = self._first = self._first or (step, now)
+        if not self._is_told and step != first_step and now - since >= WARN_SECONDS:
+            self._is_told = True
+            logger.warning(
+                "no checkpoint from step %d on has come to the memory of %s, for %.0f s: a copy that takes "
+                "longer than two saves is written over meanwhile; a larger `every` leaves more time for it",
+                first_step,
+                peer,
+                now - since,
+            )

@@ -287,6 +287,7 @@ class Slot:
         """
         source = self.tensor(entry)
         alike = target.is_contiguous() and target.dtype == source.dtype
+        alike = alike and not (target.is_conj() or target.is_neg())
         if not alike or entry.nbytes % WORD_BYTES or target.data_ptr() % WORD_BYTES:
             target.copy_(source)
             return self._sum(entry.offset, entry.nbytes)

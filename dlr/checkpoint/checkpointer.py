@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import atexit
 import math
+import operator
 import os
 import sys
 import time
 from collections.abc import MutableMapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -31,7 +33,7 @@ from agent.memory.slot import DamagedError, Mark, Slot, TooSmallError
 from crds.protocol import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
-from dlr.checkpoint.interval import Pace, find_board
+from dlr.checkpoint.interval import Pace, find_board, is_due
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.own_slot import Source, own_slot
@@ -79,7 +81,11 @@ class Checkpointer:
 
     Raises:
         ValueError: one of the numbers is none, or below 1.
+        RuntimeError: this process has one already, which uses the agent's memory and is not closed.
     """
+
+    _in_memory: ClassVar[int | None] = None
+    """The process that has one with checkpoints in memory; of its forks each may."""
 
     def __init__(
         self,
@@ -111,6 +117,7 @@ class Checkpointer:
         """The last step that was told or loaded."""
         self._said = False
         """That it does not rise."""
+        self._has_stepped = False
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._pid = os.getpid()
@@ -143,7 +150,13 @@ class Checkpointer:
             DamagedCheckpointError: what memory has is damaged; the state is undefined then.
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer.
+            RuntimeError: it comes after `step`, and memory has what is newer.
         """
+        if self._has_stepped and self._here.slots:
+            raise RuntimeError(
+                f"load() comes after step({self._newest}), and after a failure training would go on from "
+                "there, since memory has it: call load() before the first step"
+            )
         self.wait()
         self._loaded = True
         try:
@@ -185,24 +198,27 @@ class Checkpointer:
 
         Args:
             step: the number of optimizer steps so far, at least 1. One that is not greater than the last is
-                not saved.
+                not saved. Where the numbers have gaps, the first that is not below a multiple of `every` or
+                `persist_every` is saved.
 
         Raises:
+            TypeError: it is no whole number.
             StorageError: at the first step, if an earlier run left checkpoints and `load` was not called.
         """
-        is_first = self._newest <= 0  # of a training that began anew
+        step, last = operator.index(step), self._newest
+        is_first = last <= 0  # of a training that began anew
         if not self._rises(step):
             dlr.report_step(step)
             return
         began = time.monotonic()
         if self._pace is not None and self._trained_since is not None:
-            self._pace.trained(began - self._trained_since, self._saved)
+            self._pace.trained((began - self._trained_since) / (step - last), self._saved)
         dlr.report_step(step)
         if began >= self._prepare_at:
             self._storage.prepare()
             self._prepare_at = math.inf
-        to_memory = self._is_due(step)
-        to_storage = self._is_due_in_storage(step)
+        to_memory = self._is_due(step, last)
+        to_storage = self._persist_every is not None and is_due(step, last, self._persist_every)
         leave_to = leaving.boundary(step)
         if leave_to is not None:
             self._leave(step, leave_to)
@@ -216,6 +232,8 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait until all that was saved is where it is to be, and save no more."""
+        if self._here.slots:
+            Checkpointer._in_memory = None
         self._hook.remove()
         atexit.unregister(self._at_exit)
         try:
@@ -223,16 +241,29 @@ class Checkpointer:
                 self._memory.close()  # which fails where the GPU has
         finally:
             self._storage.close()
+        if self._memory is not None:
+            self._memory.discard()  # only now: the saver opens a slot by the name of its file here
 
     def _open_slots(self) -> list[Slot]:
         """Those that the agent has for this process, if it can use them."""
+        if self._here.slots and Checkpointer._in_memory == os.getpid():
+            raise RuntimeError(
+                "this process has a Checkpointer, and the agent's memory is for one: give it all of the "
+                "state, or close() it first"
+            )
         try:
-            return [Slot.open(path) for path in self._here.slots]
+            slots = [Slot.open(path) for path in self._here.slots]
+            if not any(slot.mark is not None and slot.mark.round == self._here.round for slot in slots):
+                if slots:
+                    Checkpointer._in_memory = os.getpid()
+                return slots
+            self._here = replace(self._here, resume=None)
+            sentence = "there are no checkpoints in memory, since an earlier Checkpointer saved its own there"
         except (OSError, ValueError) as error:
             sentence = f"there are no checkpoints in memory, since the agent's cannot be opened: {error}"
-            logger.warning("%s", sentence)
-            self._trouble.tell(CheckpointTrouble.MEMORY, sentence)
-            return []
+        logger.warning("%s", sentence)
+        self._trouble.tell(CheckpointTrouble.MEMORY, sentence)
+        return []
 
     # Saving.
 
@@ -254,17 +285,16 @@ class Checkpointer:
             here.rank, find_board(here.world_size), here.failures_per_hour, lambda: copy_seconds(here)
         )
 
-    def _is_due(self, step: int) -> bool:
+    def _is_due(self, step: int, last: int) -> bool:
         if self._memory is None:
             return False
-        is_due = self._pace.is_due(step) if self._pace is not None else step % int(self._every) == 0
-        self._notice.tell_every(self._pace.interval if self._pace is not None else int(self._every))
-        return is_due
-
-    def _is_due_in_storage(self, step: int) -> bool:
-        if self._persist_every is None:
-            return False
-        return step % self._persist_every == 0
+        if self._pace is not None:
+            due, interval = self._pace.is_due(step, last), self._pace.interval
+        else:
+            interval = int(self._every)
+            due = is_due(step, last, interval)
+        self._notice.tell_every(interval)
+        return due
 
     def _save(self, step: int, to_storage: bool) -> bool:
         """Save to memory, if there is any, and have it written to storage from there.
@@ -323,7 +353,7 @@ class Checkpointer:
             self._refuse_earlier_run(step)
             self._prepare_memory()
         if step > self._newest:
-            self._newest, self._said = step, False
+            self._newest, self._said, self._has_stepped = step, False, True
             return True
         if not self._said:
             self._said = True
@@ -373,6 +403,8 @@ class Checkpointer:
     def _find(self) -> Manifest | None:
         """What storage has that is newer than what memory has."""
         if self._found is False:
+            if self._here.rank == 0 and not self._has_stepped:  # so nothing of this start is there
+                storage.clear_attempt(self._path, self._here.attempt)
             resume = self._here.resume
             self._found = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
         return self._found
@@ -399,8 +431,9 @@ class Checkpointer:
         if (step := self._here.lost_step) is None:
             return
         sentence = (
-            f"training begins at step 0: of step {step} in memory a part is lost, and {self._path} has no "
-            "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one where a Pod is lost"
+            f"training begins at step 0: of step {step} in memory a part is lost, or starts in a row ended "
+            f"with it, and {self._path} has no checkpoint; memoryCheckpoint.replicas: 1, or persist_every, "
+            "keeps one"
         )
         logger.warning("%s", sentence)
         self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)

@@ -66,6 +66,15 @@ def decides(count: int) -> bool:
     return count >= _FIRST_DECISION and (count & (count - 1) == 0 or count % _LAST_SPACING == 0)
 
 
+def is_due(step: int, last: int, interval: int) -> bool:
+    """Whether a multiple of the interval comes after step `last`, and not after `step`.
+
+    Steps may be numbered with gaps, as where a script counts batches and makes a step of every fourth: no
+    number may be such a multiple itself.
+    """
+    return step // interval > max(last, 0) // interval
+
+
 class Board(Protocol):
     """What all ranks see: torch.distributed.Store."""
 
@@ -103,17 +112,18 @@ class Pace:
         self._after_save: deque[float] = deque(maxlen=_REMEMBERED)
         self._stalls: deque[float] = deque(maxlen=_REMEMBERED)
 
-    def is_due(self, step: int) -> bool:
-        """Whether to save after this step. Called once a step, on all ranks."""
+    def is_due(self, step: int, last: int) -> bool:
+        """Whether to save after this step, `last` being the one before. Called once a step, on all ranks."""
         self._count += 1
         if decides(self._count - 1):
             self._learn(self._count - 1)
-        return step % self.interval == 0
+        return is_due(step, last, self.interval)
 
     def trained(self, seconds: float, saved_before: bool) -> None:
         """Note how long a step took.
 
         Args:
+            seconds: of those with a gap before their number, by as much less.
             saved_before: the copies of a GPU's memory may have run beside it.
         """
         (self._after_save if saved_before else self._plain).append(seconds)
@@ -137,14 +147,17 @@ class Pace:
         key = f"interval/{count}"
         try:
             if self._rank == 0:
-                self.interval = next_interval(self.interval, self.best())
-                self._board.set(key, str(self.interval))
+                wanted = next_interval(self.interval, self.best())
+                self._board.set(key, str(wanted))
+                self.interval = wanted
             else:
                 self.interval = int(self._board.get(key))
         except (RuntimeError, ValueError) as error:  # torch's DistStoreError is a RuntimeError
-            self._board = None
+            # Of the next decision it may be told again: rank 0 may just have been busy, with an evaluation.
             logger.warning(
-                'every="auto" stays at %s steps, since rank 0 cannot be asked: %s', self.interval, error
+                'every="auto" stays at %s steps for now, since rank 0 cannot be asked: %s',
+                self.interval,
+                error,
             )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from agent.memory.layout import Part
+from dlr.checkpoint.tensors import is_copied
 
 
 class MismatchError(Exception):
@@ -106,7 +107,7 @@ def settled_tensors(state: Mapping[str, Any]) -> set[int]:
     for thing in state.values():
         if isinstance(thing, Optimizer):
             found.update(id(parameter) for group in thing.param_groups for parameter in group["params"])
-            for kept in thing.state.values():
+            for kept in filter(lambda of: isinstance(of, Mapping), thing.state.values()):
                 found.update(id(value) for value in kept.values() if isinstance(value, Tensor))
     for thing in state.values():
         if isinstance(thing, nn.Module):
@@ -135,10 +136,15 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
     """Compare the names of modules' tensors.
 
     Raises:
-        MismatchError: some are on one side only.
+        MismatchError: some are on one side only, or have no memory to be filled.
     """
     for name, thing in state.items():
         if isinstance(thing, nn.Module):
+            for key, value in module_state(thing).items():
+                if isinstance(value, Tensor) and value.is_meta:
+                    raise MismatchError(
+                        f"{name}.{key} is on the meta device, so call to_empty() before load()"
+                    )
             here = {key for key in live if key.startswith(f"{name}.")}
             there = {key for key in saved if key.startswith(f"{name}.")}
             if odd := sorted(here ^ there):
@@ -168,7 +174,8 @@ def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
     module = unwrapped(module)
     own = {id(tensor) for tensors in (module.parameters(), module.buffers()) for tensor in tensors}
     present = module.state_dict(keep_vars=True)
-    if not all(id(value) in own for value in present.values()):  # extra state, or hooks that make copies
+    # Else it is extra state, or a hook made a copy, or it is sparse, say, and was pickled.
+    if not all(id(value) in own and is_copied(value) for value in present.values()):
         module.load_state_dict({key: saved[_clean(key)] for key in present})
 
 

@@ -110,6 +110,8 @@ class Persistence:
             self._private.close()
         self.finish()
         self._saver.close()
+        if self._private is not None:
+            self._private.discard()  # only now, as the saver opens its file by the name that it has here
 
     def finish(self) -> None:
         """Wait for the step that is under way, and until other ranks can know of one that is given up."""

@@ -109,7 +109,13 @@ def restore(
     """
     live: dict[str, Tensor] = {}
     _collect((), _nested(state), live)
-    names = load_values(values, TensorReference)
+    referred: set[str] = set()
+
+    def refer(name: str) -> TensorReference:
+        referred.add(name)
+        return TensorReference(name)
+
+    names = load_values(values, refer)
     missing, unknown = sorted(set(state) - set(names)), sorted(set(names) - set(state))
     if missing or unknown:
         raise MismatchError(
@@ -117,6 +123,8 @@ def restore(
             f"and the state has {', '.join(sorted(state)) or 'nothing'}"
         )
     parameters = optimized_parameters(state)
+    # Storage has what other ranks alone have too, as the stages of a pipeline do.
+    saved = [part for part in saved if part.name in live or part.name in referred]
     check_modules(state, live, {part.name: part for part in saved})
     targets = {part.name: target_like(part, live, parameters) for part in saved}
     fill(targets)
@@ -185,7 +193,9 @@ def capacity(nbytes: int) -> int:
 
 def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
-    for name, thing in state.items():
+    # Modules first: FSDP2 has its parameters back in their shards by then, if an evaluation came before, and
+    # an optimizer finds its own among them.
+    for name, thing in sorted(state.items(), key=lambda item: not isinstance(item[1], nn.Module)):
         if not isinstance(name, str) or name.startswith("dlr."):
             raise ValueError(
                 f"{name!r} cannot name a part of the state: use a string that does not begin with 'dlr.'"
@@ -251,6 +261,8 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: object) -> Any:
         if not is_copied(value):
+            if isinstance(value, Tensor):  # whole: what puts it together takes no reference for a tensor
+                return pickle.loads, (pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL),)
             return NotImplemented
         name = self._names.get(id(value))
         if name is None:  # within an object of a class of its own

@@ -212,6 +212,18 @@ def clear(path: Path, step: int, attempt: str) -> None:
             _remove(entry, path)
 
 
+def clear_attempt(path: Path, attempt: str) -> None:
+    """Remove what an earlier start of the same name left, before this one writes anything.
+
+    Outside of dlr a start has no name of its own where its address and port are always the same. What ranks
+    wrote then would be taken for what they write now.
+    """
+    with suppress(OSError):
+        for entry in list(path.iterdir()):
+            if (match := _WORKING.fullmatch(entry.name)) and match[2] == attempt:
+                _remove(entry, path)
+
+
 def retire(path: Path, keep: int | None) -> None:
     """Remove checkpoints beyond the newest `keep`.
 

@@ -42,7 +42,8 @@ class Surroundings:
     job: str
     """Namespace and name; empty outside of dlr."""
     attempt: str
-    """The same on all ranks of one start of the training processes, and on no others: 12 characters."""
+    """The same on all ranks of one start of the training processes: 12 characters. Under dlr no other start
+    has it; elsewhere another may, where the address and port of rank 0 are always the same."""
     round: int = 0
     slots: tuple[str, ...] = ()
     """Paths of the slots that this process may write into."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from agent.memory.slot import Mark
 from dlr.checkpoint import interval
-from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, next_interval
+from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, is_due, next_interval
 from dlr.checkpoint.memory import Layout
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.plan import Piece, divide
@@ -89,7 +90,7 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
         paces[0].trained(0.1, False)
         if step % 5 == 0:
             paces[0].stalled(1e-3)
-        assert len({pace.is_due(step) for pace in paces}) == 1
+        assert len({pace.is_due(step, step - 1) for pace in paces}) == 1
     assert paces[0].interval > interval.FIRST
 
 
@@ -100,10 +101,44 @@ def test_where_copies_to_another_pod_are_slow_fewer_steps_are_saved() -> None:
     for step in range(1, 1 << 12):
         pace.trained(0.1, False)
         pace.stalled(1e-6)
-        pace.is_due(step)
+        pace.is_due(step, step - 1)
         intervals.add(pace.interval)
     assert min(intervals) * 0.1 < 1.0
     assert 5.0 <= pace.interval * 0.1 <= 10.0
+
+
+def test_a_rank_that_was_not_told_once_is_told_the_next_decision() -> None:
+    """Else its interval would stay, and in the end no step of it be one of the others'."""
+    board = Board()
+    paces = [Pace(rank, board, None) for rank in range(2)]
+    for step in range(1, 200):
+        for pace in paces:
+            pace.trained(0.1, False)
+            pace.stalled(0.01)
+            pace.is_due(step, step - 1)
+            if step == interval._FIRST_DECISION + 1:
+                board.clear()  # rank 0 is busy for longer than the others wait
+    assert paces[0].interval > 2 * interval.FIRST
+    assert paces[1].interval == paces[0].interval
+
+
+@many
+@given(steps=st.lists(st.integers(1, 40), min_size=1), exponent=st.integers(0, 6), factor=st.integers(1, 4))
+def test_steps_with_gaps_are_saved_as_often_and_those_of_larger_intervals_are_steps_of_smaller(
+    steps: list[int], exponent: int, factor: int
+) -> None:
+    """A script that counts batches, and makes a step of every fourth, has steps 3, 7, 11 and so on."""
+    small, large = 2**exponent, 2**exponent * factor
+    told = [0, *itertools.accumulate(steps)]
+    saved, rarer = (
+        {step for last, step in itertools.pairwise(told) if is_due(step, last, every)}
+        for every in (small, large)
+    )
+    assert rarer <= saved
+    multiples, within_a_step = told[-1] // small, -(-max(steps) // small)
+    assert len(saved) <= multiples <= len(saved) * within_a_step
+    if max(steps) == 1:
+        assert saved == set(range(small, told[-1] + 1, small))
 
 
 def piece(name: str, offset: int, sum_: int, rows: int = 2) -> Piece:
@@ -207,6 +242,39 @@ class Two(nn.Module):
         self.first, self.second = nn.Linear(800, 800, bias=False), nn.Linear(800, 800, bias=False)
         if tied:
             self.second.weight = self.first.weight
+
+
+class Special(nn.Parameter):
+    """As quantized parameters are, of a class of their own."""
+
+
+def unusual(number: float) -> dict[str, Any]:
+    """A state with what a slot cannot hold as it is, or what cannot be seen as bytes."""
+    model = nn.Linear(2, 2)
+    model.special = Special(torch.full((3,), number))
+    model.register_buffer("sparse", torch.full((2, 2), number).to_sparse())
+    model.register_buffer("conjugate", torch.full((4,), complex(0, number)).conj())
+    model.register_buffer("small", torch.full((5,), number).to(torch.float8_e4m3fn))
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    optimizer.state["calls"] = number  # type: ignore[index]  # it is of no parameter
+    return {"optimizer": optimizer, "model": model, "sparse": torch.full((2,), number).to_sparse()}
+
+
+def test_sparse_and_conjugate_tensors_classes_of_their_own_and_an_optimizers_own_values_come_back() -> None:
+    slot = saved(made := unusual(2.0), Mark(1, 1, 0, 1))
+    load(back := unusual(0.0), slot)
+    # torch.equal() takes none of these.
+    assert repr(back["model"].state_dict()) == repr(made["model"].state_dict())
+    assert repr(back["sparse"]) == repr(made["sparse"])
+    assert back["optimizer"].state["calls"] == 2.0
+
+
+def test_a_model_without_memory_is_refused_with_what_to_do() -> None:
+    slot = saved({"model": nn.Linear(2, 2)}, Mark(1, 1, 0, 1))
+    with pytest.raises(
+        MismatchError, match=r"model.weight is on the meta device, so call to_empty\(\) before"
+    ):
+        load({"model": nn.Linear(2, 2, device="meta")}, slot)
 
 
 def test_weights_that_are_tied_now_and_were_not_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

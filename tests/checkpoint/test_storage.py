@@ -31,7 +31,7 @@ from dlr.checkpoint.reading import in_slots
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
-from dlr.checkpoint.surroundings import MemoryResume, Surroundings
+from dlr.checkpoint.surroundings import MemoryResume, Surroundings, look_around
 from dlr.checkpoint.trouble import Trouble
 from tests.checkpoint.states import assert_whole, request, saved, set_step, state, write
 
@@ -118,6 +118,34 @@ def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_pat
     (tmp_path / "step-6" / "manifest.json").write_text("damaged")
     persist(after_failure, lambda: None)
     assert storage.read_manifest(tmp_path / "step-6").step == 6
+
+
+def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_a_new_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `torchrun --master-port 29500` gives it: rank 1 of the start before had written its part of step 3."""
+    for name, value in (
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "node-0"),
+        ("MASTER_PORT", "29500"),
+    ):
+        monkeypatch.setenv(name, value)
+    attempt = look_around().attempt
+    mark = Mark(0, 3, 1, 2)
+    earlier = replace(request(saved(state(3), mark), mark, tmp_path), attempt=attempt)
+    working = storage.working_folder(tmp_path, 3, attempt)
+    (working / "gave-up-0").parent.mkdir(parents=True)
+    (working / "gave-up-0").touch()
+    with pytest.raises(SaveError):
+        persist(earlier, lambda: None)
+    assert (working / "plan-1.json").exists()
+    others = storage.working_folder(tmp_path, 3, "other")
+    others.mkdir()
+    checkpointer = Checkpointer(tmp_path, state(0), every=1, persist_every=None)
+    assert checkpointer.load() == 0
+    assert not working.exists() and others.exists()
+    checkpointer.close()
 
 
 def test_a_rank_that_gives_up_is_not_waited_for(tmp_path: Path) -> None:
@@ -282,6 +310,24 @@ def test_a_state_that_grows_leaves_no_memory_behind(tmp_path: Path, monkeypatch:
         persistence.save(Mark(1, 1, 0, 1), capture(state(1, 200_000)))
     assert memory.since() == (0, 0)
     persistence.close()
+
+
+def test_a_checkpointer_that_is_closed_leaves_no_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = [private_slot(capture(state(1))) for _ in range(3)]
+    told = {"round": 1, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(told))
+    for given in ("", str(tmp_path / "file")):
+        monkeypatch.setenv("DLR_CHECKPOINT_FILE", given)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        checkpointer = Checkpointer(tmp_path / f"path{len(given)}", state(1), every=1, persist_every=1)
+        checkpointer.step(1)
+        checkpointer.close()
+        del checkpointer
+        gc.collect()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert storage.steps_in(tmp_path / f"path{len(given)}") == [1], "closed only after it was saved"
 
 
 def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:

@@ -100,7 +100,9 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
     assert checkpointer.load() == 0
-    assert told(record)["CheckpointLost"].startswith("training begins at step 0: of step 120 in memory")
+    assert told(record)["CheckpointLost"].startswith(
+        "training begins at step 0: of step 120 in memory a part"
+    )
     checkpointer.step(1)
     assert told(record)["CheckpointLost"]
     checkpointer._trouble._until.clear()
@@ -148,6 +150,26 @@ def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
     checkpointer.close()
 
 
+def test_steps_whose_numbers_have_gaps_are_saved(tmp_path: Path) -> None:
+    """A script that counts batches from 0 and steps after every fourth: no number is a multiple of 2."""
+    checkpointer = Checkpointer(tmp_path, state(1), persist_every=100)
+    for step in range(3, 299, 4):
+        checkpointer.step(step)
+        checkpointer._storage.finish()
+    checkpointer.close()
+    assert storage.steps_in(tmp_path) == [203, 103]
+
+
+def test_a_step_may_be_any_whole_number(tmp_path: Path) -> None:
+    """One of NumPy or torch was in memory, and never came to storage."""
+    checkpointer = Checkpointer(tmp_path, state(1), persist_every=1)
+    checkpointer.step(torch.tensor(1))  # type: ignore[arg-type]
+    checkpointer.close()
+    assert storage.steps_in(tmp_path) == [1]
+    with pytest.raises(TypeError):
+        checkpointer.step(2.0)  # type: ignore[arg-type]
+
+
 def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(tmp_path: Path) -> None:
     slot = saved(state(5), mark := Mark(1, 5, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)
@@ -172,6 +194,34 @@ def test_whoever_begins_anew_beside_what_memory_has_is_told(
     ):
         checkpointer.step(1)
     checkpointer.close()
+
+
+def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would write over one another, and what another one loaded after a failure could be either's."""
+    slots = [private_slot(capture(state(1))) for _ in range(3)]
+    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(given))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    checkpointer = Checkpointer(tmp_path / "a", state(1), every=1, persist_every=2)
+    with pytest.raises(RuntimeError, match="the agent's memory is for one: give it all of the state"):
+        Checkpointer(tmp_path / "b", state(1))
+    assert checkpointer.load() == 0 == checkpointer.load()
+    for step in (1, 2, 3):
+        checkpointer.step(step)
+    with pytest.raises(RuntimeError, match=r"load\(\) comes after step\(3\), and after a failure"):
+        checkpointer.load()
+    checkpointer.close()
+    marks = [slot.mark for slot in slots]
+    second = Checkpointer(tmp_path / "a", state(0), every=1, persist_every=4)
+    assert told(record)["MemoryFails"].endswith("an earlier Checkpointer saved its own there")
+    assert second.load() == 2, "from storage"
+    second.step(3)
+    second.step(4)
+    second.close()
+    assert [slot.mark for slot in slots] == marks
+    assert storage.steps_in(tmp_path / "a") == [4, 2]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from dlr.checkpoint import Checkpointer, storage
 from dlr.checkpoint.saver import persist
@@ -171,3 +171,31 @@ def test_training_goes_on_where_storage_is_full_and_says_so(tmp_path: Path) -> N
     errors = (tmp_path / "err.1.0").read_text()
     assert f"step 2 is not saved to {tmp_path}/path: [Errno 27] File too large; the next save tries" in errors
     assert storage.steps_in(tmp_path / "path") == []
+
+
+def test_each_rank_finds_in_storage_what_it_alone_has(tmp_path: Path) -> None:
+    """As the stages of a pipeline, whose parameters have other names on each rank."""
+    for round_ in (1, 2):
+        run(tmp_path, 2, round=round_, main=stage)
+    for rank in range(2):
+        first, second = lines(tmp_path, rank)
+        assert (first["step"], second["step"]) == (0, 1)
+        assert first["weight"] == second["weight"]
+
+
+def stage(arguments: list[str]) -> None:
+    """A rank that has a stage of its own: it saves a step, or says what it has loaded."""
+    out, path = arguments
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = nn.ModuleDict({f"stage{rank}": nn.Linear(3, 3)})
+    optimizer = torch.optim.AdamW(model.parameters())
+    checkpointer = Checkpointer(path, {"model": model, "optimizer": optimizer}, persist_every=1)
+    if (step := checkpointer.load()) == 0:
+        model[f"stage{rank}"](torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        checkpointer.step(1)
+    checkpointer.close()
+    with Path(f"{out}.{rank}").open("a") as file:
+        print(json.dumps({"step": step, "weight": model[f"stage{rank}"].weight.tolist()}), file=file)
+    dist.destroy_process_group()

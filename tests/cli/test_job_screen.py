@@ -94,6 +94,12 @@ def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: screen.
     assert entry(drawn(troubled), "Checkpoints") == f"{told}, step 200 in storage"
     del troubled.workers[2]["status"]["agent"]["memory"]["step"]
     assert entry(drawn(troubled), "Checkpoints").startswith("step 392 in other Pods'"), "one has none yet"
+    troubled.workers[2]["status"]["agent"]["memory"] = {"step": 400, "replicatedStep": None}
+    told = "step 396 in memory, saved every 4 steps, step 200 in storage"
+    assert entry(drawn(troubled), "Checkpoints") == told, "nobody asked for copies"
+    troubled.job["spec"]["replicaSpecs"]["worker"]["memoryCheckpoint"] = {"size": "1Gi", "replicas": 1}
+    told = "step 396 in memory, none in other Pods' memory, saved every 4 steps, step 200 in storage"
+    assert entry(drawn(troubled), "Checkpoints") == told
     troubled.job["status"]["phase"] = "Succeeded"
     assert entry(drawn(troubled), "Checkpoints") == "step 200 in storage"
 

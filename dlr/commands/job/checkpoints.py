@@ -20,14 +20,19 @@ def checkpoints_line(job: JSON, workers: Sequence[JSON]) -> str:
         for worker, report in zip(workers, reports, strict=True)
         if worker["spec"]["type"] == names.WORKER and worker["spec"]["index"] in in_world
     ]
-    parts = [] if is_finished(job) else _in_memory(memories)
+    parts = [] if is_finished(job) else _in_memory(memories, wants_copies=_wants_copies(job))
     stored = [(report.get("progress") or {}).get("checkpointStep") for report in reports]
     if known := [step for step in stored if step is not None]:
         parts.append(f"step {max(known)} in storage")
     return ", ".join(parts)
 
 
-def _in_memory(memories: Sequence[JSON]) -> list[str]:
+def _wants_copies(job: JSON) -> bool:
+    asked = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("memoryCheckpoint") or {}
+    return bool(asked.get("replicas"))
+
+
+def _in_memory(memories: Sequence[JSON], *, wants_copies: bool) -> list[str]:
     """Of a world: what all of its workers have."""
     parts = []
     step, replicated = (_of_all(memories, key) for key in ("step", "replicatedStep"))
@@ -35,6 +40,8 @@ def _in_memory(memories: Sequence[JSON]) -> list[str]:
         parts.append(f"step {step} in memory")
     if replicated is not None:
         parts.append(f"step {replicated} in other Pods' memory too")
+    elif step is not None and wants_copies:
+        parts.append("none in other Pods' memory")
     every = next((memory["every"] for memory in memories if memory.get("every")), None)
     if parts and every is not None:
         parts.append("saved every step" if every == 1 else f"saved every {every} steps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import mmap
 import socket
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.memory import replication
 from agent.memory.fetch import DamagedCopyError, FetchError, fetch
 from agent.memory.layout import CONTROL_BYTES, Part, lay_out
 from agent.memory.pool import Pool
@@ -219,3 +221,48 @@ def test_a_peer_that_goes_away_in_the_middle_is_told(peer: Peer, target: Slot) -
         threading.Thread(target=half, daemon=True).start()
         with pytest.raises(FetchError):
             fetch(f"127.0.0.1:{server.getsockname()[1]}", MARK, target)
+
+
+def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_that_came(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a copy takes longer than two saves: what was offered is written over meanwhile."""
+    taken = iter([False] * 5 + [True] + [False] * 3)
+    step = itertools.count(10)
+    done = threading.Event()
+
+    def offer(*_: object) -> bool:
+        if (answer := next(taken, None)) is None:
+            done.set()
+        return answer or False
+
+    monkeypatch.setattr(replication, "offer", offer)
+    monkeypatch.setattr(replication, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(replication, "WARN_SECONDS", 0.0)
+    replicated: list[int] = []
+    took: list[float] = []
+    thread = replication.Replication(
+        lambda: [Mark(1, next(step), 0, 2)], "127.0.0.1:1", replicated.append, took.append
+    )
+    thread.follow("127.0.0.1:2")
+    thread.start()
+    assert done.wait(60)
+    thread.stop()
+    thread.join(60)
+    told = [record.getMessage() for record in caplog.records]
+    assert replicated == [15]
+    assert took[:5] == sorted(took[:5]), "what has not come takes as long as the one before, at least"
+    assert [message[:55] for message in told] == [
+        "no checkpoint from step 10 on has come to the memory of",
+        "no checkpoint from step 16 on has come to the memory of",
+    ]
+
+
+def test_a_copy_that_fails_now_and_then_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    failures = replication._Failures()
+    for at in range(int(replication.WARN_SECONDS)):
+        failures.add("peer", at, float(at))
+    failures.add("peer", 100, replication.WARN_SECONDS - 0.1)
+    assert not caplog.records
+    failures.add("peer", 101, replication.WARN_SECONDS)
+    assert len(caplog.records) == 1
