@@ -41,6 +41,7 @@ class Pool:
         self.slots = [Slot.create("dlr-slot", size) for _ in range(count)]
         self._stop_event = threading.Event()
         self._toucher = threading.Thread(target=self._touch, name="dlr-touch", daemon=True)
+        self._touched: set[Slot] = set()
         self._summing = threading.Lock()
 
     def touch(self) -> threading.Thread:
@@ -52,6 +53,20 @@ class Pool:
         if self._toucher.ident is None:
             self._toucher.start()
         return self._toucher
+
+    def touch_now(self, slot: Slot) -> None:
+        """Have the kernel give the pages of one slot, huge ones, before it is filled; small ones take longer.
+
+        Others may do so at the same time.
+        """
+        if slot in self._touched:
+            return
+        for start in range(0, slot.size, TOUCH_BYTES):
+            if self._stop_event.is_set():
+                return
+            with slot.bytes(start, min(start + TOUCH_BYTES, slot.size)) as part:
+                populate(part)
+        self._touched.add(slot)
 
     def close(self) -> None:
         """Give the memory back, as soon as no process has it mapped."""
@@ -114,11 +129,7 @@ class Pool:
     def _touch(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # of this thread alone
         for slot in self.slots:
-            for start in range(0, slot.size, TOUCH_BYTES):
-                if self._stop_event.is_set():
-                    return
-                with slot.bytes(start, min(start + TOUCH_BYTES, slot.size)) as part:
-                    populate(part)
+            self.touch_now(slot)
 
 
 def oldest_first(slots: Iterable[Slot]) -> list[Slot]:

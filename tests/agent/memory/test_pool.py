@@ -61,6 +61,12 @@ def test_pages_are_touched_beforehand_and_what_is_written_meanwhile_stays(pool: 
     assert pool.slots[0].mark == mark(3)
 
 
+def test_a_slot_that_is_fetched_into_has_its_pages_first_and_others_have_none_yet(pool: Pool) -> None:
+    pool.touch_now(pool.slots[1])
+    sizes = [os.stat(slot.path).st_blocks * 512 for slot in pool.slots]  # noqa: PTH116
+    assert [size >= pool.slots[0].size for size in sizes] == [False, True, False, False]
+
+
 def test_sums_are_added_for_others_where_a_process_was_killed_before(pool: Pool) -> None:
     pool.slots[0].commit(mark(5), HEADER)
     assert not list(pool.held())
