@@ -237,6 +237,7 @@ class CheckpointMemory:
             if self._pool.find(mark) is not None:
                 return
             target, agreed = self._fetch_targets.take_oldest(checkpoint), self._agreed
+        self._pool.touch_now(target)
         try:
             self._fetch_targets.fetch(
                 target, mark, address, lambda: self._agreed is agreed and not abandoned.is_set()
@@ -391,6 +392,7 @@ class CheckpointMemory:
         with self._lock:
             target = self._fetch_targets.take_oldest(Checkpoint.of(mark))
         agreed = self._agreed
+        self._pool.touch_now(target)
         self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:

@@ -60,7 +60,6 @@ class FetchTargets:
             FetchError: it could not be had, or is not wanted any more.
         """
         try:
-            self._pool.touch_now(target)
             fetch(address, mark, target, goes_on=goes_on, share=share)
             with self._lock:
                 if not goes_on():

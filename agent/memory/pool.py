@@ -57,7 +57,8 @@ class Pool:
     def touch_now(self, slot: Slot) -> None:
         """Have the kernel give the pages of one slot, huge ones, before it is filled; small ones take longer.
 
-        Others may do so at the same time.
+        Others may do so at the same time. Where memory is slow to come, as from a virtual machine's host,
+        it takes seconds a gigabyte: too long for a replica, whose original is written over meanwhile.
         """
         if slot in self._touched:
             return
