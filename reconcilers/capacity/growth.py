@@ -26,6 +26,7 @@ from reconcilers.conditions import condition_of
 from reconcilers.job.workers import Workers, slot_of
 from reconcilers.pod.worker_status import stuck_by
 from reconcilers.scale.auto_plans import plan_name
+from reconcilers.scale.by_shards import MAX_REMOVED
 from reconcilers.scale.plan import GROWTH
 from reconcilers.world.extra import extra_slots, opportunity_of, policy_of
 from reconcilers.world.participants import Bounds, Participant
@@ -129,6 +130,19 @@ def grown(
     if policy is None or known is None:
         return None
     return next_step(policy, known, room_of(job, workers, published, plans, known, now, is_quiet), now)
+
+
+def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) -> tuple[int, ...]:
+    """The slots that go with a smaller count: those first of whom the job has nothing.
+
+    Empty where these are the highest, which a smaller count takes anyway; and of more than one plan can name.
+    """
+    extra = extra_of(job, workers, published)
+    by_use = (extra.lost, extra.stuck, extra.on_their_way, extra.starting, extra.training)
+    slots = [index for kind in by_use for index in sorted(kind, reverse=True)]
+    number = job.spec.replica_specs[names.WORKER].replicas - count
+    first, highest = sorted(slots[:number]), sorted(slots)[-number:]
+    return () if first == highest or number > MAX_REMOVED else tuple(first)
 
 
 def with_step(job: ElasticJob, step: Step) -> ElasticJob:
