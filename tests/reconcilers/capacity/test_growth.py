@@ -64,13 +64,13 @@ class Training(Stage):
                 found = {"phase": "Running", "nodeName": "node-0", "conditions": []}
                 self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
 
-    def take(self, index: int) -> None:
-        """Its Pod is preempted, and nothing of it finds another node."""
+    def take(self, index: int, why: str = "Preempted") -> None:
+        """Its Pod is preempted, or ends for another reason, and nothing of it finds another node."""
         self.unschedulable.add(index)
         (worker,) = [w for w in self.workers() if w["spec"]["index"] == index]
         end = {
             "incarnation": worker["spec"]["incarnation"],
-            "exitClass": "Preempted",
+            "exitClass": why,
             "time": self._time(),
         }
         found = {"phase": "Failed", "lastExit": end}
@@ -167,6 +167,29 @@ async def test_of_a_probe_for_many_those_that_have_found_a_node_stay() -> None:
     await stage.live(180)
     assert stage.members()[-1] == [0, 1, 2, 5]
     assert len(stage.members()) == 2, "one restart"
+
+
+async def test_a_failure_of_anybody_long_after_a_growth_gives_nobody_back() -> None:
+    stage = await training(room=2)
+    await stage.live(1_200)
+    stage.take(0, "UserError")
+    await stage.live(20)
+    assert stage.job()["status"]["rendezvous"]["phase"] == "Reforming", "its next Pod has no node yet"
+    stage.make_room(0)
+    await stage.live(20)
+    assert stage.members()[-2:] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert not [reason for reason, _ in stage.events if reason == "ExtraWorkersGivenBack"]
+
+
+async def test_the_next_pod_of_an_extra_worker_that_failed_has_as_long_as_a_probe() -> None:
+    stage = await training(room=2)
+    await stage.live(1_200)
+    stage.take(2, "UserError")
+    await stage.live(50)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 3]), "the world does not wait for it"
+    await stage.live(20)
+    assert (stage.count(), stage.members()[-1]) == (3, [0, 1, 3])
+    assert stage.known()["reason"] == "no node for 1 more worker within 60 s"
 
 
 async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> None:
