@@ -223,6 +223,18 @@ async def test_a_count_that_somebody_asks_for_is_where_growth_begins_anew() -> N
     assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
 
 
+async def test_a_plan_that_asks_for_the_very_count_of_a_probe_is_not_lost_with_it() -> None:
+    stage = await training()
+    while stage.count() == 2:
+        await stage.live(5)
+    stage.add_plan("mine", replicaResourceSpecs={"worker": {"replicas": 3}})
+    await stage.live(10)
+    assert (stage.known()["base"], stage.job()["status"]["scaling"]["by"]) == (3, "ScalePlan mine")
+    await stage.live(120)
+    assert stage.count() == 3
+    assert stage.phase("mine") == "Scaling", "it waits for a node, like any other"
+
+
 @given(st.lists(st.integers(1, 60), max_size=12), st.sampled_from([None, 2, 3]))
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
