@@ -181,7 +181,7 @@ def with_moves_done(
 
 def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the worker count was last written through the scale subresource."""
-    writers = [entry for entry in managed_fields if _wrote_count(entry.get("fieldsV1") or {})]
+    writers = [entry for entry in managed_fields if wrote_count(entry)]
     last = max(writers, key=lambda entry: str(entry.get("time", "")), default=None)
     return last is not None and last.get("subresource") == "scale"
 
@@ -295,7 +295,9 @@ def _is_in_worlds(rendezvous: Rendezvous, source: ElasticWorker | None, target: 
     return formed_once or any(current_report(worker) is not None for worker in pair)
 
 
-def _wrote_count(fields: Mapping[str, Any]) -> bool:
+def wrote_count(entry: Mapping[str, Any]) -> bool:
+    """Whether the manager of this entry of `managedFields` owns the count of workers."""
+    fields = entry.get("fieldsV1") or {}
     for key in ("f:spec", "f:replicaSpecs", f"f:{names.WORKER}", "f:replicas"):
         if key not in fields:
             return False
