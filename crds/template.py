@@ -46,6 +46,7 @@ _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT, "maxPropertie
 def _container() -> Schema:
     variable = _object(("name",), name=_NAME, value=_optional(_TEXT), valueFrom=_optional(_FREE))
     resources = _object(limits=_optional(_FREE), requests=_optional(_FREE))
+    port = _object(("containerPort",), name=_optional(_TEXT), containerPort={"type": "integer"})
     return _object(
         ("name", "image"),
         name={"type": "string", "minLength": 1, "maxLength": 63},
@@ -55,6 +56,7 @@ def _container() -> Schema:
         env=_optional(_list(variable)),
         envFrom=_optional(_list(_FREE)),
         resources=_optional(resources),
+        ports=_optional(_list(port)),
         volumeMounts=_optional(_list(_object(("name", "mountPath"), name=_NAME, mountPath=_NAME))),
         securityContext=_optional(_FREE),
     )

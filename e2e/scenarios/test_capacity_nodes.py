@@ -75,7 +75,7 @@ def test_a_job_that_does_not_scale_stops_after_one_try_and_the_next_begins_with_
     print(reason)
     assert reason.startswith("4 workers instead of 2 add ")
     (no_profile,) = observation.events(reason="NoProfile", of="flat-1")
-    assert no_profile["message"].startswith("no job of the name flat has finished yet")
+    assert no_profile["message"].startswith("no job of the name flat has trained and finished yet")
     assert [w.members for w in elasticity.worlds(observation, "flat-1")] == [(0, 1), (0, 1, 2, 3), (0, 1)]
     capacity.end(cluster, observation, "flat-1")
 

@@ -26,6 +26,7 @@ from reconcilers.conditions import condition_of
 from reconcilers.job.workers import Workers, slot_of
 from reconcilers.pod.worker_status import stuck_by
 from reconcilers.scale.auto_plans import plan_name
+from reconcilers.scale.by_shards import MAX_REMOVED
 from reconcilers.scale.plan import GROWTH
 from reconcilers.world.extra import extra_slots, opportunity_of, policy_of
 from reconcilers.world.participants import Bounds, Participant
@@ -47,10 +48,11 @@ class Extra:
     on_their_way: frozenset[int] = frozenset()
     starting: frozenset[int] = frozenset()
     training: frozenset[int] = frozenset()
+    """In the world, or in the last one, while it is broken."""
 
 
 def extra_of(job: ElasticJob, workers: Workers, published: Rendezvous) -> Extra:
-    members = set(published.members) if published.phase is Phase.FORMED else set()
+    members = set(published.members) if published.phase is not Phase.FORMING else set()
     found: dict[str, set[int]] = {}
     for index in extra_slots(job):
         kind = _kind(workers.by_slot.get((names.WORKER, index)), members)
@@ -63,10 +65,10 @@ def _kind(worker: ElasticWorker | None, members: Container[int]) -> str:
         return "on_their_way"
     if was_taken(worker):
         return "lost"
-    if worker.spec.index in members:
-        return "training"
     if stuck_by(worker) is not None:
         return "stuck"
+    if worker.spec.index in members:
+        return "training"
     has_node = worker.status.node_name or worker.status.phase is WorkerPhase.RUNNING
     return "starting" if has_node else "on_their_way"
 
@@ -131,6 +133,19 @@ def grown(
     return next_step(policy, known, room_of(job, workers, published, plans, known, now, is_quiet), now)
 
 
+def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) -> tuple[int, ...]:
+    """The slots that go with a smaller count: those first of whom the job has nothing.
+
+    Empty where these are the highest, which a smaller count takes anyway; and of more than one plan can name.
+    """
+    extra = extra_of(job, workers, published)
+    by_use = (extra.lost, extra.stuck, extra.on_their_way, extra.starting, extra.training)
+    slots = [index for kind in by_use for index in sorted(kind, reverse=True)]
+    number = job.spec.replica_specs[names.WORKER].replicas - count
+    first, highest = sorted(slots[:number]), sorted(slots)[-number:]
+    return () if first == highest or number > MAX_REMOVED else tuple(first)
+
+
 def with_step(job: ElasticJob, step: Step) -> ElasticJob:
     """The job that remembers it."""
     scaling = job.status.scaling
@@ -152,7 +167,7 @@ def room_of(
     is_quiet: bool,
 ) -> Room:
     spec, unit = job.spec.replica_specs[names.WORKER], job.spec.elastic_policy.node_unit
-    extra, scaling = extra_of(job, workers, published), job.status.scaling
+    extra = extra_of(job, workers, published)
     members = len(published.members) if published.phase is Phase.FORMED else 0
     told = told_rounds(workers.telling_steps, since=published.round)
     figures = next((each for each in told if each.round == published.round), None)
@@ -160,12 +175,12 @@ def room_of(
     rate = rates.get(members)
     there = spec.replicas - len(extra.stuck) - len(extra.lost) - len(extra.on_their_way) - len(extra.starting)
     formed = published.formed_at or now
-    has_grown = bool(extra.training) or _had_extra(extra, published)
+    has_grown = bool(members and extra.training) or _had_extra(extra, published)
     return Room(
         count=spec.replicas,
         most=(spec.max_replicas or spec.replicas) // unit * unit,
         unit=unit,
-        asked_seconds=(now - scaling.at).total_seconds() if scaling is not None else 0.0,
+        asked_seconds=_asked_seconds(job, workers, extra, now),
         is_steady=is_quiet and members > 0 and members == there and figures is not None,
         stuck=len(extra.stuck),
         lost=len(extra.lost),
@@ -178,6 +193,20 @@ def room_of(
         restart_seconds=restart_seconds(job, workers, figures),
         refused=_refusal(job, plans),
     )
+
+
+def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetime) -> float:
+    """Since the count was set; or since the newest Pod was asked for of those that do not train, if that is
+    later: after a failure, or a suspension."""
+    assert job.status.scaling is not None
+    since = [job.status.scaling.at]
+    for index in extra.stuck | extra.on_their_way | extra.starting:
+        worker = workers.by_slot.get((names.WORKER, index))
+        if worker is None or not worker.status.history:
+            continue
+        is_seen = worker.status.observed_incarnation == worker.spec.incarnation
+        since.append(worker.status.history[-1].created_at if is_seen else now)
+    return (now - max(since)).total_seconds()
 
 
 def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | None) -> float:

@@ -46,7 +46,7 @@ class Room:
     """As many as there may be, in whole units."""
     unit: int
     asked_seconds: float
-    """Since the count was set."""
+    """Since the count was set, or the newest Pod was asked for."""
     is_steady: bool
     """The world trains, is complete but for extra workers, and nothing else is changing."""
     world: int = 0

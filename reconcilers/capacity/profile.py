@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
+from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
 from crds.model import Condition, ConditionStatus
+from crds.protocol import JobPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.acts import Act, Event
 from reconcilers.capacity.rates import best_size, rates_of
@@ -26,7 +28,7 @@ from reconcilers.conditions import condition_of, with_condition
 from reconcilers.pod.resources import KINDS, mapping
 from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale, plan_name
-from reconcilers.scale.uptake import Plans
+from reconcilers.scale.uptake import Plans, wrote_count
 from reconcilers.world.slots import training_types
 
 PROFILED = "Profiled"
@@ -44,6 +46,8 @@ MEBIBYTE = 2**20
 ASKED, TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Asked", "Taken", "NoHistory", "Overruled", "Refused"
 _NUMBERS = re.compile(r"([-._]?[0-9]+)+$")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+ManagedFields = Sequence[Mapping[str, Any]]
+"""`metadata.managedFields`."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,12 @@ def stem_of(job: ElasticJob) -> str:
 
 
 def begun(
-    job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, has_begun: bool, now: datetime
+    job: ElasticJob,
+    history: Sequence[ElasticJob],
+    plans: Plans,
+    has_begun: bool,
+    now: datetime,
+    managed_fields: ManagedFields = (),
 ) -> Beginning:
     """The job after this look, and the ScalePlan that asks for its profile.
 
@@ -110,13 +119,16 @@ def begun(
         history: finished jobs of its namespace, where `needs_history`.
         plans: of the job.
         has_begun: it has workers, or has had a world.
+        managed_fields: the job's.
     """
     if is_waiting(job):
-        return _followed(job, history, plans, now)
-    return _asked(job, history, plans, now) if needs_history(job) and not has_begun else Beginning(job)
+        return _followed(job, profile_of(job, history, managed_fields), plans, now)
+    if has_begun or not needs_history(job):
+        return Beginning(job)
+    return _asked(job, profile_of(job, history, managed_fields), plans, now)
 
 
-def profile_of(job: ElasticJob, history: Sequence[ElasticJob]) -> Profile:
+def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:
     """What the last jobs of its stem came to, as far as the job does not say it itself."""
     last = last_jobs(job, history)
     usages = [known.status.usage for known in last if known.status.usage is not None]
@@ -125,12 +137,15 @@ def profile_of(job: ElasticJob, history: Sequence[ElasticJob]) -> Profile:
         peaks = [usage.roles[type_].memory_peak_bytes for usage in usages if type_ in usage.roles]
         if peaks and not says_memory(job, type_):
             memory[type_] = ceil(HEADROOM * max(peaks) / MEBIBYTE) * MEBIBYTE
-    workers = None if says_count(job) else _best(job, usages)
+    workers = None if says_count(job, managed_fields) else _best(job, usages)
     return Profile(memory, workers, tuple(known.metadata.name for known in last))
 
 
 def last_jobs(job: ElasticJob, history: Iterable[ElasticJob]) -> list[ElasticJob]:
-    """The newest first."""
+    """The newest first.
+
+    Those that failed before they trained say nothing: what a failed import used is no measure of training.
+    """
     stem = stem_of(job)
     same = [
         known
@@ -138,6 +153,7 @@ def last_jobs(job: ElasticJob, history: Iterable[ElasticJob]) -> list[ElasticJob
         if known.metadata.uid != job.metadata.uid
         and known.status.completion_time is not None
         and known.status.usage is not None
+        and (known.status.phase is JobPhase.SUCCEEDED or known.status.usage.worlds)
         and stem_of(known) == stem
     ]
     same.sort(key=lambda known: str(known.status.completion_time), reverse=True)
@@ -151,10 +167,15 @@ def says_memory(job: ElasticJob, type_: str) -> bool:
     return any("memory" in mapping(resources.get(kind)) for kind in KINDS)
 
 
-def says_count(job: ElasticJob) -> bool:
-    """Whether the user wrote a count of workers: another than 1, the default, or 1 where it shows."""
+def says_count(job: ElasticJob, managed_fields: ManagedFields = ()) -> bool:
+    """Whether the user wrote a count of workers: another than 1, the default, or 1 where it shows.
+
+    A server-side apply owns what it says, and no defaults; whoever creates or updates owns these, too.
+    """
     worker = job.spec.replica_specs.get(names.WORKER)
     if worker is None or worker.replicas != 1 or (worker.max_replicas or 1) <= 1:
+        return True
+    if any(entry.get("operation") == "Apply" and wrote_count(entry) for entry in managed_fields):
         return True
     try:
         applied = json.loads(job.metadata.annotations.get(_APPLIED, "{}"))
@@ -183,11 +204,11 @@ def _sum(one: WorldSize, other: WorldSize) -> WorldSize:
     return one.model_copy(update=update)
 
 
-def _asked(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now: datetime) -> Beginning:
-    if not last_jobs(job, history):
-        message = f"no job of {_whose(job)} has finished yet, so this one begins as it says itself"
+def _asked(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
+    if not profile.of:
+        none = f"no job of {_whose(job)} has trained and finished yet"
+        message = f"{none}, so this one begins as it says itself"
         return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
-    profile = profile_of(job, history)
     if profile.is_empty:
         message = f"the job says itself what {', '.join(profile.of)} could tell"
         return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
@@ -203,8 +224,12 @@ def _plan_of(job: ElasticJob, profile: Profile, plans: Plans) -> tuple[Act, ...]
     return auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS)
 
 
-def _followed(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now: datetime) -> Beginning:
-    """What became of the plan. It is asked for again if there is none, as after a crash before its write."""
+def _followed(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
+    """What became of the plan.
+
+    It is asked for again if there is none, as after a crash before its write; and, of a job that is suspended
+    meanwhile, when that goes on.
+    """
     known = condition_of(job.status.conditions, PROFILED)
     assert known is not None
     name = plan_name(job, PLANS)
@@ -213,6 +238,8 @@ def _followed(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now:
     ]
     if any(plan.metadata.uid == job.status.scale_plan_uid for plan in ours):
         return _said(job, ConditionStatus.TRUE, TAKEN, known.message, now)
+    if job.spec.suspend:
+        return Beginning(job.with_status(conditions=[c for c in job.status.conditions if c is not known]))
     over = next((plan for plan in ours if plan.status.finish_time is not None), None)
     if over is not None:
         condition = condition_of(over.status.conditions, over.status.phase or ScalePlanPhase.FAILED)
@@ -222,7 +249,6 @@ def _followed(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now:
     if left <= 0:
         message = f"{name} was not carried out within {WAIT_SECONDS:g} s"
         return _said(job, ConditionStatus.FALSE, REFUSED, message, now)
-    profile = profile_of(job, history)
     again = _plan_of(job, profile, plans) if not ours and not profile.is_empty else ()
     return Beginning(job, again, look_again_seconds=left)
 

@@ -151,7 +151,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     fresh = freshness(seen.job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
     uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now, seen.vacant)
-    beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now)
+    beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now, managed_fields)
     look = _Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
         plan = _plan(look, outcome.suspended(look.job, workers, now))

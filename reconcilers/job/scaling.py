@@ -39,10 +39,12 @@ def plan_scaling(
     sized = by_shards.decide(job, workers.training, seen.ages.idle)
     step = growth.grown(job, workers, seen.published, seen.plans.spent, now, is_quiet=is_quiet)
     acts: tuple[Act, ...] = ()
+    count = job.spec.replica_specs[names.WORKER].replicas if step is not None else 0
     if sized.scale:
         acts = auto_plans.acts(job, sized.scale, seen.plans, by_shards.PLANS)
-    elif step is not None and step.count != job.spec.replica_specs[names.WORKER].replicas:
-        acts = auto_plans.acts(job, Scale(step.count), seen.plans, GROWTH)
+    elif step is not None and step.count != count:
+        gone = growth.going(job, workers, seen.published, step.count) if step.count < count else ()
+        acts = auto_plans.acts(job, Scale(step.count, gone), seen.plans, GROWTH)
     if step is None:
         return OwnScaling(job, acts, look_again_seconds=(sized.look_again_seconds,))
     waits = (sized.look_again_seconds, step.look_again_seconds)

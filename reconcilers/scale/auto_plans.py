@@ -71,14 +71,14 @@ def plan_name(job: ElasticJob, why: str) -> str:
 
 
 def _asked(job: ElasticJob, scale: Scale, why: str) -> Object:
-    metadata = job.metadata
+    metadata, workers = job.metadata, [names.WORKER] if names.WORKER in job.spec.replica_specs else []
     asked: Object = {
         "replicaResourceSpecs": {
             type_: {
                 **({"replicas": scale.replicas} if type_ == names.WORKER else {}),
                 **({"resource": dict(scale.resources[type_])} if type_ in scale.resources else {}),
             }
-            for type_ in {names.WORKER: None, **scale.resources}
+            for type_ in dict.fromkeys((*workers, *scale.resources))
         }
     }
     if scale.removed:

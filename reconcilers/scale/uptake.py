@@ -123,7 +123,7 @@ def take_up(
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
     }
     after = with_slots(after, slots)
-    scaling = _scaling(job, plans.named, managed_fields, now)
+    scaling = _scaling(job, plans.named, managed_fields, now, is_asked=due is not None and _asks_count(due))
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
     after = after.with_status(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
@@ -181,7 +181,7 @@ def with_moves_done(
 
 def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the worker count was last written through the scale subresource."""
-    writers = [entry for entry in managed_fields if _wrote_count(entry.get("fieldsV1") or {})]
+    writers = [entry for entry in managed_fields if wrote_count(entry)]
     last = max(writers, key=lambda entry: str(entry.get("time", "")), default=None)
     return last is not None and last.get("subresource") == "scale"
 
@@ -233,10 +233,16 @@ def _count_before(job: ElasticJob) -> int | None:
 
 
 def _scaling(
-    job: ElasticJob, plan: ScalePlan | None, managed_fields: Sequence[Mapping[str, Any]], now: datetime
+    job: ElasticJob,
+    plan: ScalePlan | None,
+    managed_fields: Sequence[Mapping[str, Any]],
+    now: datetime,
+    *,
+    is_asked: bool,
 ) -> Scaling | None:
+    """`is_asked`: somebody's plan has just asked for the count, which growth may have come to before."""
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
-    if worker is None or (known is not None and known.replicas == worker.replicas):
+    if worker is None or (known is not None and known.replicas == worker.replicas and not is_asked):
         return _with_opportunity(job, known)
     by, opportunity = SPEC, None
     if plan is not None and plan.status.replicas.get(names.WORKER) == worker.replicas:
@@ -259,6 +265,10 @@ def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | Non
 def _is_by_growth(plan: ScalePlan | None, scaling: Scaling | None) -> bool:
     by = f"ScalePlan {plan.metadata.name}" if plan is not None and is_growth(plan) else None
     return scaling is not None and scaling.by == by
+
+
+def _asks_count(plan: ScalePlan) -> bool:
+    return names.WORKER in plan.status.replicas and not is_growth(plan)
 
 
 def is_growth(plan: ScalePlan) -> bool:
@@ -285,7 +295,9 @@ def _is_in_worlds(rendezvous: Rendezvous, source: ElasticWorker | None, target: 
     return formed_once or any(current_report(worker) is not None for worker in pair)
 
 
-def _wrote_count(fields: Mapping[str, Any]) -> bool:
+def wrote_count(entry: Mapping[str, Any]) -> bool:
+    """Whether the manager of this entry of `managedFields` owns the count of workers."""
+    fields = entry.get("fieldsV1") or {}
     for key in ("f:spec", "f:replicaSpecs", f"f:{names.WORKER}", "f:replicas"):
         if key not in fields:
             return False

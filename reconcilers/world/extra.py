@@ -1,6 +1,6 @@
 """Extra workers: those beyond the count that was asked for, of a job that grows into free room. Pure.
 
-They are the highest slots, so a smaller count takes them (docs/capacity.md).
+They are the highest slots. Which of them go with a smaller count, `reconcilers/capacity/growth.py` says.
 """
 
 from __future__ import annotations

@@ -183,6 +183,18 @@ def test_a_job_as_dlrovers_criteo_example_is_taken_though_its_master_has_no_imag
     assert any("image" in fault for fault in faults(schema, job)), "of those that run it is required"
 
 
+@pytest.mark.parametrize(
+    "ports", [8080, [8080], [{"name": "cluster"}], [{"name": "cluster", "containerPort": "x"}]]
+)
+def test_ports_that_dlr_could_not_read_are_refused_with_their_path(
+    schema: CompiledSchema, ports: object
+) -> None:
+    container = RUNS["spec"]["containers"][0] | {"ports": ports}
+    job = manifest(ps={"replicas": 2, "template": {"spec": {"containers": [container]}}})
+    first, *_ = faults(schema, job)
+    assert first.startswith("spec.replicaSpecs.ps.template.spec.containers[0].ports")
+
+
 def test_a_job_with_roles_is_taken_with_or_without_a_chief_and_workers(schema: CompiledSchema) -> None:
     assert faults(schema, manifest()) == []
     job = manifest(chief={}, evaluator={"replicas": 1})

@@ -235,6 +235,7 @@ class Stage:
         pod = self.put(PODS, build_job_pod(ElasticJob.model_validate(raw), parsed))
         scheduled = parsed.spec.index not in self.unschedulable
         status = {
+            "history": [{"incarnation": parsed.spec.incarnation, "createdAt": self._time()}],
             "observedIncarnation": parsed.spec.incarnation,
             "phase": "Running" if scheduled else "Pending",
             "podName": pod_name(parsed),

@@ -64,13 +64,13 @@ class Training(Stage):
                 found = {"phase": "Running", "nodeName": "node-0", "conditions": []}
                 self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
 
-    def take(self, index: int) -> None:
-        """Its Pod is preempted, and nothing of it finds another node."""
+    def take(self, index: int, why: str = "Preempted") -> None:
+        """Its Pod is preempted, or ends for another reason, and nothing of it finds another node."""
         self.unschedulable.add(index)
         (worker,) = [w for w in self.workers() if w["spec"]["index"] == index]
         end = {
             "incarnation": worker["spec"]["incarnation"],
-            "exitClass": "Preempted",
+            "exitClass": why,
             "time": self._time(),
         }
         found = {"phase": "Failed", "lastExit": end}
@@ -147,6 +147,51 @@ async def test_who_takes_the_node_of_an_extra_worker_stops_training_for_no_look_
     assert told == ["1 extra worker is lost: its Pod was taken, or its node"]
 
 
+async def test_of_many_extra_workers_the_one_that_was_taken_goes_and_nobody_else() -> None:
+    """The scheduler preempts any of them, and not the one with the highest index."""
+    stage = await training(most=6, room=4)
+    await stage.live(180)
+    assert stage.members()[-1] == [0, 1, 2, 3, 4, 5]
+    stage.worlds.clear()
+    stage.take(2)
+    await stage.live(50)
+    assert stage.members() == [[0, 1, 3, 4, 5]], "one restart"
+    assert (stage.count(), [worker["spec"]["index"] for worker in stage.workers()]) == (5, [0, 1, 3, 4, 5])
+    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    assert told == ["1 extra worker is lost: its Pod was taken, or its node"]
+
+
+async def test_of_a_probe_for_many_those_that_have_found_a_node_stay() -> None:
+    stage = await training(most=6, room=1)
+    stage.unschedulable.discard(5)  # of 3, 4 and 5, which are asked for together once 2 has its node
+    await stage.live(180)
+    assert stage.members()[-1] == [0, 1, 2, 5]
+    assert len(stage.members()) == 2, "one restart"
+
+
+async def test_a_failure_of_anybody_long_after_a_growth_gives_nobody_back() -> None:
+    stage = await training(room=2)
+    await stage.live(1_200)
+    stage.take(0, "UserError")
+    await stage.live(20)
+    assert stage.job()["status"]["rendezvous"]["phase"] == "Reforming", "its next Pod has no node yet"
+    stage.make_room(0)
+    await stage.live(20)
+    assert stage.members()[-2:] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert not [reason for reason, _ in stage.events if reason == "ExtraWorkersGivenBack"]
+
+
+async def test_the_next_pod_of_an_extra_worker_that_failed_has_as_long_as_a_probe() -> None:
+    stage = await training(room=2)
+    await stage.live(1_200)
+    stage.take(2, "UserError")
+    await stage.live(50)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 3]), "the world does not wait for it"
+    await stage.live(20)
+    assert (stage.count(), stage.members()[-1]) == (3, [0, 1, 3])
+    assert stage.known()["reason"] == "no node for 1 more worker within 60 s"
+
+
 async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> None:
     stage = await training(room=2, pace=lambda workers: workers / 2)
     await stage.live(600)
@@ -178,9 +223,23 @@ async def test_a_count_that_somebody_asks_for_is_where_growth_begins_anew() -> N
     assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
 
 
-@given(st.lists(st.integers(1, 60), max_size=12), st.booleans())
-@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
-def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(kills: list[int], taken: bool) -> None:
+async def test_a_plan_that_asks_for_the_very_count_of_a_probe_is_not_lost_with_it() -> None:
+    stage = await training()
+    while stage.count() == 2:
+        await stage.live(5)
+    stage.add_plan("mine", replicaResourceSpecs={"worker": {"replicas": 3}})
+    await stage.live(10)
+    assert (stage.known()["base"], stage.job()["status"]["scaling"]["by"]) == (3, "ScalePlan mine")
+    await stage.live(120)
+    assert stage.count() == 3
+    assert stage.phase("mine") == "Scaling", "it waits for a node, like any other"
+
+
+@given(st.lists(st.integers(1, 60), max_size=12), st.sampled_from([None, 2, 3]))
+@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
+    kills: list[int], taken: int | None
+) -> None:
     async def play() -> tuple[int, list[int]]:
         """What was asked for, and who trains; the count may be that of the next probe."""
         stage, left = await training(room=2), list(kills)
@@ -196,9 +255,9 @@ def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(kills: list
 
         stage.crash = crash
         await stage.live(120)
-        if taken:
-            stage.take(3)
+        if taken is not None:
+            stage.take(taken)
         await stage.live(120)
         return stage.known()["base"], stage.members()[-1]
 
-    assert asyncio.run(play()) == (2, [0, 1, 2] if taken else [0, 1, 2, 3])
+    assert asyncio.run(play()) == (2, [slot for slot in range(4) if slot != taken])

@@ -12,6 +12,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import JobUsage, WorldSize
 from crds.progress import RoundProgress
+from crds.protocol import JobPhase
 from reconcilers.capacity import profile, sizing
 from reconcilers.capacity.rates import (
     MIN_STEPS,
@@ -154,7 +155,10 @@ def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
     assert not begins.acts and not profile.is_waiting(begins.job)
     (event,) = begins.events
     assert event.reason == "NoProfile"
-    assert event.message == "no job of the name resnet has finished yet, so this one begins as it says itself"
+    assert (
+        event.message
+        == "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
+    )
     again = profile.begun(begins.job, HISTORY, Plans(), False, NOW)
     assert again.job == begins.job and not again.events
 
@@ -175,6 +179,41 @@ def test_what_the_user_wrote_stays() -> None:
     assert [event.message for event in begins.events] == [
         "the job says itself what bert-2, bert-1 could tell"
     ]
+
+
+def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not() -> None:
+    owned = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:template": {}}}}}
+    said = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:template": {}, "f:replicas": {}}}}}
+    assert profile.says_count(new(), [{"operation": "Apply", "fieldsV1": said}])
+    assert not profile.says_count(new(), [{"operation": "Apply", "fieldsV1": owned}])
+    assert not profile.says_count(new(), [{"operation": "Update", "fieldsV1": said}]), "it owns defaults too"
+
+
+def test_what_a_failed_import_used_is_no_measure_of_training() -> None:
+    broken = finished("gpt-2", GIB // 8, {}, at=60)
+    broken = broken.with_status(phase=JobPhase.FAILED)
+    assert profile.profile_of(new("gpt-3"), [broken]).is_empty
+    trained = finished("gpt-1", 9 * GIB, {2: 1.0}).with_status(phase=JobPhase.FAILED)
+    assert profile.profile_of(new("gpt-3"), [broken, trained]).of == ("gpt-1",)
+
+
+def test_a_job_without_workers_asks_for_memory_alone() -> None:
+    serving = {"ps": {"replicas": 1, "template": asking()}, "chief": {"replicas": 1, "template": asking()}}
+    usage = {"roles": {"ps": {"memoryPeakBytes": GIB}}}
+    status = {"phase": "Succeeded", "completionTime": later(0), "usage": usage}
+    before = [job("j-1", replicaSpecs=serving, status=status)]
+    roles = job("j-2", replicaSpecs=serving, optimizeMode="cluster")
+    (act,) = profile.begun(roles, before, Plans(), False, NOW).acts
+    assert act.body["spec"]["replicaResourceSpecs"] == {"ps": {"resource": {"memory": "1229Mi"}}}
+
+
+def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
+    asked = profile.begun(new(), HISTORY, Plans(), False, NOW).job
+    held = asked.model_copy(update={"spec": asked.spec.model_copy(update={"suspend": True})})
+    waits = profile.begun(held, (), Plans(), False, later(1))
+    assert condition_of(waits.job.status.conditions, "Profiled") is None and not waits.events
+    resumed = waits.job.model_copy(update={"spec": asked.spec})
+    assert profile.begun(resumed, HISTORY, Plans(), False, later(99)).acts
 
 
 def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
