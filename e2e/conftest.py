@@ -16,12 +16,17 @@ from e2e.observation import Observation
 
 SCENARIO_TIMEOUT_SECONDS = 300
 LONGEST_FIRST = (
-    *("node_check", "scale_plans", "deaths", "training", "control_plane", "strangers", "elasticity_counts"),
+    *("culprit", "slow", "node_check", "scale_plans", "deaths", "training", "control_plane"),
+    *("node_check_busy", "strangers", "elasticity_counts", "untold_steps", "faults_named", "shards"),
+    *("convert", "simulated", "stream", "node_check_links"),
     *("leaving", "elasticity", "node_check_job", "standby", "goodput", "hang", "nodes", "suspend"),
     *("leader_election", "memory_checkpoint", "kubectl", "roles", "capacity", "lifecycle", "client"),
-    *("dashboard", "map", "gang", "shards", "stacks", "bad_input"),
+    *("dashboard", "map", "gang", "stacks", "bad_input"),
 )
-"""Modules in the order in which they begin: no process is left with a long one at the end."""
+"""Modules in the order in which they begin: no process is left with a long one at the end.
+
+Those of `make test` and of `make e2e-all` in one: what has slow scenarios alone is not there in the first.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
