@@ -19,7 +19,7 @@ from crds.elasticworker import ElasticWorker
 from crds.model import validated
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.clock import Clock
-from reconcilers.scale.job_plans import BY_OWNER_JOB
+from reconcilers.scale.job_plans import BY_OWNER_JOB, is_for
 from reconcilers.scale.progress import Situation, Step, next_step, refused_by_server
 from reconcilers.status_patch import merge_patch
 from reconcilers.worker import BY_JOB
@@ -46,7 +46,7 @@ class ScalePlanReconciler(Reconciler):
             return Result()
         plan = self._parse_plan.parse(raw)
         workers, nodes = await self._workers_of(plan), self._nodes.list()
-        seen = Situation(plan, await self._job_of(plan), self._siblings(plan), workers, nodes)
+        seen = Situation(plan, await self._job_of(plan, raw), self._siblings(plan), workers, nodes)
         step = await computed(len(workers) + len(nodes), next_step, seen, self._clock.now())
         if step.counts is not None and seen.job is not None:
             step = await self._write_counts(plan, seen.job, step)
@@ -54,8 +54,11 @@ class ScalePlanReconciler(Reconciler):
             await self._write(raw, step.status)
         return Result()
 
-    async def _job_of(self, plan: ScalePlan) -> ElasticJob | None:
-        """A job that the cache does not show may have come with the plan: then the server knows it."""
+    async def _job_of(self, plan: ScalePlan, raw_plan: Object) -> ElasticJob | None:
+        """A job that the cache does not show may have come with the plan: then the server knows it.
+
+        None also if the plan was that of an earlier job of this name, and garbage collection is yet to come.
+        """
         namespace, name = plan.metadata.namespace, plan.spec.owner_job
         raw = self._jobs.get(namespace, name)
         if raw is None:
@@ -63,7 +66,7 @@ class ScalePlanReconciler(Reconciler):
                 raw = await self._client.get(ELASTICJOBS, name, namespace)
             except NotFound:
                 return None
-        return self._parse_job.parse(raw)
+        return self._parse_job.parse(raw) if is_for(raw_plan, raw["metadata"]["uid"]) else None
 
     def _siblings(self, plan: ScalePlan) -> list[ScalePlan]:
         key = f"{plan.metadata.namespace}/{plan.spec.owner_job}"

@@ -44,7 +44,7 @@ WAIT_SECONDS = 30.0
 MEBIBYTE = 2**20
 
 ASKED, TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Asked", "Taken", "NoHistory", "Overruled", "Refused"
-_NUMBERS = re.compile(r"([-._]?[0-9]+)+$")
+_NUMBERS = re.compile(r"(-[0-9]+)+$")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 ManagedFields = Sequence[Mapping[str, Any]]
 """`metadata.managedFields`."""
@@ -96,7 +96,10 @@ def is_waiting(job: ElasticJob) -> bool:
 
 
 def stem_of(job: ElasticJob) -> str:
-    """What jobs of one kind have in common: a label, or their name without numbers at its end."""
+    """What jobs of one kind have in common: a label, or their name without numbers at its end.
+
+    Those are set apart by a hyphen: `resnet-1` is a run, and `resnet50` another model than `resnet152`.
+    """
     label = job.metadata.labels.get(names.LABEL_PROFILE)
     if label:
         return label

@@ -8,7 +8,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import ELASTICWORKERS, PODS, SCALEPLANS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS, Object
 from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -35,7 +35,7 @@ class JobPlans:
         """From the cache; but the plan that may have changed the count which is seen, from the server."""
         metadata = job.metadata
         found = self._plans.by_index(BY_OWNER_JOB, f"{metadata.namespace}/{metadata.name}")
-        there = [raw for raw in found if not raw["metadata"].get("deletionTimestamp")]
+        there = [raw for raw in found if is_for(raw, metadata.uid)]
         plans = {raw["metadata"]["name"]: self._parse.parse(raw) for raw in there}
         named = plans.get(job.status.scale_plan or "")
         if named is not None and named.status.phase in HESITANT and counts_moved(job):
@@ -66,6 +66,13 @@ class JobPlans:
             there.add((labels[names.LABEL_TYPE], int(labels[names.LABEL_INDEX])))
             await slices.pause()
         return await computed(len(there), vacant_slots, job, there)
+
+
+def is_for(plan: Object, job_uid: str) -> bool:
+    """Whether it is for this job: neither on its way out, nor owned by an earlier one of the same name."""
+    metadata = plan["metadata"]
+    owners = {o["uid"] for o in metadata.get("ownerReferences") or () if o["kind"] == ELASTICJOBS.kind}
+    return not metadata.get("deletionTimestamp") and (not owners or job_uid in owners)
 
 
 def pods_job(pod: dict[str, Any]) -> Iterable[str]:

@@ -81,7 +81,21 @@ def too_large(job: ElasticJob, type_: str, amounts: Amounts, nodes: Collection[N
 def too_much_in_all(
     job: ElasticJob, replicas: Mapping[str, int], resources: Mapping[str, ResourceRequirements]
 ) -> str:
-    """How the job would pass its `resourceLimits` with these counts and resources; empty if it would not."""
+    """How the job would pass its `resourceLimits` with these counts and resources; empty if it would not, or
+    asks for more than them already, and for no more than that."""
+    present, total = _in_all(job, {}, {}), _in_all(job, replicas, resources)
+    for name, limit in job.spec.resource_limits.items():
+        amount = total.get(name, Fraction(0))
+        if amount > max(_amount(limit), present.get(name, Fraction(0))):
+            has = f"the job would ask for {_said(amount)} of {name} in all"
+            return f"spec.replicaResourceSpecs: {has}, more than its resourceLimits, {limit}"
+    return ""
+
+
+def _in_all(
+    job: ElasticJob, replicas: Mapping[str, int], resources: Mapping[str, ResourceRequirements]
+) -> dict[str, Fraction]:
+    """What the job asks for with these counts and resources instead of its own."""
     merged = {**job.status.resources}
     for type_, asked in resources.items():
         merged[type_] = laid_over(merged.get(type_), asked)
@@ -94,11 +108,7 @@ def too_much_in_all(
         for name, amount in a_pod.items():
             count = slot_count(spec, replicas.get(type_))
             total[name] = total.get(name, Fraction(0)) + count * amount
-    for name, limit in job.spec.resource_limits.items():
-        if total.get(name, Fraction(0)) > _amount(limit):
-            has = f"the job would ask for {_said(total[name])} of {name} in all"
-            return f"spec.replicaResourceSpecs: {has}, more than its resourceLimits, {limit}"
-    return ""
+    return total
 
 
 def _of_containers(containers: Collection[Mapping[str, Any]]) -> dict[str, Fraction]:

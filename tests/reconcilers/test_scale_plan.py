@@ -194,6 +194,9 @@ def test_automatic_plan_keeps_off_types_that_are_not_to_scale_and_within_the_lim
     assert found[1].endswith("would ask for 12Gi of memory in all, more than its resourceLimits, 10Gi")
     assert refusal(plan(auto, **of_worker(replicas=5)), limited, [], NODES) is None
     assert refusal(plan(**of_worker(replicas=6)), limited, [], NODES) is None, "a person may"
+    lowered = job(replicas=8, template=TEMPLATE, resourceLimits={"memory": "10Gi"})
+    assert refusal(plan(auto, **of_worker(replicas=7)), lowered, [], NODES) is None, "it gives some back"
+    assert why_not(of_worker(replicas=9), lowered, auto)[0] == "AboveResourceLimits"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from controller.resources import ELASTICWORKERS, PODS, SCALEPLANS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.scale_stage import Stage
 
@@ -233,6 +233,22 @@ async def test_a_plan_that_asks_for_the_very_count_of_a_probe_is_not_lost_with_i
     await stage.live(120)
     assert stage.count() == 3
     assert stage.phase("mine") == "Scaling", "it waits for a node, like any other"
+
+
+async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_next() -> None:
+    """Its plans are there until garbage collection has taken them."""
+    stage = await training(room=2)
+    await stage.live(5)
+    (plan,) = stage.truth.store(SCALEPLANS).list()
+    stage.remove(ELASTICJOBS, "j")
+    for worker in stage.workers():
+        stage.remove(ELASTICWORKERS, worker["metadata"]["name"])
+    stage.put(SCALEPLANS, plan | {"status": {"phase": "Created", "observedGeneration": 1}})
+    stage.add_job(2)
+    stage.deliver_all()
+    await stage.live(30)
+    assert stage.count() == 2 == len(stage.workers())
+    assert stage.told(plan["metadata"]["name"])[0] == "JobNotFound"
 
 
 @given(st.lists(st.integers(1, 60), max_size=12), st.sampled_from([None, 2, 3]))

@@ -248,7 +248,15 @@ def test_a_job_whose_plan_does_not_come_begins_without_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "stem"),
-    [("bert", "bert"), ("bert-12", "bert"), ("bert-2026-11-23", "bert"), ("bert7b", "bert7b"), ("42", "42")],
+    [
+        ("bert", "bert"),
+        ("bert-12", "bert"),
+        ("bert-2026-11-23", "bert"),
+        ("bert7b", "bert7b"),
+        ("resnet50", "resnet50"),
+        ("resnet50-2", "resnet50"),
+        ("42", "42"),
+    ],
 )
 def test_jobs_of_one_kind_are_named_alike_but_for_numbers_at_the_end(name: str, stem: str) -> None:
     assert profile.stem_of(new(name)) == stem
