@@ -187,7 +187,7 @@ class _Inquiry:
 
     @cached_property
     def _outside(self) -> Outside:
-        odds = self._rules.odds_behind_cut
+        odds = self._rules.odds_unseen_part
         return Outside(self._found.outside, self._failed_trials, self._components, self._out, odds)
 
     def _testimony(self, name: NodeName) -> tuple[Trial, ...]:

@@ -27,7 +27,7 @@ class Outside:
         failed: all failed trials of the fleet that no fault of another kind explains.
         components: who reaches whom.
         untestable: nodes that can be tested no further.
-        odds: that no part is there whose nodes have not met, to be sure of it.
+        odds: needed, that no part is there whose nodes have not met.
     """
 
     def __init__(
