@@ -22,6 +22,7 @@ from benchmarks.diagnosis_faults import (
     slow_network,
     vouched_bad,
     with_accidents,
+    with_broken,
 )
 from benchmarks.diagnosis_fleets import NOISE, Answer, ask_dlrover, ask_ours
 from healthcheck.settings import Settings
@@ -156,6 +157,19 @@ def tables() -> dict[str, list[Line]]:
             for labelled in (True, False)
             for draw in [cut_off(n, size, labelled=labelled, shuffled=True)]
             for share in (0.01, 0.05)
+        ],
+        "A part cut off beside broken nodes": [
+            Line(f"N={n}, {size} nodes, {_told(labelled, True)}, {count} broken", n, with_broken(draw, count))
+            for n, size, count in (
+                (12, 4, 1),
+                (33, 3, 3),
+                (100, 2, 1),
+                (100, 10, 5),
+                (100, 2, 6),
+                (300, 3, 2),
+            )
+            for labelled in (True, False)
+            for draw in [cut_off(n, size, labelled=labelled, shuffled=True)]
         ],
         "Dead racks": [
             Line("N=15, 1 of 5 racks", 15, dead_racks(15, 3, 1)),

@@ -157,6 +157,17 @@ def with_accidents(draw: Draw, share: float) -> Draw:
     return lambda rng: replace(draw(rng), transient=share)
 
 
+def with_broken(draw: Draw, count: int) -> Draw:
+    """The same fleets, in which so many nodes are broken that are not in the rack that is cut off."""
+
+    def broken(rng: random.Random) -> Fleet:
+        fleet = draw(rng)
+        well = [node for node, rack in enumerate(fleet.racks) if rack != fleet.cut_off]
+        return replace(fleet, failing=dict.fromkeys(rng.sample(well, count), 1.0))
+
+    return broken
+
+
 def noisy(size: int, *, transient: float = 0.0, lost: float = 0.0) -> Draw:
     return lambda rng: Fleet(size, transient=transient, lost=lost)
 

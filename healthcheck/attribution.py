@@ -9,8 +9,8 @@ no reason that lasts. Of a test between two, a failure accuses both; what acquit
   fails again says something of their link, not of either node.
 * A *cut* is suspected where nodes pass among themselves and with nobody else, and proven when bad luck would
   hardly do that to any group of so many nodes. Failures across it accuse no node; so a node that never passed
-  is guilty only when it also failed with others outside of the main part, more often than bad luck would have
-  it behind a cut.
+  is guilty only when it also failed with others outside of the main part, as it would hardly behind a cut
+  (`healthcheck.outside`).
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
 
@@ -20,19 +20,19 @@ raises its odds.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from math import comb, log
+from math import log
 
 from healthcheck.borders import Borders
 from healthcheck.components import Components
-from healthcheck.cuts import Cuts, cuts_of
+from healthcheck.cuts import Cuts, cuts_of, log_parts
 from healthcheck.fleet import Link, Node, NodeName
 from healthcheck.odds import Tests, log_odds
+from healthcheck.outside import Outside
 from healthcheck.settings import Rules
 from healthcheck.trials import Ledger, Trial
 
@@ -178,7 +178,7 @@ class _Inquiry:
 
     def _fails_outside(self, name: NodeName) -> bool:
         """Whether its failures outside of the main part are more than bad luck of one behind a cut."""
-        return self._are_no_bad_luck(self._failed_outside.get(name, 0), len(self._found.outside))
+        return self._are_no_bad_luck(self._outside.failures_against(name), len(self._found.outside))
 
     def _are_no_bad_luck(self, failures: int, nodes: int = 1) -> bool:
         """Whether none of so many nodes would fail so often on its own side of a cut."""
@@ -186,14 +186,9 @@ class _Inquiry:
         return failures > 1 and log_odds(failures, 0, *self._background) >= needed  # one may be its partner's
 
     @cached_property
-    def _failed_outside(self) -> Mapping[NodeName, int]:
-        """By node, the failures outside of the main part: its own; all, where nobody at all passes there."""
-        outside = self._found.outside
-        trials = [trial for trial in self._failed_trials if outside.issuperset(trial.members)]
-        own = Counter(name for trial in trials for name in trial.members)
-        if any(self._components.size(name) > 1 for name in outside):
-            return own
-        return dict.fromkeys(own, len(trials))
+    def _outside(self) -> Outside:
+        odds = self._rules.odds_unseen_part
+        return Outside(self._found.outside, self._failed_trials, self._components, self._out, odds)
 
     def _testimony(self, name: NodeName) -> tuple[Trial, ...]:
         """Failures of the node with witnesses, each witness counted once."""
@@ -359,9 +354,9 @@ class _Inquiry:
     def _is_proven(self, nodes: int, failures: int) -> bool:
         """Whether so many failures without a pass are more than bad luck around any part of so many nodes.
 
-        The part was found by its failures, so all parts of its size were looked at (Bonferroni).
+        The part was found by its failures, so all that might have been found are counted (Bonferroni).
         """
-        needed = self._needed + log(comb(len(self._nodes), nodes))
+        needed = self._needed + log_parts(nodes, failures)
         return failures >= self._rules.failures and log_odds(failures, 0, *self._background) >= needed
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb, log
 
 from healthcheck.components import Components
 from healthcheck.fleet import NodeName
@@ -75,6 +76,15 @@ def cuts_of(
         return tuple(dict.fromkeys(trial for pairs in found for trial in pairs.values()))
 
     return Cuts(tuple(Cut(nodes(part), trials(part)) for part in parts), frozenset(nodes(open_)))
+
+
+def log_parts(nodes: int, failures: int) -> float:
+    """The logarithm of how many parts of so many nodes, that so many failures surround, one node is in.
+
+    Start at the node, and look at one test after the other that leads out of what is reached: there is a pass
+    for each further node, and there are the failures. In which order they come tells the part.
+    """
+    return log(comb(nodes - 1 + failures, failures))
 
 
 Pairs = dict[frozenset[NodeName], Trial]

@@ -181,24 +181,36 @@ class _Round:
                 self._group(*pair)
 
     def _seat_mates(self, evidence: Evidence) -> None:
-        """Nodes that may be healthy behind a cut meet others from outside, in every other test."""
+        """Nodes that may be healthy behind a cut meet others from outside, in every other test.
+
+        Of a part, if one is known to be cut off. Parts that may yet be joined meet the main part first.
+        """
         attribution = evidence.attribution
-        outside = [name for name in self._free if name in attribution.outside]
-        everywhere = _Queue(outside, self._free)
-        near = self._by_domain(outside)
-        for name in outside:
-            if name not in self._free or name not in attribution.stranded:
-                continue
-            met = Counter(other for trial in self._ledger.of(name) for other in trial.others(name))
-            if 2 * sum(met[other] for other in met if other in attribution.outside) > met.total():
-                continue
-            pools = (near.get(self._domain[name], everywhere), everywhere)
+        settled = attribution.outside - attribution.cuts.open
+        outside = [name for name in self._free if name in settled]
+        cut_off = [name for name in outside if evidence.standing(name) is Standing.CUT_OFF]
+        mates = _Queue(cut_off or outside, self._free)
+        near = self._by_domain(name for name in outside if self._domain[name] is not None)
+        stranded = [name for name in outside if name in attribution.stranded]
+        for name in stranded:
+            self._seat_mate(name, (near.get(self._domain[name], mates), mates), attribution.outside)
+        for name in stranded:
+            self._seat_mate(name, (mates,), attribution.outside, again=True)
+
+    def _seat_mate(
+        self, name: NodeName, pools: Iterable[_Queue], outside: Collection[NodeName], *, again: bool = False
+    ) -> None:
+        """Groups the node with the first that it has not met, or `again` with the one that it met least."""
+        met = Counter(t.others(name)[0] for t in self._ledger.of(name) if len(t.members) == 2)
+        if name not in self._free or 2 * sum(met[other] for other in met if other in outside) > met.total():
+            return
+        if again:
+            known = (other for pool in pools for other in pool.left() if other != name)
+            mate = min(known, key=met.__getitem__, default=None)
+        else:
             mate = next(filter(None, (pool.first_but({name, *met}) for pool in pools)), None)
-            if mate is None:
-                again = (other for other in everywhere.left() if other != name)
-                mate = min(again, key=met.__getitem__, default=None)
-            if mate is not None:
-                self._group(name, mate)
+        if mate is not None:
+            self._group(name, mate)
 
     def _by_domain(self, names: Iterable[NodeName]) -> dict[Domain | None, _Queue]:
         found: dict[Domain | None, list[NodeName]] = {}

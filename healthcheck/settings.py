@@ -26,6 +26,9 @@ class Rules:
     odds_behind_cut: float = 200.0
     """A node that never passed is none behind a cut once its failures outside of the main part are so many
     times likelier, times the nodes there, than by bad luck. Few checks meet a cut."""
+    odds_unseen_part: float = 200.0
+    """And once all failures there are so many times likelier without a part of the network whose nodes have
+    not met than with one of as many nodes as are broken."""
     least_nodes: int = 25
     """Fleets of fewer nodes ask for the odds of so many."""
     cleared_odds: float = 0.5
@@ -57,8 +60,8 @@ class Settings:
     most_tests_without_a_pass: int = 200
     """The same in tests: in so many pairs, two healthy nodes have met if fewer than half are faulty."""
     failed: Rules = field(default_factory=Rules)
-    slow: Rules = field(default_factory=lambda: Rules(failures=4, odds_a_node=400.0))
-    """Slow networks cordon nobody."""
+    slow: Rules = field(default_factory=lambda: Rules(failures=4, odds_a_node=400.0, odds_unseen_part=1.0))
+    """Slow networks cordon nobody, and few rounds are about them."""
     own_word: Rules = field(default_factory=lambda: Rules(odds_a_node=200.0))
     """Of silence, and of probes that crash: both are rare among healthy nodes, and each costs a time-out."""
 

@@ -80,6 +80,16 @@ def hard(bad: Collection[str], links: Collection[Collection[str]] = ()) -> Probe
     return probe
 
 
+def cut(inside: Collection[str], bad: Collection[str] = ()) -> Probe:
+    """Whatever crosses the border of a part fails, always, and so does what includes a bad node."""
+
+    def probe(round_: int, group: Group) -> GroupResult:
+        crosses = len({name in inside for name in group}) > 1
+        return GroupResult(group, not crosses and not any(name in bad for name in group))
+
+    return probe
+
+
 def scripted(failures: Mapping[int, Collection[Collection[str]]]) -> Probe:
     """Fails what is listed by round, and passes the rest."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -13,7 +14,7 @@ from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.settings import Settings
 from healthcheck.trials import Symptom
-from tests.healthcheck.build import Group, fleet, hard, names, play, scripted
+from tests.healthcheck.build import Group, cut, fleet, hard, names, play, scripted
 
 LOCAL_OK = LocalResult()
 
@@ -38,7 +39,7 @@ def test_every_hard_fault_below_half_of_the_nodes_is_found_wherever_it_is(size: 
             played = play(fleet(size), hard(bad))
             assert played.faulty == set(bad)
             assert not played.named(Verdict.INCONCLUSIVE)
-            assert len(played.rounds) <= 9
+            assert len(played.rounds) <= 10
 
 
 @pytest.mark.parametrize("size", [4, 6, 33])
@@ -188,11 +189,7 @@ def test_faults_spread_over_racks_are_not_a_rack() -> None:
 
 def test_a_rack_that_lost_its_uplink_is_named_and_its_nodes_are_not() -> None:
     inside = names(4, 5, 6)
-
-    def probe(round_: int, group: Group) -> GroupResult:
-        return GroupResult(group, len({name in inside for name in group}) == 1)
-
-    played = play(racks(15, 3), probe)
+    played = play(racks(15, 3), cut(inside))
     assert played.faulty == set() and played.verdicts.links == ()
     assert [str(found.domain) for found in played.verdicts.domains] == ["rack=r1"]
     assert played.named(Verdict.INCONCLUSIVE) <= inside
@@ -227,11 +224,7 @@ def test_a_half_that_is_cut_off_is_one_verdict_and_no_node_of_it_is_blamed(label
         Node(str(i), domains=(Domain("zone", str(str(i) in inside)),) if labelled else ())
         for i in range(1, 13)
     ]
-
-    def probe(round_: int, group: Group) -> GroupResult:
-        return GroupResult(group, len({name in inside for name in group}) == 1)
-
-    played = play(nodes, probe)
+    played = play(nodes, cut(inside))
     assert played.faulty == set() and played.verdicts.links == ()
     (found,) = played.verdicts.domains
     assert set(found.nodes) in (inside, names(*range(1, 13)) - inside)
@@ -253,20 +246,43 @@ def test_two_parts_of_one_label_are_one_verdict_though_tests_between_them_failed
     assert "all 16 tests of 8 of them with 16 nodes elsewhere failed" in found.evidence
 
 
-@pytest.mark.parametrize(("failures_each", "proven"), [(3, False), (5, True)])
-def test_two_unlucky_nodes_that_pass_together_are_no_part_that_is_cut_off(
-    failures_each: int, proven: bool
+@pytest.mark.parametrize(
+    ("inside", "failures", "proven"), [(2, 4, False), (2, 7, True), (10, 7, False), (10, 14, True)]
+)
+def test_the_more_parts_there_might_be_the_more_failures_tell_that_one_is_cut_off(
+    inside: int, failures: int, proven: bool
 ) -> None:
-    """Where one test in twenty fails, some two of a hundred nodes fail their first three."""
-    passes = [(str(n), str(n + 1)) for n in range(3, 100)] * 3
+    """Where one test in twenty fails, some chain of ten nodes is soon found that failed with all others."""
+    part = [str(n) for n in range(1, inside + 1)]
+    passes = list(pairwise(str(n) for n in range(inside + 1, 101))) * 3
     accidents = [(str(n), str(n + 2)) for n in range(30, 60, 2)]
-    unlucky = [(str(one), str(10 * one + n)) for one in (1, 2) for n in range(failures_each)]
-    tests = [GroupResult(pair, True) for pair in [("1", "2"), *passes]]
-    tests += [GroupResult(pair, False) for pair in accidents + unlucky]
+    around = [(part[n % inside], str(50 + n)) for n in range(failures)]
+    tests = [GroupResult(pair, True) for pair in [*pairwise(part), *passes]]
+    tests += [GroupResult(pair, False) for pair in accidents + around]
     rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
     found = investigate(History({}, rounds), fleet(100), Settings()).evidence[Symptom.FAILED].attribution
-    assert [cut.nodes for cut in found.cuts.proven] == ([("1", "2")] if proven else [])
+    assert [cut.nodes for cut in found.cuts.proven] == ([tuple(part)] if proven else [])
     assert found.guilty == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_half_that_no_label_tells_is_found_in_six_rounds(seed: int) -> None:
+    nodes = fleet(200)
+    half = set(random.Random(seed).sample([node.name for node in nodes], 100))
+    played = play(nodes, cut(half), Settings(rotation=seed))
+    assert played.verdicts.domains and played.faulty == set()
+    assert len(played.rounds) <= 6
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_of_a_large_fleet_no_node_is_blamed_that_is_cut_off_beside_a_broken_one(labelled: bool) -> None:
+    nodes = racks(4_000, 3) if labelled else fleet(4_000)
+    inside = names(400, 401, 402) if labelled else names(17, 1_200, 3_999)
+    bad = set() if labelled else {"2500"}
+    played = play(nodes, cut(inside, bad))
+    assert played.faulty == bad
+    (found,) = played.verdicts.domains
+    assert set(found.nodes) == inside
 
 
 def test_a_rack_whose_way_out_fails_now_and_then_is_no_fault_of_one_of_its_nodes() -> None:

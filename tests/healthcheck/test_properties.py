@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from healthcheck.components import Components
+from healthcheck.cuts import log_parts
 from healthcheck.diagnosis import Verdict, investigate
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, RoundResult
 from healthcheck.odds import log_odds
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
-from healthcheck.trials import Symptom
+from healthcheck.trials import Symptom, Trial
 from tests.counting import calls
-from tests.healthcheck.build import Group, Probe, fleet, hard, play
+from tests.healthcheck.build import Group, Probe, cut, fleet, hard, play
 
 SIZES = st.integers(1, 24)
 LIMITS = Settings()
@@ -107,6 +111,36 @@ def test_beside_a_cut_one_test_that_fails_by_chance_blames_no_node(size: int, da
 
     played = play(nodes, probe)
     assert played.faulty == set()
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_part_that_is_cut_off_beside_as_many_broken_nodes_is_found_and_not_blamed(
+    data: st.DataObject,
+) -> None:
+    """Before its nodes have met, they look broken as well."""
+    inside, bad = data.draw(st.sampled_from([(2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (4, 2), (4, 3)]))
+    nodes = fleet(data.draw(st.integers(2 * (inside + bad) + 3, 40)))
+    order = data.draw(st.permutations([node.name for node in nodes]))
+    played = play(nodes, cut(order[:inside], order[inside : inside + bad]))
+    assert played.faulty <= set(order[inside : inside + bad])
+    assert [set(found.nodes) for found in played.verdicts.domains] == [set(order[:inside])]
+
+
+@given(st.integers(2, 7), st.data())
+def test_a_node_is_in_no_more_parts_of_one_size_and_border_than_are_counted(
+    size: int, data: st.DataObject
+) -> None:
+    names = [node.name for node in fleet(size)]
+    pairs = data.draw(st.lists(st.sampled_from(list(combinations(names, 2))), max_size=14))
+    found = Counter(
+        (len(part), sum((a in part) != (b in part) for a, b in pairs))
+        for others in range(size)
+        for part in map({names[0]}.union, combinations(names[1:], others))
+        if len(Components(sorted(part), [Trial(1, p, True) for p in pairs if part.issuperset(p)]).by_size)
+        == 1
+    )
+    assert all(math.log(count) <= log_parts(*kind) + 1e-9 for kind, count in found.items())
 
 
 @given(chances(), st.integers(1, 3))

@@ -93,6 +93,11 @@ def test_a_node_with_a_slow_network_is_a_straggler_and_its_first_partner_is_not(
     assert len(played.rounds) <= 5
 
 
+def test_a_quarter_of_slow_networks_is_found_in_the_few_rounds_about_slowness() -> None:
+    slow = [str(n) for n in range(2, 33, 4)]
+    assert play(fleet(33), network(dict.fromkeys(slow, 2.0))).named(Verdict.STRAGGLER) == set(slow)
+
+
 def test_slow_compute_and_slow_network_hide_nothing_from_each_other() -> None:
     played = play(fleet(16), network({"6": 1.5}), local=gemm(*noisy(10, 650), 500, *noisy(5, 650)))
     assert played.named(Verdict.STRAGGLER) == {"6", "11"}
