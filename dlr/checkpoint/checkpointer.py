@@ -351,6 +351,11 @@ class Checkpointer:
         """
         if self._newest < 0 and not self._loaded:
             self._refuse_earlier_run(step)
+            logger.warning(
+                "step(%s) comes without load(), so that nothing brings back what is saved after a failure: "
+                "call load() before the first step",
+                step,
+            )
             self._prepare_memory()
         if step > self._newest:
             self._newest, self._said, self._has_stepped = step, False, True

@@ -1,8 +1,8 @@
 """How often a checkpoint goes to memory: every="auto".
 
 Young and Daly: with failures every M seconds and a stall of c seconds a checkpoint, the least time is lost
-with one every √(2·c·M) seconds (Daly, FGCS 22, 2006). Where another Pod is to have a copy, they are no closer
-than that takes, since else it is never whole.
+with one every √(2·c·M) seconds (Daly, FGCS 22, 2006), or every ten, if that is more often. Where another
+Pod is to have a copy, they are no closer than that takes, since else it is never whole.
 
 All ranks have to save the same steps. Rank 0 measures and decides, at a few steps that all know, and tells
 the others through the store of the process group's rendezvous. Intervals are powers of two, so that the steps
@@ -31,6 +31,9 @@ DEFAULT_FAILURES_PER_HOUR = 1 / 24
 """Where nothing is known of the job: one a day."""
 FIRST = 8
 """Steps between two saves, before anything was measured."""
+LONGEST_SECONDS = 10.0
+"""Between two saves, where that keeps within the share: what is assumed of failures may be wrong, and who
+sees one sees what it cost."""
 LARGEST = 2**20
 _FIRST_DECISION = 2 * FIRST
 _LAST_SPACING = 1024
@@ -52,7 +55,8 @@ def best_interval(
     step_seconds = max(step_seconds, 1e-9)
     at_most_share = stall_seconds / (LARGEST_SHARE * step_seconds)
     daly = math.sqrt(2 * stall_seconds * 3600 / max(failures_per_hour, 1e-9)) / step_seconds
-    wanted = min(max(at_most_share, daly, copy_seconds / step_seconds, 1.0), float(LARGEST))
+    longest = LONGEST_SECONDS / step_seconds
+    wanted = min(max(at_most_share, min(daly, longest), copy_seconds / step_seconds, 1.0), float(LARGEST))
     return int(2 ** math.ceil(math.log2(wanted)))
 
 

@@ -34,8 +34,8 @@ def test_the_interval_is_a_power_of_two_that_costs_no_more_than_its_share(
     found = best_interval(stall, step, failures)
     assert found & (found - 1) == 0
     assert stall / (found * step) <= LARGEST_SHARE * 1.0001 or found == interval.LARGEST
-    daly = math.sqrt(2 * stall * 3600 / failures)
-    assert found * step <= 2 * max(daly, stall / LARGEST_SHARE, step) * 1.0001
+    longest = min(math.sqrt(2 * stall * 3600 / failures), interval.LONGEST_SECONDS)
+    assert found * step <= 2 * max(longest, stall / LARGEST_SHARE, step) * 1.0001
 
 
 @many

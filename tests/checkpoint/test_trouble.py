@@ -143,6 +143,7 @@ def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
     tmp_path: Path, record: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=None)
+    checkpointer.load()
     for step in (3, 1, 2, 3):
         checkpointer.step(step)
     assert [entry.getMessage()[:31] for entry in caplog.records] == ["step(1) comes after step 3, so t"[:31]]
@@ -180,6 +181,20 @@ def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(
     checkpointer.step(6)
     checkpointer.close()
     assert made["step"] == 5
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_training_that_begins_without_load_is_told_before_a_failure_shows_it(
+    loads: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer = Checkpointer(tmp_path, state(1), persist_every=None)
+    if loads:
+        checkpointer.load()
+    for step in (1, 2):
+        checkpointer.step(step)
+    checkpointer.close()
+    told = [message for message in caplog.messages if "comes without load()" in message]
+    assert len(told) == (not loads)
 
 
 def test_whoever_begins_anew_beside_what_memory_has_is_told(
