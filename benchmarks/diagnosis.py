@@ -49,13 +49,22 @@ LIMITS = """## What nothing can tell, and what we do not
 * A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node. N
   - 1 rounds meet all; `spec.screeningRounds` buys more. A bad link that works now and then is mostly taken
   for an accident: its pair is not tried again once it passed.
-* Beside a cut, a node that never passed may be healthy on the one side or on the other, and have failed there
-  by chance. So it meets others on both sides until that is hardly bad luck. Where two or three nodes are
-  broken, this takes a round or two. Two that are cut off alone have only each other: where one test in a
-  hundred fails, they fail twice in one such check of 10,000, and are blamed as two that are broken (of the
-  fleets above of 64 nodes it befell one, number 154). Many a node that is broken
-  behind a cut is told only when the network is repaired. Of two equal halves, the second is named. A part
-  without a label may be told as two where tests between its nodes fail by chance.
+* Beside a cut, a node that never passed may be healthy on the one side or on the other, and have failed
+  there by chance. So it meets others on both sides until that is hardly bad luck. Two that are cut off
+  alone have only each other: where one test in a hundred fails, they fail twice in one such check of
+  10,000, and are blamed as two that are broken (of the fleets above of 64 nodes it befell one, number 154).
+  Many a node that is broken behind a cut is told only when the network is repaired. Of two equal halves,
+  the second is named. A part without a label may be told as two where tests between its nodes fail by
+  chance.
+* Nodes that are cut off look broken until they have met. So where several never pass, they meet each other
+  until a part of as many nodes as are broken would have shown: up to seven all do, which is why six to
+  eight broken nodes take three or four rounds more than two. A part of fewer nodes than are broken may stay
+  unseen, and be blamed: that is the line of two beside six above. With a label it is none, as the nodes of
+  a rack meet first. Where tests fail by chance, so may the only one that two nodes make with each other:
+  two that are cut off beside one that is broken are blamed in 6 of 400 fleets of 100 nodes where one test
+  in a hundred fails, and some of three beside three in 1 of 400 fleets of 33 where one in twenty does. A
+  node that is broken beside a labelled rack that is cut off may stay undecided: it failed with nodes of
+  that rack too, and that is the rack's.
 * Where the way out of a labelled rack or switch fails now and then, its nodes are blamed only for what that
   does not explain: what its other nodes meet on the way out is what they are measured by. The rack is hardly
   ever named, unless all that crosses is lost. If labels do not tell the rack, its nodes look like
