@@ -85,7 +85,8 @@ def order_to_leave(folder: Path, step: int) -> dict[str, str]:
 def test_killed_and_left_within_epochs_and_between_them(
     main: Main, slots: Slots, tmp_path: Path, accumulate: int
 ) -> None:
-    """A killed step is begun again; nothing else is, nothing is left out, and all losses are the same."""
+    """A killed step is begun again, and one more where its copy was not complete; nothing else is, nothing is
+    left out, and all losses are the same. (Steps take milliseconds here: docs/checkpoints.md, steps redone.)"""
     if main is training.with_transformers and accumulate > 1:
         pytest.skip("it is the Trainer's own")
     arguments = f"--accumulate={accumulate}"
@@ -103,7 +104,7 @@ def test_killed_and_left_within_epochs_and_between_them(
     for rank in range(WORLD):
         twice = batches(disturbed, rank)
         once = {batch[0]: batch for batch in twice}
-        assert len(twice) - len(once) <= 1
+        assert len(twice) - len(once) <= 2
         assert [once[step] for step in sorted(once)] == expected[rank]
 
 
