@@ -37,13 +37,10 @@ LIMITS = """## What nothing can tell, and what we do not
 * Where tests fail by chance, a healthy node is blamed when that befalls its first five or six tests, or
   most of fifteen: in one check of 2,000 at most, by the odds that are asked for, if it is known how many
   tests fail. Few rounds do not tell that, so five failures are asked for in any case. Where five of a
-  hundred fail, it befalls one check in 10,500 of 33 nodes and one in 6,900 of 1,000: 9.5e-5 ± 0.4e-5 and
-  1.5e-4 ± 0.2e-4 of 3,000 and 300 fleets, counted by importance sampling (`python -m
-  benchmarks.diagnosis_chance`). Of the 200 fleets of a thousand nodes above it befell one, number 147,
-  which had a chance of 3 %: a node failed nine of fifteen tests with nine partners. Just that has a chance
-  of 7e-6 in a fleet, but five of five, six of seven or eight of thirteen would have done as well. By
-  today's rule it meets others, and passes. It befell none of 20,000 fleets of four nodes (three, with four
-  failures asked for), and none of 1,400 of 33.
+  hundred fail, it befalls one check in 10,500 of 33 nodes and one in 6,900 of 1,000: 9.5e-5 ± 0.4e-5 of
+  3,000 fleets, and 1.5e-4 ± 0.2e-4 of 300, the latter by the rules of 2026-11-23, counted by importance
+  sampling (`python -m benchmarks.diagnosis_chance`). So it befell none of the 200 fleets of a thousand nodes
+  above, none of 20,000 of four (three, with four failures asked for), and none of 1,400 of 33.
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
   tests, (1 - p)^s stay unseen in s screening rounds. Partners rotate from check to check.
 * A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node. N
@@ -52,23 +49,26 @@ LIMITS = """## What nothing can tell, and what we do not
 * Beside a cut, a node that never passed may be healthy on the one side or on the other, and have failed
   there by chance. So it meets others on both sides until that is hardly bad luck. Two that are cut off
   alone have only each other: where one test in a hundred fails, they fail twice in one such check of
-  10,000, and are blamed as two that are broken (of the fleets above of 64 nodes it befell one, number 154).
+  10,000, and are blamed as two that are broken. Of the 800 fleets of 64 nodes above it befell two. Beside
+  more nodes that are cut off, one is blamed when all of its first two or three tests with them fail by
+  chance: of the 400 fleets above of 256 nodes without labels it befell one.
   Many a node that is broken behind a cut is told only when the network is repaired. Of two equal halves,
   the second is named. A part without a label may be told as two where tests between its nodes fail by
   chance.
 * Nodes that are cut off look broken until they have met. So where several never pass, they meet each other
   until a part of as many nodes as are broken would have shown: up to seven all do, which is why six to
   eight broken nodes take three or four rounds more than two. A part of fewer nodes than are broken may stay
-  unseen, and be blamed: that is the line of two beside six above. With a label it is none, as the nodes of
-  a rack meet first. Where tests fail by chance, so may the only one that two nodes make with each other:
+  unseen, and be blamed: that is the lines of two beside six above, seldom so with a label, as nodes of one
+  rack meet early. Where tests fail by chance, so may the only one that two nodes make with each other:
   two that are cut off beside one that is broken are blamed in 6 of 400 fleets of 100 nodes where one test
   in a hundred fails, and some of three beside three in 1 of 400 fleets of 33 where one in twenty does. A
   node that is broken beside a labelled rack that is cut off may stay undecided: it failed with nodes of
   that rack too, and that is the rack's.
 * Where the way out of a labelled rack or switch fails now and then, its nodes are blamed only for what that
-  does not explain: what its other nodes meet on the way out is what they are measured by. The rack is hardly
-  ever named, unless all that crosses is lost. If labels do not tell the rack, its nodes look like
-  so many faulty ones, most of which stay undecided.
+  does not explain: what its other nodes meet on the way out is what they are measured by. The rack is seldom
+  named, and then by two of its nodes that failed with all six they met elsewhere: it is the right one (in
+  eight of eight fleets looked at), but counts as the wrong place above, as two are not half of it. If labels
+  do not tell the rack, its nodes look like so many faulty ones, most of which stay undecided.
 * Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
   four rounds, of hundreds of nodes after one.
 * Where a quarter of all nodes fail now and then, few are found. A node that never passes explains all the

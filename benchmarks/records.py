@@ -130,9 +130,10 @@ percent, that were called faulty within the week: by the tests of one check alon
 healthy node was called faulty: by the tests, and by records.
 Of the tests of faulty nodes and bad links, another 1 % fail by accident.
 
-A way out that fails half of the time may work by chance while its rack is screened (14 of 15 tests, where it
-was traced). Then a node of the rack that is tested on, alone, is blamed for what the way out does: by the
-tests of one in 3,500 checks of a rack of 8 in 32, and of none in 3,500 of 4 in 12.
+A way out that fails half of the time may work by chance while its rack is screened (14 of 15 tests passed
+in the one fleet that was traced). Then a node of the rack that is tested on, alone, is blamed for what the
+way out does: by the rules of 2026-11-23 in one of 3,500 checks of a rack of 8 in 32, and in none of as many
+of a rack of 4 in 12.
 
 | fleet | found by tests | found with records | blamed by tests | blamed by records |
 |---|---|---|---|---|

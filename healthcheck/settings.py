@@ -52,7 +52,7 @@ class Settings:
     """Which partners the first round takes, of the N - 1 rounds in which everybody meets everybody. A check
     that takes up where the one before it ended meets other links."""
     most_rounds: int = 36
-    """Hard faults in up to half of the nodes need 5 to 11; a node that fails now and then needs the others,
+    """Hard faults in up to half of the nodes need 5 to 19; a node that fails now and then needs the others,
     to be proven faulty or to be cleared."""
     most_rounds_without_a_pass: int = 4
     """While fewer than half of the nodes are faulty, some healthy pair meets by then. If nothing passes, it
