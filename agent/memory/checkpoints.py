@@ -43,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
-
-
 COPY_SECONDS = "copy-seconds"
 """The file's name."""
 
@@ -126,7 +124,7 @@ class CheckpointMemory:
     def touch(self) -> None:
         """Begin to have the kernel give all memory, if that has not begun: the first touch is what costs.
 
-        Whatever is touched before is touched by who needs it first.
+        What is needed earlier is touched by who needs it.
         """
         self._pool.touch()
 
@@ -305,7 +303,7 @@ class CheckpointMemory:
             self._own_ranks = frozenset(ranks)
             own = self._own
         self._persist(agreed, ranks)
-        self._copy_seconds_file = directory / COPY_SECONDS
+        copy_seconds_file = self._copy_seconds_file = directory / COPY_SECONDS
         self._storage_files = [directory / f"storage.{local_rank}" for local_rank in range(len(ranks))]
         environments = []
         for local_rank, (slots, slot) in enumerate(zip(own, resumed, strict=True)):
@@ -317,7 +315,7 @@ class CheckpointMemory:
                 "storageFile": str(self._storage_files[local_rank]),
             }
             if self._has_replicas:
-                content["copySecondsFile"] = str(directory / COPY_SECONDS)
+                content["copySecondsFile"] = str(copy_seconds_file)
             if self._lost_step is not None:
                 content["lostStep"] = self._lost_step
             if failures_per_hour is not None:

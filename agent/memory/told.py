@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agent.whole_file import replace_text
 from crds.protocol import ResumedStatus, StorageFile, Tier
 
 
@@ -54,10 +55,8 @@ def read_every(files: Iterable[Path], round_: int) -> int | None:
 
 def tell_copy_seconds(file: Path, seconds: float) -> None:
     """Say how long a copy takes. Where there is no room for the file, or no folder yet, nobody is told."""
-    draft = file.with_suffix(".new")
     with suppress(OSError):
-        draft.write_text(f"{seconds:.3f}", encoding="utf-8")
-        draft.replace(file)
+        replace_text(file, f"{seconds:.3f}")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from agent.whole_file import replace_text
+
 NOTES_KEPT = 32
 """Of each process, the newest."""
 NOTES_SHARED = 64
@@ -82,9 +84,7 @@ class Notes:
         Raises:
             OSError: if that fails.
         """
-        aside = path.with_name(f"{path.name}.new")
-        aside.write_text(str(self))
-        aside.replace(path)
+        replace_text(path, str(self))
 
     def newest(self, count: int) -> Notes:
         return Notes(dict(list(self.files.items())[-count:]), self.new)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from agent.whole_file import replace_text
 from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
 from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointerFile, Tier
 
@@ -125,10 +126,8 @@ class Notice:
 
     def _write(self) -> None:
         if self._file:
-            draft = Path(f"{self._file}.new")
             with suppress(OSError):  # then the agent does not know
-                draft.write_text(json.dumps(self._content), encoding="utf-8")
-                draft.replace(self._file)
+                replace_text(Path(self._file), json.dumps(self._content))
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from agent.whole_file import replace_text
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
 
 
@@ -53,10 +54,8 @@ class Trouble:
             self._told.update(news)
             if self._path is None:
                 return
-            draft = self._path.with_name(f"{self._path.name}.new")
             with suppress(OSError):  # to tell is a courtesy
-                draft.write_text(json.dumps(self._told))
-                draft.replace(self._path)
+                replace_text(self._path, json.dumps(self._told))
 
 
 def quantity(nbytes: float) -> str:
