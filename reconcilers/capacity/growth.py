@@ -25,7 +25,7 @@ from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.conditions import condition_of
 from reconcilers.job.workers import Workers, slot_of
 from reconcilers.pod.worker_status import stuck_by
-from reconcilers.scale.auto_plans import plan_name
+from reconcilers.scale.auto_plans import is_final, plan_name
 from reconcilers.scale.by_shards import MAX_REMOVED
 from reconcilers.scale.plan import GROWTH
 from reconcilers.world.extra import extra_slots, opportunity_of, policy_of
@@ -191,7 +191,7 @@ def room_of(
         is_measured=rate is not None and rate.is_known,
         efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,
         restart_seconds=restart_seconds(job, workers, figures),
-        refused=_refusal(job, plans),
+        refused=_refusal(job, plans, now),
     )
 
 
@@ -243,10 +243,11 @@ def _had_extra(extra: Extra, published: Rendezvous) -> bool:
     return bool(extra.lost.intersection(published.members))
 
 
-def _refusal(job: ElasticJob, plans: Iterable[ScalePlan]) -> str:
-    """Why the plan was refused that asked for a larger count of this generation of the job."""
+def _refusal(job: ElasticJob, plans: Iterable[ScalePlan], now: datetime) -> str:
+    """Why the plan was refused that asked for a larger count of this generation of the job; nothing once it
+    may be asked for again."""
     name = plan_name(job, GROWTH)
     failed = (p for p in plans if p.metadata.name == name and p.status.phase is ScalePlanPhase.FAILED)
-    refused = next(failed, None)
+    refused = next((plan for plan in failed if is_final(plan, now)), None)
     condition = condition_of(refused.status.conditions, ScalePlanPhase.FAILED) if refused else None
     return condition.message if condition is not None else ""

@@ -169,7 +169,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             plan.look_again_seconds,
             more,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
-            refusal.RETRY_SECONDS if look.is_held else None,
+            refusal.seconds_to_look(look.job, seen.has_begun),
             beginning.look_again_seconds,
             served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),

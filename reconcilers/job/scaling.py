@@ -41,11 +41,12 @@ def plan_scaling(
     acts: tuple[Act, ...] = ()
     count = job.spec.replica_specs[names.WORKER].replicas if step is not None else 0
     if sized.scale:
-        acts = auto_plans.acts(job, sized.scale, seen.plans, by_shards.PLANS)
+        acts = auto_plans.acts(job, sized.scale, seen.plans, by_shards.PLANS, now)
     elif step is not None and step.count != count:
         gone = growth.going(job, workers, seen.published, step.count) if step.count < count else ()
-        acts = auto_plans.acts(job, Scale(step.count, gone), seen.plans, GROWTH)
+        acts = auto_plans.acts(job, Scale(step.count, gone), seen.plans, GROWTH, now)
+    waits = (sized.look_again_seconds, auto_plans.seconds_to_retry(seen.plans.spent, now))
     if step is None:
-        return OwnScaling(job, acts, look_again_seconds=(sized.look_again_seconds,))
-    waits = (sized.look_again_seconds, step.look_again_seconds)
+        return OwnScaling(job, acts, look_again_seconds=waits)
+    waits = (*waits, step.look_again_seconds)
     return OwnScaling(growth.with_step(job, step), acts, growth.told(step), waits)

@@ -251,6 +251,27 @@ async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_
     assert stage.told(plan["metadata"]["name"])[0] == "JobNotFound"
 
 
+async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:
+    stage = await training(room=2, denied="budget of team ads is spent")
+
+    def tries() -> int:
+        return sum(reason == "Refused" for reason, _ in stage.events)
+
+    await stage.live(60)
+    assert (stage.count(), tries()) == (2, 1)
+    assert stage.known()["reason"].endswith("budget of team ads is spent")
+    stage.seconds += 3_300
+    await stage.live(60)
+    assert tries() == 1, "within the hour nobody asks"
+    stage.seconds += 300
+    await stage.live(60)
+    assert (stage.count(), tries()) == (2, 2)
+    stage.denied = ""
+    stage.seconds += 3_600
+    await stage.live(120)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
+
+
 @given(st.lists(st.integers(1, 60), max_size=12), st.sampled_from([None, 2, 3]))
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
