@@ -24,7 +24,7 @@ from reconcilers.capacity.opportunity import Room, Step, next_step
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.conditions import condition_of
 from reconcilers.job.workers import Workers, slot_of
-from reconcilers.pod.worker_status import stuck_by
+from reconcilers.pod.worker_status import POD_REFUSED, stuck_by
 from reconcilers.scale.auto_plans import is_final, plan_name
 from reconcilers.scale.by_shards import MAX_REMOVED
 from reconcilers.scale.plan import GROWTH
@@ -183,6 +183,7 @@ def room_of(
         asked_seconds=_asked_seconds(job, workers, extra, now),
         is_steady=is_quiet and members > 0 and members == there and figures is not None,
         stuck=len(extra.stuck),
+        pod_refused=_refused_pod(workers, extra),
         lost=len(extra.lost),
         on_their_way=len(extra.on_their_way),
         starting=len(extra.starting),
@@ -193,6 +194,12 @@ def room_of(
         restart_seconds=restart_seconds(job, workers, figures),
         refused=_refusal(job, plans, now),
     )
+
+
+def _refused_pod(workers: Workers, extra: Extra) -> str:
+    there = (workers.by_slot.get((names.WORKER, index)) for index in sorted(extra.stuck))
+    found = (stuck_by(worker) for worker in there if worker is not None)
+    return next((each.message for each in found if each is not None and each.reason == POD_REFUSED), "")
 
 
 def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetime) -> float:

@@ -23,7 +23,7 @@ FURTHER = 3
 which a Pod is made and placed, and newcomers wait for the last."""
 REST = 0.5
 """The share of `probeSeconds` for which nothing is asked for after a probe that found no node. Who waits for
-a quota comes then: the tries of a Pod of ours that was refused have no rhythm (`reconcilers/worker.py`)."""
+a quota comes then: what was refused is tried again without a rhythm (`reconcilers/pod/maker.py`)."""
 REMEMBERED_SECONDS = 3_600.0
 """For so long nothing is tried again that brought too little, did not start, or was refused."""
 MOST_DOUBLINGS = 12
@@ -53,6 +53,8 @@ class Room:
     """Workers of the present world; of the last one, while there is none."""
     stuck: int = 0
     """Extra workers whose Pods find no node."""
+    pod_refused: str = ""
+    """Why the API server does not take the Pod of one of them."""
     lost: int = 0
     """Extra workers whose Pod or node was taken."""
     on_their_way: int = 0
@@ -158,6 +160,8 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         if left > 0:
             return Step(known, room.count, left)
         reason = f"no node for {_more(waiting)} within {policy.probe_seconds} s"
+        if room.pod_refused:
+            reason = f"no Pod for {_more(waiting)} within {policy.probe_seconds} s: {room.pod_refused}"
         return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
     if room.asked_seconds >= START_SECONDS:
         reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"

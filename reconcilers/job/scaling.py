@@ -48,5 +48,5 @@ def plan_scaling(
     waits = (sized.look_again_seconds, auto_plans.seconds_to_retry(seen.plans.spent, now))
     if step is None:
         return OwnScaling(job, acts, look_again_seconds=waits)
-    waits = (*waits, step.look_again_seconds)
-    return OwnScaling(growth.with_step(job, step), acts, growth.told(step), waits)
+    again = (*waits, step.look_again_seconds)
+    return OwnScaling(growth.with_step(job, step), acts, growth.told(step), again)

@@ -88,8 +88,9 @@ class Assignment(ABC):
         """How many of its kind start with it, itself included."""
 
     @property
-    def awaits_node(self) -> bool:
-        """Whether its owner waits to hear that its Pod has a node, before that runs."""
+    def is_probe(self) -> bool:
+        """Whether its Pod is to find out whether there is room: its owner waits to hear that it has a node,
+        before it runs; and nobody else is told of what becomes of it."""
         return False
 
     @property
@@ -149,7 +150,7 @@ class JobAssignment(Assignment):
         return slot_count(self.job.spec.replica_specs[self.worker.spec.type])
 
     @property
-    def awaits_node(self) -> bool:
+    def is_probe(self) -> bool:
         return is_extra(self.job, self.worker)
 
     @property

@@ -153,7 +153,7 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     if isinstance(error, Forbidden) and "exceeded quota" in why:
         return Trial(Answer.ACCEPTED)
-    if isinstance(error, ApiError) and any(word in str(error) for word in _DENIED):
+    if isinstance(error, ApiError) and is_denial(error):
         return Trial(Answer.FORBIDDEN, f"the API server refuses the Pods of type {type_}: {why}")
     if isinstance(error, Invalid) and "dry run" in why and error.status == 400:
         # https://github.com/kubernetes/apiserver/blob/master/pkg/admission/plugin/webhook/errors/statuserror.go
@@ -165,6 +165,11 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
     if isinstance(error, Forbidden) and "cannot create resource" not in why:
         return Trial(Answer.FORBIDDEN, f"the API server refuses the Pods of type {type_}: {why}")
     return Trial(Answer.NONE, f"the API server could not try the Pods of type {type_}: {why}")
+
+
+def is_denial(error: ApiError) -> bool:
+    """Whether a webhook or a policy refuses the object, with whatever code."""
+    return any(word in str(error) for word in _DENIED)
 
 
 def _faults(error: Invalid, job: ElasticJob, type_: str, pod: Object) -> list[str]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
 from tests.reconcilers.build import in_lists
-from tests.reconcilers.scale_stage import Stage
+from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
 
 JSON = dict[str, Any]
 POLICY = {"opportunistic": {"priorityClassName": "idle", "probeSeconds": 60}}
@@ -249,6 +249,23 @@ async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_
     await stage.live(30)
     assert stage.count() == 2 == len(stage.workers())
     assert stage.told(plan["metadata"]["name"])[0] == "JobNotFound"
+
+
+async def test_a_probe_that_gets_no_pod_says_why_in_what_the_job_remembers() -> None:
+    stage = await training(room=0)
+    refused = UNSCHEDULABLE | {"reason": "PodRefused", "message": "Pod j-worker-2-1 was refused: quota"}
+    while stage.count() == 2:
+        await stage.live(5)
+    for worker in stage.workers()[2:]:
+        condition = refused | {"lastTransitionTime": worker["metadata"]["creationTimestamp"]}
+        stage.patch(
+            ELASTICWORKERS, worker["metadata"]["name"], {"status": {"conditions": [condition]}}, status=True
+        )
+    while stage.count() == 3:
+        await stage.live(5)
+    assert stage.known()["reason"] == (
+        "no Pod for 1 more worker within 60 s: Pod j-worker-2-1 was refused: quota"
+    )
 
 
 async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:
