@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
@@ -133,6 +134,20 @@ def grown(
     return next_step(policy, known, room_of(job, workers, published, plans, known, now, is_quiet), now)
 
 
+def to_give_back(job: ElasticJob) -> int | None:
+    """The count of a job that keeps none of its extra workers, which is that it was asked for; None if it has
+    none, or may keep them.
+
+    It is not to grow any more, or is suspended: then a queue would ask for room for them.
+    """
+    known = job.status.scaling.opportunity if job.status.scaling is not None else None
+    if known is None or (policy_of(job) is not None and not job.spec.suspend):
+        return None
+    spec, unit = job.spec.replica_specs[names.WORKER], job.spec.elastic_policy.node_unit
+    asked = -(-max(known.base, spec.min_replicas or 0) // unit) * unit
+    return asked if asked < spec.replicas else None
+
+
 def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) -> tuple[int, ...]:
     """The slots that go with a smaller count: those first of whom the job has nothing.
 
@@ -155,6 +170,13 @@ def with_step(job: ElasticJob, step: Step) -> ElasticJob:
 
 def told(step: Step) -> tuple[Event, ...]:
     return (Event("Normal", GIVEN_BACK, step.told),) if step.told else ()
+
+
+def told_back(job: ElasticJob, count: int) -> tuple[Event, ...]:
+    """That a job gives back all that it grew by."""
+    number = job.spec.replica_specs[names.WORKER].replicas - count
+    why = "the job is suspended" if job.spec.suspend else "elasticPolicy.opportunistic is gone from the job"
+    return (Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}"),)
 
 
 def room_of(

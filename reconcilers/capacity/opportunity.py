@@ -106,6 +106,29 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
     return _probe(policy, known, room, now)
 
 
+def begun_anew(
+    policy: Opportunistic, known: Opportunity | None, before: int, count: int, base: int, now: datetime
+) -> Opportunity:
+    """What is to be remembered when somebody else has set the count, to `count` from `before`.
+
+    Who takes workers from a job that has grown wants them gone: as after a loss, the next probe comes after a
+    pause. So a tool that sets the count back again and again costs ever fewer restarts.
+    """
+    if known is None or not known.base < before or count >= before:
+        return Opportunity(base=base)
+    is_unpaid = known.grown_from is not None or known.unpaid_from is not None
+    in_vain = known.in_vain + 1 if is_unpaid else 0
+    until = now + timedelta(seconds=_pause_seconds(policy, in_vain))
+    if base == known.base and known.not_before is not None:
+        until = max(until, known.not_before)
+    reason = f"somebody has set the count back, from {before} to {count}"
+    return Opportunity(base=base, not_before=until, in_vain=in_vain, reason=reason)
+
+
+def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
+    return min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
+
+
 def _has_paid(room: Room, before: int) -> bool:
     """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
     more = room.world - before
@@ -142,7 +165,7 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
     in_vain = known.in_vain
     if before is not None and room.trained_seconds > 0:
         in_vain = 0 if _has_paid(room, before) else in_vain + 1
-    seconds = min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
+    seconds = _pause_seconds(policy, in_vain)
     left = _present(room) - room.lost
     reason = (
         f"{_extra(room.lost)} lost: its Pod was taken, or its node"

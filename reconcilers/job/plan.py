@@ -40,7 +40,7 @@ from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
-from reconcilers.job.scaling import plan_scaling
+from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
@@ -154,7 +154,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now, managed_fields)
     look = _Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
-        plan = _plan(look, outcome.suspended(look.job, workers, now))
+        plan = _plan(look, outcome.suspended(look.job, workers, now), giving_back(look.job, seen, now))
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
