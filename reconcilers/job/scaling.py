@@ -55,8 +55,8 @@ def plan_scaling(
 
 
 def giving_back(job: ElasticJob, seen: Seen, now: datetime) -> tuple[Act, ...]:
-    """The automatic plan by which a job that is suspended, or is to grow no more, comes back to the count that
-    it was asked for."""
+    """The automatic plan by which a job that is suspended, or is to grow no more, comes back to the count
+    that it was asked for."""
     count = growth.to_give_back(job)
     if count is None:
         return ()
