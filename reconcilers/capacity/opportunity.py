@@ -222,7 +222,8 @@ def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime)
         return Step(known, room.count, (known.not_before - now).total_seconds())
     more = room.count + room.unit
     if more > room.most:
-        return Step(known, room.count)
+        full = f"{room.count} workers are asked for, and maxReplicas leaves no room for {room.unit} more"
+        return Step(known.model_copy(update={"reason": full if room.count == known.base else ""}), room.count)
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
     if EXPECTED_STAY_SECONDS * room.unit / max(room.count, 1) <= room.restart_seconds:

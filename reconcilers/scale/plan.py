@@ -19,6 +19,7 @@ from crds.protocol import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.pod.builder import pod_name
 from reconcilers.roles.rules import ROLES, in_cluster
+from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
 from reconcilers.world.extra import opportunity_of
 from reconcilers.world.minimum import stated_minimum
@@ -176,6 +177,10 @@ def refusal(
             found = _bad_count(job, type_, base, path)
         if found is not None:
             return found
+    more = {t: n for t, n in intent.replicas.items() if n > job.spec.replica_specs[t].replicas}
+    fault = config_fault(job, intent.replicas) if more and in_cluster(job) else None
+    if fault is not None:
+        return Refusal("OutOfRange", f"{_path_of_count(plan, min(more))}: {fault}")
     found = _bad_resources(plan, job, nodes)
     if found is not None or not is_automatic(plan) or _gives_back(plan, job):
         return found

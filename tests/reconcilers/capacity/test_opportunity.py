@@ -81,3 +81,11 @@ def test_who_asks_for_more_or_takes_nothing_that_was_extra_begins_anew_at_once()
     assert begun_anew(POLICY, grown, before=4, count=4, base=4, now=NOW) == Opportunity(base=4)
     assert begun_anew(POLICY, grown, before=2, count=1, base=1, now=NOW) == Opportunity(base=1)
     assert begun_anew(POLICY, None, before=4, count=2, base=2, now=NOW) == Opportunity(base=2)
+
+
+def test_a_job_that_is_asked_for_all_that_it_may_have_says_that_it_cannot_grow() -> None:
+    full = Room(count=4, most=4, unit=1, asked_seconds=9.0, is_steady=True, world=4)
+    assert next_step(POLICY, Opportunity(base=4), full, NOW).known.reason == (
+        "4 workers are asked for, and maxReplicas leaves no room for 1 more"
+    )
+    assert next_step(POLICY, Opportunity(base=3), full, NOW).known.reason == "", "it has grown"
