@@ -117,8 +117,8 @@ def _tasks(
     wanted = wanted_slots(job, type_)
     if known is None:
         return list(wanted)
-    waits = type_ in of_types(job, makes_version=True)
-    new = [i for i in wanted if i not in known and not (waits and not runs(by_slot.get((type_, i))))]
+    waits, before = type_ in of_types(job, makes_version=True), frozenset(known)
+    new = [i for i in wanted if i not in before and not (waits and not runs(by_slot.get((type_, i))))]
     stays, fresh = set(wanted), iter(new)
     kept = (index if index in stays else next(fresh, None) for index in known)
     return [*(index for index in kept if index is not None), *fresh]

@@ -218,8 +218,9 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
     removed = _named(plan.spec.remove_pods, "removePods", job)
     moved = _named(plan.spec.migrate_pods, "migratePods", job)
     current = {(w.spec.type, w.spec.index): w for w in workers}
+    wanted = {type_: frozenset(wanted_slots(job, type_)) for type_ in training_types(job)}
     for pod in (*removed, *moved):
-        if pod.type is None or pod.index not in wanted_slots(job, pod.type):
+        if pod.type is None or pod.index not in wanted.get(pod.type, ()):
             return Refusal("WorkerNotFound", f"{pod.path}: {pod.said} is no worker of {job.metadata.name}")
         worker = current.get((pod.type, pod.index))
         if worker is not None and pod.incarnation not in (None, worker.spec.incarnation):
