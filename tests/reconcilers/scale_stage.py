@@ -22,8 +22,8 @@ from crds.elasticworker import ElasticWorker
 from crds.protocol import PROTOCOL, AgentState
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.builder import pod_name
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scaleplan import ScalePlanReconciler
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged

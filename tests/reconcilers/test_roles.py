@@ -24,7 +24,8 @@ from reconcilers.failure.policy import given_up, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
-from reconcilers.pod.assignment import JobAssignment, build_job_pod
+from reconcilers.pod.assignment import JobAssignment
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.trial import cluster_fault
 from reconcilers.roles.hot import LEAST_CORES, RATIO, hottest
 from reconcilers.roles.tasks import (

@@ -8,7 +8,7 @@ from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from reconcilers.job.seen import built_with
 from reconcilers.job.workers import Workers
-from reconcilers.pod.assignment import build_job_pod
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from tests.counting import Searched

@@ -23,8 +23,8 @@ from reconcilers.job import refusal
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
 from reconcilers.job.workers import Workers
-from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.options import AgentSource, PodOptions
 from reconcilers.pod.trial import MAX_WHY, Answer, PodTrial, Trial, trial_of, users_path
 from tests.reconcilers.build import NOW, job, later, worker
