@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
@@ -267,6 +268,21 @@ async def test_a_job_that_is_suspended_asks_its_queue_for_no_more_than_its_user_
     stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": False}})
     await stage.live(240)
     assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
+
+
+async def test_a_suspended_job_that_may_not_give_back_tries_again_after_an_hour() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    stage.denied = "no"
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
+    await stage.live(30)
+    assert stage.count() == 4
+    stage.denied = ""
+    waits = await stage.jobs.reconcile(Request("default", "j"))
+    assert waits.requeue_after_seconds is not None and 3_500 < waits.requeue_after_seconds < 3_601
+    stage.seconds += waits.requeue_after_seconds
+    await stage.live(15)
+    assert stage.count() == 2
 
 
 async def test_a_job_that_is_suspended_takes_up_no_plan_for_more() -> None:
