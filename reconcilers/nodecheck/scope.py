@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from crds import names
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.model import ObjectMeta
 from crds.nodecheck import NodeCheck, NodeCheckSpec
@@ -95,6 +96,17 @@ def named_nodes(
             FailedReason.NO_NODES, f"no node has the labels {selector}" if selector else "no nodes"
         )
     return found
+
+
+def lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
+    """Why the job of that name cannot be checked (any more); None if it can."""
+    if job is None:
+        return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
+    if job.status.phase is not None and job.status.phase.finished:
+        return CheckRefusal(
+            FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked"
+        )
+    return None
 
 
 def one_each(nodes: Iterable[str]) -> tuple[Candidate, ...]:
