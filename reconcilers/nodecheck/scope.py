@@ -204,13 +204,12 @@ class OtherCheck:
 
 def in_the_way(check: NodeCheck, nodes: Collection[str], claims: Iterable[Claim]) -> OtherCheck | None:
     """The first of the others that has one of the nodes already, or is older and wants it."""
+    wanted = frozenset(nodes)
     for claim in sorted(claims, key=lambda claim: _age(claim.check)):
-        if claim.check.metadata.uid == check.metadata.uid:
+        if claim.check.metadata.uid == check.metadata.uid or wanted.isdisjoint(claim.nodes):
             continue
         if claim.begins or claim.check.status.nodes or _age(claim.check) < _age(check):
-            common = next((node for node in nodes if node in claim.nodes), None)
-            if common is not None:
-                return OtherCheck(common, claim.check.metadata)
+            return OtherCheck(next(node for node in nodes if node in claim.nodes), claim.check.metadata)
     return None
 
 

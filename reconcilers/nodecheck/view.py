@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache as once
 from typing import Any
 
 from controller.cache import Cache
@@ -108,16 +109,19 @@ class CheckView:
 
     def claims(self) -> Iterator[Claim]:
         """The unfinished checks, and the nodes that they have or want."""
+        labels = once(self.labels)
         for raw in self._checks.list():
             if not is_finished(raw) and not raw["metadata"].get("deletionTimestamp"):
                 check = self._parse_check.parse(raw)
-                yield Claim(check, frozenset(self._nodes_of(check)))
+                yield Claim(check, frozenset(self._nodes_of(check, labels)))
 
-    def _nodes_of(self, check: NodeCheck) -> Iterable[str]:
-        if check.status.nodes:
-            return check.status.nodes
+    def _nodes_of(
+        self, check: NodeCheck, labels: Callable[[], dict[str, Mapping[str, str]]]
+    ) -> Iterable[str]:
+        if check.status.nodes or check.spec.nodes is not None:
+            return check.status.nodes or check.spec.nodes or ()
         if check.spec.job_name is None:
-            wanted = named_nodes(check.spec, self.labels())
+            wanted = named_nodes(check.spec, labels())
             return () if isinstance(wanted, CheckRefusal) else wanted
         job = self.job_of(check)
         if job is None or job.status.active_check != check.metadata.name:
