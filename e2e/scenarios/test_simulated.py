@@ -55,7 +55,8 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
         ("process", 0, lambda: mortals.tell(0, "exit")),
     ]
     blamed_node, forming_seconds = "", 0.0
-    faults, took = [], defaultdict[str, list[float]](list)
+    faults: list[Fault] = []
+    took = defaultdict[str, list[float]](list)
     try:
         for kind, slot, strikes in script:
             time.sleep(BETWEEN_SECONDS)  # training goes on: that is what is measured
