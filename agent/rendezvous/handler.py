@@ -158,8 +158,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         was_alone, self._is_alone = self._is_alone, asks_for_copies and size == 1
         if self._is_alone and not was_alone:
             logger.warning(
-                "memoryCheckpoint.replicas asks for copies in another Pod's memory, and this world has no other "
-                "Pod: if this one is lost, training goes on from storage. Add a worker, or set replicas to 0"
+                "memoryCheckpoint.replicas asks for copies in another Pod, and this world has no other Pod: "
+                "if this one is lost, training goes on from storage. Add a worker, or set replicas to 0"
             )
 
     def _failure(self, error: BaseException) -> Failure | None:
