@@ -522,12 +522,12 @@ class TestDelete:
         assert said in told if said else not told
 
 
-def placed_pod() -> JSON:
+def placed_pod() -> dict[str, Any]:
     left = pod("digits-worker-0-1")
     return left | {"spec": left["spec"] | {"nodeName": "node-1"}}
 
 
-def node(ready: str) -> JSON:
+def node(ready: str) -> dict[str, Any]:
     return {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
