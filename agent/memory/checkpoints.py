@@ -270,8 +270,8 @@ class CheckpointMemory:
             self._replicated_step = None
             self._handover.note_copied(None)
             if checkpoint is not None:
-                tier = Tier.PEER if agreed.from_peer else Tier.MEMORY
-                logger.info("round=%d resumes from %s, step=%d", agreed.round, tier, checkpoint.step)
+                # Who had to fetch a part of it has said so; only rank 0's agent knows that of all.
+                logger.info("round=%d resumes from memory, step=%d", agreed.round, checkpoint.step)
             elif agreed.round > 1:
                 logger.info("round=%d: no checkpoint in memory is complete", agreed.round)
             self._replication.follow(agreed.peer)
