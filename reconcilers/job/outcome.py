@@ -268,7 +268,7 @@ def of_world(
             "WorldFormed",
             f"round {new.round}: {counted(len(new.members), 'worker')}, "
             f"{counted(new.world_size, 'process', 'processes')}, "
-            f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}"
+            f"rank 0 is worker {new.members[0]} at {names.with_port(new.master_address, new.master_port)}"
             f"{_stepped_in(workers, new.members)}",
         )
 

@@ -41,6 +41,8 @@ from reconcilers.pod.start import NOTHING, STARTED, Hindrance, hindrance_of
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
 SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
+POD_REFUSED = "PodRefused"
+"""Its reason where the API server does not take the Pod."""
 WITHOUT_POD = "ended with its job, without a Pod"
 
 

@@ -9,7 +9,8 @@ from crds.elasticworker import AgentState, Departure
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import decide, dissolve, without_new_world
+from reconcilers.world.rendezvous import checkpoint_wait, decide, dissolve, without_new_world
+from tests.counting import Searched
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
@@ -386,3 +387,12 @@ def test_training_always_resumes_once_everyone_is_well(size: int, data: st.DataO
     for _ in range(3):
         world = decide(world, people, limits, later(1_000)).rendezvous
     assert world.phase is FORMED and world.members == list(range(size))
+
+
+def test_nobody_is_searched_for_among_all_members_while_a_growth_waits_for_a_checkpoint() -> None:
+    members = Searched(range(50))
+    world = formed(*members).model_copy(update={"members": members})
+    newcomer = participant(50)
+    waits = replace(bounds(51), grow_at_checkpoint_seconds=60.0)
+    assert checkpoint_wait(world, running(*range(50)), [newcomer], waits, NOW) > 0
+    assert members.times == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
 from tests.reconcilers.build import in_lists
-from tests.reconcilers.scale_stage import Stage
+from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
 
 JSON = dict[str, Any]
 POLICY = {"opportunistic": {"priorityClassName": "idle", "probeSeconds": 60}}
@@ -223,6 +223,97 @@ async def test_a_count_that_somebody_asks_for_is_where_growth_begins_anew() -> N
     assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
 
 
+async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -> None:
+    """GitOps that keeps `replicas` as it is in a repository."""
+    stage = await training(room=2)
+    pauses = []
+    for _ in range(5):
+        while stage.count() == 2:
+            await stage.live(5)
+        stage.edit_job(replicas=2)
+        began = stage.seconds
+        await stage.live(10)
+        assert (stage.known()["base"], stage.count()) == (2, 2)
+        assert stage.known()["reason"].startswith("somebody has set the count back, from ")
+        while stage.count() == 2:
+            await stage.live(5)
+        pauses.append(stage.seconds - began)
+    assert [pause // 60 for pause in pauses] == [2, 4, 8, 16, 32]
+
+
+async def test_a_job_that_is_not_to_grow_any_more_comes_back_to_the_count_that_it_was_asked_for() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    before = stage.members()
+    assert before[-1] == [0, 1, 2, 3]
+    gone = {"spec": {"elasticPolicy": {"opportunistic": None}}}
+    stage.patch(ELASTICJOBS, "j", gone)
+    stage.edit_job(autoScale=False)
+    await stage.live(60)
+    assert (stage.count(), stage.members()) == (2, [*before, [0, 1]]), "in one restart"
+    assert "opportunity" not in stage.job()["status"]["scaling"]
+    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    assert told == ["2 extra workers given back: elasticPolicy.opportunistic is gone from the job"]
+
+
+async def test_a_job_that_is_suspended_asks_its_queue_for_no_more_than_its_user_did() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    assert stage.count() == 4
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
+    await stage.live(15)
+    assert (stage.count(), stage.known()["base"]) == (2, 2)
+    assert stage.job()["status"]["phase"] == "Suspended"
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": False}})
+    await stage.live(240)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
+
+
+async def test_a_job_that_is_suspended_takes_up_no_plan_for_more() -> None:
+    stage = await training()
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
+    await stage.live(15)
+    said = {"labels": {"elastic.iml.github.io/asked-by": "room", "scale-type": "auto"}}
+    stage.add_plan("more", **said, replicaResourceSpecs={"worker": {"replicas": 3}})
+    await stage.live(15)
+    assert stage.told("more")[0] == "JobSuspended" and stage.count() == 2
+
+
+async def test_who_is_named_in_a_plan_goes_and_is_asked_for_no_more_only_if_it_was() -> None:
+    """Of a job that has grown: the count that was asked for is not the one that it has."""
+    for index, base, left in ((1, 2, [0, 2, 3, 4, 5]), (4, 3, [0, 1, 2, 3, 5])):
+        stage = await training(3, 6, room=3)
+        await stage.live(180)
+        before = stage.members()
+        assert before[-1] == [0, 1, 2, 3, 4, 5]
+        stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": index}])
+        await stage.live(45)
+        assert stage.phase("mine") == "Succeeded"
+        assert (stage.count(), stage.known()["base"], stage.members()) == (5, base, [*before, left])
+
+
+async def test_a_plan_that_adds_workers_makes_of_extra_ones_such_as_are_asked_for() -> None:
+    stage = await training(room=2)
+    await stage.live(180)
+    before = stage.members()
+    stage.add_plan("mine", createPods=[{}])
+    await stage.live(30)
+    assert stage.phase("mine") == "Succeeded"
+    assert (stage.count(), stage.known()["base"], stage.members()) == (4, 3, before)
+
+
+async def test_a_plan_may_not_take_so_many_that_fewer_are_asked_for_than_there_have_to_be() -> None:
+    stage = await training(room=2)
+    stage.edit_job(minReplicas=2)
+    await stage.live(180)
+    stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 1}])
+    await stage.live(15)
+    assert stage.told("mine") == (
+        "BelowMinimum",
+        "spec.removePods: 1 Pods of type worker, fewer than the job's minReplicas, 2",
+    )
+
+
 async def test_a_plan_that_asks_for_the_very_count_of_a_probe_is_not_lost_with_it() -> None:
     stage = await training()
     while stage.count() == 2:
@@ -249,6 +340,44 @@ async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_
     await stage.live(30)
     assert stage.count() == 2 == len(stage.workers())
     assert stage.told(plan["metadata"]["name"])[0] == "JobNotFound"
+
+
+async def test_a_probe_that_gets_no_pod_says_why_in_what_the_job_remembers() -> None:
+    stage = await training(room=0)
+    refused = UNSCHEDULABLE | {"reason": "PodRefused", "message": "Pod j-worker-2-1 was refused: quota"}
+    while stage.count() == 2:
+        await stage.live(5)
+    for worker in stage.workers()[2:]:
+        condition = refused | {"lastTransitionTime": worker["metadata"]["creationTimestamp"]}
+        stage.patch(
+            ELASTICWORKERS, worker["metadata"]["name"], {"status": {"conditions": [condition]}}, status=True
+        )
+    while stage.count() == 3:
+        await stage.live(5)
+    assert stage.known()["reason"] == (
+        "no Pod for 1 more worker within 60 s: Pod j-worker-2-1 was refused: quota"
+    )
+
+
+async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:
+    stage = await training(room=2, denied="budget of team ads is spent")
+
+    def tries() -> int:
+        return sum(reason == "Refused" for reason, _ in stage.events)
+
+    await stage.live(60)
+    assert (stage.count(), tries()) == (2, 1)
+    assert stage.known()["reason"].endswith("budget of team ads is spent")
+    stage.seconds += 3_300
+    await stage.live(60)
+    assert tries() == 1, "within the hour nobody asks"
+    stage.seconds += 300
+    await stage.live(60)
+    assert (stage.count(), tries()) == (2, 2)
+    stage.denied = ""
+    stage.seconds += 3_600
+    await stage.live(120)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
 
 
 @given(st.lists(st.integers(1, 60), max_size=12), st.sampled_from([None, 2, 3]))
