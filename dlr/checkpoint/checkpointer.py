@@ -35,7 +35,7 @@ from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board, is_due
 from dlr.checkpoint.memory import Writer, needed_bytes
-from dlr.checkpoint.modules import MismatchError
+from dlr.checkpoint.modules import MismatchError, trained_among
 from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, calm_part, capture, restore
@@ -178,7 +178,8 @@ class Checkpointer:
         folder = storage.folder_of(self._path, manifest.step)
         from dlr.checkpoint.reading import in_storage  # takes a second to import
 
-        self._restore(in_storage(folder, self._here.rank, same_world), str(folder))
+        source = in_storage(folder, self._here.rank, same_world)
+        self._restore(source, str(folder), manifest.world_size)
         return self._has_loaded(manifest.step, Tier.STORAGE)
 
     def wait(self) -> None:
@@ -415,16 +416,16 @@ class Checkpointer:
         return self._found
 
     def _load_from_memory(self, resume: MemoryResume) -> None:
-        here = self._here
+        here, where = self._here, f"step {resume.step} in memory"
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)
                 with own_slot(resume.slot, mark) as source:
-                    self._restore(source, f"step {resume.step} in memory")
+                    self._restore(source, where, resume.world_size)
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
-                self._restore(in_slots(resume, here.rank), f"step {resume.step} in memory")
+                self._restore(in_slots(resume, here.rank), where, resume.world_size)
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
                 f"the checkpoint of step {resume.step} in memory is not used: {error}; "
@@ -449,7 +450,14 @@ class Checkpointer:
         self._notice.tell_loaded(step, tier)
         return step
 
-    def _restore(self, source: Source, where: str) -> None:
+    def _restore(self, source: Source, where: str, ranks: int) -> None:
+        name = source.own_of_each(trained_among((part.name for part in source.parts), self.state))
+        if name is not None:
+            raise MismatchError(
+                f"the checkpoint {where} is for {ranks} ranks alone: of {name} each rank had one of its own, "
+                f"under one name, and nobody knows how {self._here.world_size} would share them; go on with "
+                f"{ranks} ranks, and give tensors that ranks do not share names of their own"
+            )
         try:
             restore(self.state, source.values, source.rng, source.parts, source.fill)
         except MismatchError as error:
