@@ -30,6 +30,8 @@ class Agreed:
     round: int
     checkpoint: Checkpoint | None = None
     """None where memory has nothing, so that it comes from storage."""
+    is_last_resort: bool = False
+    """Whether what storage has goes first, since rounds began with the checkpoint and saved nothing."""
     shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """In a world of another size: the ranks of the checkpoint, by the address of the slot server."""
     from_peer: bool = False
@@ -60,6 +62,8 @@ def resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
         "step": checkpoint.step,
         "worldSize": checkpoint.world_size,
     }
+    if agreed.is_last_resort:
+        resume["lastResort"] = True
     if agreed.shards:
         resume["shards"] = _shards(checkpoint, agreed.shards, pool)
     elif slot is not None:

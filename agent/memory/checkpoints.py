@@ -213,10 +213,10 @@ class CheckpointMemory:
             held: dict[Checkpoint, frozenset[int]] = {}
             for _, mark in self._pool.whole():
                 checkpoint = Checkpoint.of(mark)
-                if not self._attempts.leads_nowhere(checkpoint):
-                    held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
+                held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
             prefetched = self._prefetch is not None and self._prefetch.has_fetched
-        return Inventory(self._local_world_size, self.address, held, place, prefetched)
+            exhausted = self._attempts.exhausted
+        return Inventory(self._local_world_size, self.address, held, place, prefetched, exhausted)
 
     def fetch(
         self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event

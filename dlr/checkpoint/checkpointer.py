@@ -411,9 +411,15 @@ class Checkpointer:
         if self._found is False:
             if self._here.rank == 0 and not self._has_stepped:  # so nothing of this start is there
                 storage.clear_attempt(self._path, self._here.attempt)
-            resume = self._here.resume
-            self._found = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
+            self._found = choose(self._path, self._here, self._preferred_up_to())
         return self._found
+
+    def _preferred_up_to(self) -> int | None:
+        """The step up to which memory goes before storage; None where it has nothing."""
+        resume = self._here.resume
+        if resume is None:
+            return None
+        return 0 if resume.is_last_resort else resume.step
 
     def _load_from_memory(self, resume: MemoryResume) -> None:
         here, where = self._here, f"step {resume.step} in memory"
@@ -437,9 +443,8 @@ class Checkpointer:
         if (step := self._here.lost_step) is None:
             return
         sentence = (
-            f"training begins at step 0: of step {step} in memory a part is lost, or starts in a row ended "
-            f"with it, and {self._path} has no checkpoint; memoryCheckpoint.replicas: 1, or persist_every, "
-            "keeps one"
+            f"training begins at step 0: of step {step} in memory a part is lost, and {self._path} has no "
+            "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one"
         )
         logger.warning("%s", sentence)
         self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)

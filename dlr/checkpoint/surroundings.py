@@ -32,6 +32,8 @@ class MemoryResume:
     """Path of this rank's, if the world is as large as it was."""
     shards: Mapping[int, str]
     """Else where each old rank's is: a path, or tcp://host:port."""
+    is_last_resort: bool = False
+    """Whether any checkpoint in storage goes first: starts in a row began with this one and saved nothing."""
 
 
 @dataclass(frozen=True)
@@ -146,4 +148,11 @@ def _memory_resume(given: Mapping[str, Any] | None) -> MemoryResume | None:
     if not given or given["tier"] != "memory":
         return None
     shards = {int(rank): where for rank, where in given.get("shards", {}).items()}
-    return MemoryResume(given["round"], given["step"], given["worldSize"], given.get("slot"), shards)
+    return MemoryResume(
+        given["round"],
+        given["step"],
+        given["worldSize"],
+        given.get("slot"),
+        shards,
+        given.get("lastResort", False),
+    )
