@@ -54,6 +54,8 @@ class Surroundings:
     failures_per_hour: float | None = None
     slots_of_pod: int | None = None
     """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
+    file: str = ""
+    """In which the agent has said so; empty where there is none."""
     storage_file: str = ""
     """In which the agent wants to know what this process does with checkpoints."""
     copy_seconds_file: str = ""
@@ -83,6 +85,7 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         _memory_resume(given.get("resume")),
         given.get("failuresPerHour"),
         given.get("slotsOfPod"),
+        environ.get(ENV_CHECKPOINT_FILE, ""),
         given.get("storageFile", ""),
         given.get("copySecondsFile", ""),
         given.get("lostStep"),
