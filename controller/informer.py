@@ -18,7 +18,7 @@ import orjson
 from controller import reflector
 from controller.backoff import Backoff
 from controller.client import LIST_PAGE_SIZE, Client
-from controller.errors import ClientError
+from controller.errors import ClientError, Unavailable
 from controller.reflector import (
     Answer,
     Broke,
@@ -54,6 +54,9 @@ class WatchTiming:
     useful_stream_seconds: float = 5.0
     backoff_base_seconds: float = 0.2
     backoff_cap_seconds: float = 15.0
+    """After refusals, and watches that are of no use: to ask again too soon costs the server a list."""
+    away_cap_seconds: float = 2.0
+    """While the server gives no usable answer. All that happens is seen so much later than it is back."""
 
 
 class Informer:
@@ -82,7 +85,9 @@ class Informer:
         self._stream_brought_news = False
         self._opened_at = 0.0
         self._stream_scope = AsyncExitStack()
-        self._backoff = Backoff(self._timing.backoff_base_seconds, self._timing.backoff_cap_seconds)
+        base_seconds = self._timing.backoff_base_seconds
+        self._refused = Backoff(base_seconds, self._timing.backoff_cap_seconds)
+        self._away = Backoff(base_seconds, self._timing.away_cap_seconds)
 
     def add_handler(self, handler: Handler) -> None:
         """From now on, every change."""
@@ -127,6 +132,7 @@ class Informer:
         """`run`, which must have ended, begins with a list. Until that is there, the store stays as it is."""
         self._state = reflector.Empty()
         self.synced.clear()
+        self._reset_backoffs()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -139,7 +145,7 @@ class Informer:
 
     async def advance(self) -> float:
         """One ask and what follows from it; returns the seconds to wait before the next."""
-        wait = False
+        wait_seconds = self.resource.gather_seconds if isinstance(self._state, reflector.Watching) else 0.0
         answers, slices = await self._ask(reflector.want(self._state)), Slices()
         for answer in answers:
             before = self._state
@@ -147,27 +153,39 @@ class Informer:
             for event in events:
                 await self._take(event, slices)
             self._state = state
-            wait = self._must_wait(before, failed=any(isinstance(e, reflector.Failed) for e in events))
+            failure = next((event.error for event in events if isinstance(event, reflector.Failed)), None)
+            wait_seconds = self._wait_seconds(before, failure)
             if not isinstance(state, reflector.Watching):
                 await self._close_stream()
                 break
             await slices.pause()
-        if wait:
-            return self._backoff.next_seconds()
-        return self.resource.gather_seconds if isinstance(self._state, reflector.Watching) else 0.0
+        return wait_seconds
 
-    def _must_wait(self, before: reflector.State, *, failed: bool) -> bool:
+    def _wait_seconds(self, before: reflector.State, failure: ClientError | None) -> float:
         """After a failure; after a watch that was refused; and after one that was of no use, or a server
         that ends every watch at once would be asked in a tight loop."""
         if isinstance(before, reflector.Empty | reflector.Paging):
-            return failed
+            return 0.0 if failure is None else self._after(failure)
         if isinstance(self._state, reflector.Watching):
             self._stream_brought_news = isinstance(before, reflector.Watching)
-            return False
-        if isinstance(before, reflector.Watching) and self._was_useful():
-            self._backoff.reset()
-            return failed
-        return True
+            return self.resource.gather_seconds
+        if isinstance(before, reflector.Listed):
+            return self._after(failure)
+        if self._was_useful():
+            self._reset_backoffs()
+            return 0.0 if failure is None else self._after(failure)
+        return self._refused.next_seconds()
+
+    def _after(self, failure: ClientError | None) -> float:
+        """Two back-offs, so that after a long outage a list that is needed then has not to wait for long."""
+        if not isinstance(failure, Unavailable):
+            return self._refused.next_seconds()
+        asked_for = min(failure.retry_after_seconds or 0.0, self._timing.backoff_cap_seconds)
+        return max(self._away.next_seconds(), asked_for)
+
+    def _reset_backoffs(self) -> None:
+        self._refused.reset()
+        self._away.reset()
 
     def _was_useful(self) -> bool:
         """Whether the watch lived long enough, or brought news; but not if all has to be listed again."""

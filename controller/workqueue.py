@@ -17,7 +17,8 @@ from controller import clock
 from controller.fairness import FairQueue
 
 BACKOFF_BASE_SECONDS = 0.005
-BACKOFF_CAP_SECONDS = 1000.0
+BACKOFF_CAP_SECONDS = 60.0
+"""When a webhook or a quota that refused all for an hour is mended, its work goes on within a minute."""
 READY_AT_ONCE = 500
 """Keys that are made ready before others have a turn on the event loop."""
 
@@ -112,13 +113,16 @@ class WorkQueue(Generic[K]):
                 self._arm()
 
     def add_rate_limited(self, key: K, at_least_seconds: float = 0.0) -> None:
-        """Wants `key` worked on again after its back-off, which doubles until `forget`."""
+        """Wants `key` worked on again after its back-off, which doubles until `forget`.
+
+        What somebody else asks for counts as far as our longest back-off goes.
+        """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         if self._observer:
             self._observer.retried()
         backoff_seconds = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2.0 ** min(failures, 60))
-        self.add_after(key, max(backoff_seconds, at_least_seconds))
+        self.add_after(key, max(backoff_seconds, min(at_least_seconds, BACKOFF_CAP_SECONDS)))
 
     def forget(self, key: K) -> None:
         """`key` is well: its next failure starts at the shortest back-off."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
@@ -36,6 +36,9 @@ class Source(Protocol):
     def fill(self, targets: dict[str, Tensor]) -> None:
         """Copy tensors into those that are given, by name."""
 
+    def own_of_each(self, names: Collection[str]) -> str | None:
+        """One of these tensors, if each rank of another world had its own under that name."""
+
 
 class OwnSlot:
     """What this rank wrote itself.
@@ -59,6 +62,10 @@ class OwnSlot:
             Part(entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset)
             for entry in self._entries.values()
         ]
+
+    def own_of_each(self, names: Collection[str]) -> str | None:
+        """As `Source` says: this is the same world."""
+        return None
 
     def fill(self, targets: dict[str, Tensor]) -> None:
         """As `Source` says. It is damaged where a sum differs: then what was filled is not to be used.

@@ -49,6 +49,8 @@ class Captured:
     """Names of those that nothing but the step of an optimizer of the state changes."""
     pickles: dict[str, bytes]
     """`VALUES` and `RNG`."""
+    modules: tuple[nn.Module, ...]
+    """Those of the state."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def capture(state: Mapping[str, Any]) -> Captured:
     pickles = {VALUES: _pickled(values, tensors), RNG: pickle.dumps(_generators())}
     lasting = settled_tensors(state)
     settled = frozenset(name for name, tensor in tensors.items() if id(tensor) in lasting)
-    return Captured(tensors, settled, pickles)
+    modules = tuple(thing for thing in state.values() if isinstance(thing, nn.Module))
+    return Captured(tensors, settled, pickles, modules)
 
 
 def calm_part(state: Mapping[str, Any]) -> dict[str, Any]:

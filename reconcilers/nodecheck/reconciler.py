@@ -62,6 +62,7 @@ from reconcilers.nodecheck.scope import (
     choose,
     in_the_way,
     is_idle,
+    lost_job,
     named_nodes,
     new_check_worker,
     one_each,
@@ -77,6 +78,8 @@ from reconcilers.status_patch import merge_patch
 from reconcilers.world.slots import wanted_slots
 
 SLACK_SECONDS = 0.05
+BEHIND_SECONDS = 0.5
+"""What the API server knows, a watch shows within moments."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
 
 
@@ -136,9 +139,9 @@ class NodeCheckReconciler(Reconciler):
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
         """The status that follows from what is there; the same one while there is somebody to wait for."""
         if turn.check.spec.job_name is not None:
-            lost = _lost_job(turn.check.spec.job_name, turn.job)
+            lost = lost_job(turn.check.spec.job_name, turn.job)
             if lost is not None:
-                return self._refuse(turn, lost)
+                return await self._refuse_unless_behind(turn, lost)
         if not turn.status.nodes:
             begin = self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
             return await begin
@@ -153,7 +156,7 @@ class NodeCheckReconciler(Reconciler):
         slices = Slices()
         wanted = named_nodes(turn.check.spec, self._view.labels())
         if isinstance(wanted, CheckRefusal):
-            return self._refuse(turn, wanted)
+            return await self._refuse_unless_behind(turn, wanted)
         await slices.pause()
         scope = choose(one_each(wanted), self._view.fresh(turn.check, wanted, turn.now))
         await slices.pause()
@@ -310,6 +313,13 @@ class NodeCheckReconciler(Reconciler):
         turn.event(type_, "CheckFinished", summary.message)
         return check_status.concluded(status, results, summary, turn.now)
 
+    async def _refuse_unless_behind(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
+        """A refusal is for good, and what was made a moment before the check may not be in our cache yet."""
+        if await self._view.is_behind(turn.check):
+            turn.look_again_seconds = BEHIND_SECONDS
+            return turn.status
+        return self._refuse(turn, refusal)
+
     def _refuse(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
         turn.event("Warning", refusal.reason, refusal.message)
         return check_status.refused(turn.status, refusal, turn.now)
@@ -360,16 +370,6 @@ def _nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) ->
     made = {p.node for p in checked_nodes_of(check, workers) if p.worker is not None}
     needless = made | settled_nodes(check.status)
     return [(index, node) for index, node in enumerate(check.status.nodes) if node not in needless]
-
-
-def _lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
-    if job is None:
-        return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
-    if job.status.phase is not None and job.status.phase.finished:
-        return CheckRefusal(
-            FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked"
-        )
-    return None
 
 
 def _too_many(nodes: int) -> CheckRefusal:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from crds import names
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.model import ObjectMeta
 from crds.nodecheck import NodeCheck, NodeCheckSpec
@@ -95,6 +96,17 @@ def named_nodes(
             FailedReason.NO_NODES, f"no node has the labels {selector}" if selector else "no nodes"
         )
     return found
+
+
+def lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
+    """Why the job of that name cannot be checked (any more); None if it can."""
+    if job is None:
+        return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
+    if job.status.phase is not None and job.status.phase.finished:
+        return CheckRefusal(
+            FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked"
+        )
+    return None
 
 
 def one_each(nodes: Iterable[str]) -> tuple[Candidate, ...]:
@@ -192,13 +204,12 @@ class OtherCheck:
 
 def in_the_way(check: NodeCheck, nodes: Collection[str], claims: Iterable[Claim]) -> OtherCheck | None:
     """The first of the others that has one of the nodes already, or is older and wants it."""
+    wanted = frozenset(nodes)
     for claim in sorted(claims, key=lambda claim: _age(claim.check)):
-        if claim.check.metadata.uid == check.metadata.uid:
+        if claim.check.metadata.uid == check.metadata.uid or wanted.isdisjoint(claim.nodes):
             continue
         if claim.begins or claim.check.status.nodes or _age(claim.check) < _age(check):
-            common = next((node for node in nodes if node in claim.nodes), None)
-            if common is not None:
-                return OtherCheck(common, claim.check.metadata)
+            return OtherCheck(next(node for node in nodes if node in claim.nodes), claim.check.metadata)
     return None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache as once
 from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
+from controller.errors import NotFound
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
 from controller.slices import Slices
 from crds import names
@@ -15,7 +17,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished, last_pass
-from reconcilers.nodecheck.scope import CheckRefusal, Claim, named_nodes, speakers, wanted_workers
+from reconcilers.nodecheck.scope import CheckRefusal, Claim, lost_job, named_nodes, speakers, wanted_workers
 from reconcilers.worker import owner_uids, workers_owned_by
 
 
@@ -58,6 +60,23 @@ class CheckView:
         owner = self._owner_uid(check) or metadata.uid
         return await self._parsed(raw for raw in listed["items"] if owner in owner_uids(raw))
 
+    async def is_behind(self, check: NodeCheck) -> bool:
+        """Whether the API server has what the check would be refused for the want of: its job, or nodes."""
+        spec = check.spec
+        try:
+            if spec.job_name is not None:
+                raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
+                return lost_job(spec.job_name, ElasticJob.model_validate(raw)) is None
+            for node in sorted({*(spec.nodes or ())} - self.labels().keys()):
+                await self._client.get(NODES, node)
+        except NotFound:
+            return False
+        if spec.nodes is not None:
+            return True
+        selector = ",".join(f"{key}={value}" for key, value in (spec.node_selector or {}).items())
+        found = await self._client.list_page(NODES, label_selector=selector, page_size=1)
+        return bool(found["items"])
+
     def labels(self) -> dict[str, Mapping[str, str]]:
         """Of all nodes, by name."""
         return {raw["metadata"]["name"]: raw["metadata"].get("labels") or {} for raw in self._nodes.list()}
@@ -90,16 +109,19 @@ class CheckView:
 
     def claims(self) -> Iterator[Claim]:
         """The unfinished checks, and the nodes that they have or want."""
+        labels = once(self.labels)
         for raw in self._checks.list():
             if not is_finished(raw) and not raw["metadata"].get("deletionTimestamp"):
                 check = self._parse_check.parse(raw)
-                yield Claim(check, frozenset(self._nodes_of(check)))
+                yield Claim(check, frozenset(self._nodes_of(check, labels)))
 
-    def _nodes_of(self, check: NodeCheck) -> Iterable[str]:
-        if check.status.nodes:
-            return check.status.nodes
+    def _nodes_of(
+        self, check: NodeCheck, labels: Callable[[], dict[str, Mapping[str, str]]]
+    ) -> Iterable[str]:
+        if check.status.nodes or check.spec.nodes is not None:
+            return check.status.nodes or check.spec.nodes or ()
         if check.spec.job_name is None:
-            wanted = named_nodes(check.spec, self.labels())
+            wanted = named_nodes(check.spec, labels())
             return () if isinstance(wanted, CheckRefusal) else wanted
         job = self.job_of(check)
         if job is None or job.status.active_check != check.metadata.name:

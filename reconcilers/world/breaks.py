@@ -60,9 +60,10 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:
+        what = "leaves" if member.stops_in_good_order else "was lost"
         return Break(
             index,
-            f"worker {index} was lost: {member.gone_because}".removesuffix(": "),
+            f"worker {index} {what}: {member.gone_because}".removesuffix(": "),
             stops_in_good_order=member.stops_in_good_order,
         )
     report = member.report

@@ -38,8 +38,13 @@ class Decision:
 
     @property
     def broken(self) -> bool:
-        """Whether the world failed; one that is given up only for the next has not."""
+        """Whether the world cannot go on; one that is given up only for the next could."""
         return any(not b.trains_on for b in self.breaks)
+
+    @property
+    def failed(self) -> bool:
+        """Whether that is by a failure: who stops in good order leaves, as when the world shrinks."""
+        return _leaves_dead_peers(self.breaks)
 
     def changes(self, published: Rendezvous) -> bool:
         return self.rendezvous != published

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from agent.memory.slot import Mark
 from dlr.checkpoint import interval
@@ -267,6 +267,34 @@ def test_sparse_and_conjugate_tensors_classes_of_their_own_and_an_optimizers_own
     assert repr(back["model"].state_dict()) == repr(made["model"].state_dict())
     assert repr(back["sparse"]) == repr(made["sparse"])
     assert back["optimizer"].state["calls"] == 2.0
+
+
+def with_buffer(buffer: Tensor) -> dict[str, Any]:
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", buffer)
+    return {"model": model}
+
+
+def test_tensors_whose_elements_share_their_memory_come_back_where_they_can() -> None:
+    made = {"plain": torch.arange(4.0).expand(3, 4), "strided": torch.arange(5.0).as_strided((3, 2), (1, 1))}
+    slot = saved(made, Mark(1, 1, 0, 1))
+    load(back := {"plain": torch.zeros(4).expand(3, 4), "strided": torch.zeros(3, 2)}, slot)
+    assert all(torch.equal(back[name], tensor) for name, tensor in made.items())
+    slot = saved(with_buffer(torch.ones(4).expand(3, 4)), Mark(1, 1, 0, 1))
+    with pytest.raises(
+        MismatchError, match=r"model\.mask has elements that share their memory, as expand\(\)"
+    ):
+        load(with_buffer(torch.zeros(4).expand(3, 4)), slot)
+    load(back := with_buffer(torch.zeros(3, 4)), slot)
+    assert torch.equal(back["model"].mask, torch.ones(3, 4))
+
+
+def test_a_type_that_torch_cannot_copy_is_refused_with_the_name_of_the_tensor() -> None:
+    packed = torch.zeros(4, dtype=torch.uint8).view(torch.int4)
+    with pytest.raises(
+        TypeError, match=r"^model\.mask cannot be pickled, so take it out of the state: .*int4"
+    ):
+        capture(with_buffer(packed))
 
 
 def test_a_model_without_memory_is_refused_with_what_to_do() -> None:

@@ -206,10 +206,74 @@ def after_ten_minutes(client):
     return virtual_time.run(scenario())
 
 
-@pytest.mark.parametrize("error", [Unavailable("down"), Forbidden(403, "Forbidden", "no")])
-def test_a_watch_that_cannot_be_opened_is_tried_at_growing_intervals(error):
+@pytest.mark.parametrize(
+    ("error", "fewest", "most"),
+    [(Unavailable("down"), 300, 620), (Forbidden(403, "Forbidden", "no"), 40, 90)],
+)
+def test_a_watch_that_cannot_be_opened_is_tried_at_growing_intervals(error, fewest, most):
     client = after_ten_minutes(RefusedWatches(error))
-    assert client.lists == 1 and 40 < client.watches < 90
+    assert client.lists == 1 and fewest < client.watches < most
+
+
+class AwayUntil(RefusingClient):
+    """The first watch lives for a minute; then the server is away, and has forgotten all versions by then."""
+
+    def __init__(self, back_at):
+        super().__init__()
+        self.back_at, self.watched_again_at = back_at, None
+
+    def _answer(self):
+        if 60 <= now() < self.back_at:
+            raise Unavailable("down")
+
+    async def list_page(self, *_, **__):
+        self._answer()
+        return await super().list_page()
+
+    @asynccontextmanager
+    async def watch(self, *_, **__):
+        self._answer()
+        if now() >= 60 and self.lists == 1:
+            raise Gone(410, "Expired", "too old")
+        if now() >= 60 and self.watched_again_at is None:
+            self.watched_again_at = now()
+        yield self
+
+    async def lines(self, idle_timeout_seconds):
+        await asyncio.sleep(60)
+        return
+
+
+@pytest.mark.parametrize("outage_seconds", [5, 10, 40, 300])
+def test_what_happened_during_an_outage_is_known_seconds_after_it(outage_seconds):
+    client = AwayUntil(60 + outage_seconds)
+    after_ten_minutes(client)
+    assert client.watched_again_at - client.back_at < WatchTiming().away_cap_seconds + 0.5
+
+
+def test_the_server_says_when_a_watch_may_be_tried_again():
+    client = after_ten_minutes(RefusedWatches(Unavailable("busy", status=429, retry_after_seconds=10)))
+    assert 50 < client.watches < 65
+    absurd = after_ten_minutes(RefusedWatches(Unavailable("busy", status=503, retry_after_seconds=3600)))
+    assert absurd.watches > 30
+
+
+def test_a_new_leaders_list_does_not_wait_for_what_failed_before():
+    async def scenario():
+        client = RefusedWatches(Forbidden(403, "Forbidden", "no"))
+        informer = Informer(client, PODS)
+        task = asyncio.create_task(informer.run())
+        await asyncio.sleep(660)
+        task.cancel()
+        await asyncio.wait([task])
+        informer.list_again()
+        before = client.watches
+        task = asyncio.create_task(informer.run())
+        await asyncio.sleep(3)
+        assert client.watches - before > 3
+        task.cancel()
+
+    virtual_time.run(scenario())
 
 
 @pytest.mark.parametrize("error", [Gone(410, "Expired", "too old"), NotFound(404, "NotFound", "no CRD")])
@@ -261,7 +325,7 @@ def test_a_server_that_is_down_is_asked_at_growing_intervals():
         await asyncio.sleep(3)
         early = client.lists
         await asyncio.sleep(597)
-        assert early <= 8 and client.lists - early < 90
+        assert early <= 8 and client.lists - early < 620
         task.cancel()
 
     virtual_time.run(scenario())

@@ -12,6 +12,7 @@ from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
 from controller.slices import SLICE_SECONDS
+from controller.workqueue import BACKOFF_CAP_SECONDS
 from crds.model import StatusBeyondLimits
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
@@ -179,6 +180,28 @@ def test_server_says_when_to_come_back():
     reconciler = Scripted(Unavailable("busy", status=429, retry_after_seconds=7))
     play(reconciler)
     assert reconciler.calls == pytest.approx([0, 7])
+
+
+def test_an_absurd_wish_of_the_servers_is_not_followed_for_longer_than_our_own_back_off():
+    reconciler = Scripted(Unavailable("busy", status=503, retry_after_seconds=3600))
+    play(reconciler, seconds=4000.0)
+    assert reconciler.calls == pytest.approx([0, BACKOFF_CAP_SECONDS])
+
+
+@pytest.mark.parametrize("mended_at", [330, 700, 3600])
+def test_what_failed_for_long_is_done_within_a_minute_after_its_cause_is_mended(mended_at):
+    class Refused(Reconciler):
+        done_at = None
+
+        async def reconcile(self, request):
+            if now() < mended_at:
+                raise Unavailable("failed calling webhook", status=500)
+            self.done_at = self.done_at or now()
+            return Result()
+
+    reconciler = Refused()
+    play(reconciler, seconds=2 * mended_at)
+    assert reconciler.done_at - mended_at <= 60
 
 
 def test_hanging_reconcile_is_given_up_and_tried_again():

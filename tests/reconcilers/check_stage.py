@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.cache import Cache
-from controller.errors import AlreadyExists, Conflict
+from controller.errors import AlreadyExists, Conflict, NotFound
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES, Resource
 from crds.nodecheck import NodeCheck
@@ -320,10 +320,24 @@ class _Client:
         return done
 
     async def list(self, resource: Resource, namespace: str, *, label_selector: str) -> JSON:
-        key, _, value = label_selector.partition("=")
         found = self._stage.stores.store(resource).list(namespace)
-        return {"items": [obj for obj in found if obj["metadata"].get("labels", {}).get(key) == value]}
+        return {"items": [obj for obj in found if _has_labels(obj, label_selector)]}
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+        found = self._stage.stores.store(resource).get(namespace, name)
+        if found is None:
+            raise NotFound(404, "NotFound", "")
+        return found
+
+    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int) -> JSON:
+        found = self._stage.stores.store(resource).list()
+        return {"items": [obj for obj in found if _has_labels(obj, label_selector)][:page_size]}
 
     def _die_sometimes(self) -> None:
         if self._stage.crash():
             raise _Killed
+
+
+def _has_labels(obj: JSON, selector: str) -> bool:
+    wanted = dict(term.split("=") for term in selector.split(",") if term)
+    return bool(wanted.items() <= obj["metadata"].get("labels", {}).items())

@@ -6,13 +6,14 @@ import asyncio
 import gc
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from crds.nodecheck import NodeCheck
@@ -21,6 +22,8 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
+from reconcilers.nodecheck.view import CheckView
+from tests.counting import calls
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
 
@@ -673,3 +676,18 @@ async def test_two_controllers_at_once_publish_each_round_once() -> None:
         await other.reconcile(Request(NAMESPACE, "c"))
         staged.act()
     assert staged.status()["faultyNodes"] == ["node-6"] and len(staged.published) == 5
+
+
+def test_what_other_checks_want_is_looked_up_whatever_the_size_of_the_cluster() -> None:
+    """A check for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
+
+    def cost(nodes: int) -> int:
+        staged = Stage()
+        staged.add_nodes(*(f"node-{i}" for i in range(nodes)))
+        for i in range(20):
+            staged.add_check(name=f"c{i}", nodes=[f"node-{i}"])
+        view = CheckView(staged.stores, cast(Client, None))
+        assert len(list(view.claims())) == 20
+        return calls(lambda: list(view.claims()))
+
+    assert cost(2_000) <= cost(20)

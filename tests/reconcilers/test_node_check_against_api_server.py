@@ -14,7 +14,7 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS
 from reconcilers.clock import Clock
 from reconcilers.setup import add_indexes, add_node_checks
 from tests.reconcilers.check_stage import BAD, GOOD, Agents
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+from tests.reconcilers.cluster import NAMESPACE, PATIENCE_SECONDS, ApiServer, Hollow, connected, controllers
 
 JSON = dict[str, Any]
 
@@ -278,3 +278,53 @@ async def test_unknown_node_fails_the_check(server: ApiServer, nodes: Nodes) -> 
         assert failed["message"] == "there is no node nowhere"
         with pytest.raises(NotFound):
             await nodes.client.get(ELASTICWORKERS, "lost-check-0", NAMESPACE)
+
+
+def looks(manager: Manager) -> float:
+    """At checks, that ended in another to follow."""
+    labels = {"controller": "nodecheck", "result": "requeue_after"}
+    return manager.metrics_registry.get_sample_value("controller_runtime_reconcile_total", labels) or 0.0
+
+
+@pytest.mark.parametrize("by", ["name", "label", "job"])
+async def test_what_was_made_a_moment_before_its_check_is_waited_for(
+    server: ApiServer, nodes: Nodes, by: str
+) -> None:
+    name = f"new-{by}"
+    async with controller(server) as manager:
+        await manager.cache.wait_synced(PATIENCE_SECONDS)
+        for resource in (NODES, ELASTICJOBS):
+            manager.cache._watching[resource].cancel()  # it hangs
+        if by == "job":
+            await nodes.submit(name)
+            await nodes.add_check(name, jobName=name)
+        else:
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"new": by}}}
+            await nodes.client.create(NODES, node)
+            await nodes.add_check(
+                name, **({"nodes": [name]} if by == "name" else {"nodeSelector": {"new": by}})
+            )
+
+        async def failed() -> bool:
+            return (await nodes.check(name)).get("status", {}).get("phase") == "Failed"
+
+        async def failed_or_put_off() -> bool:
+            return looks(manager) >= 2 or await failed()
+
+        await nodes.until("looks at it", failed_or_put_off)
+        assert not await failed()
+        await manager.cache.list_again()
+        if by == "job":
+            await nodes.until_condition(name, "Running", "WaitingForJob")
+        else:
+            await nodes.until_check(name, nodes=[name])
+
+
+async def test_check_of_a_job_that_is_gone_is_refused_by_the_servers_own_word(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    async with controller(server):
+        await nodes.add_check("jobless", jobName="nobody")
+        await nodes.until_condition("jobless", "Failed", "JobNotFound")
+        await nodes.add_check("unlabelled", nodeSelector={"no": "such"})
+        await nodes.until_condition("unlabelled", "Failed", "NoNodes")

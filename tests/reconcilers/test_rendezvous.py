@@ -287,6 +287,9 @@ def test_a_planned_change_is_no_failure() -> None:
         deleted = replace(leaving, leaving="", alive=False, stops_in_good_order=in_good_order)
         decision = decide(formed(0, 1, 2), [*others, deleted], bounds(3), NOW)
         assert (decision.rendezvous.members, decision.rendezvous.broken_round) == ([0, 2, 3], broken_round)
+        assert (decision.broken, decision.failed) == (True, not in_good_order)
+        said = "worker 1 leaves" if in_good_order else "worker 1 was lost"
+        assert decision.rendezvous.reason == said
 
 
 def test_a_world_that_all_left_by_vote_says_why_and_has_no_dead_peers() -> None:
