@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
-from tests.reconcilers.build import in_lists
+from reconcilers.capacity.growth import to_give_back
+from tests.reconcilers.build import NOW, in_lists, job
 from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
 
 JSON = dict[str, Any]
@@ -412,6 +413,22 @@ def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
         return stage.known()["base"], stage.members()[-1]
 
     assert asyncio.run(play()) == (2, [slot for slot in range(4) if slot != taken])
+
+
+def test_what_is_given_back_keeps_to_the_minimum_and_to_whole_units() -> None:
+    def back(base: int, unit: int = 1, **worker: Any) -> int | None:
+        known = {"replicas": 8, "by": "spec", "at": NOW, "opportunity": {"base": base}}
+        return to_give_back(
+            job(replicas=8, worker=worker, elasticPolicy={"nodeUnit": unit}, status={"scaling": known})
+        )
+
+    assert back(3) == 3
+    assert back(3, minReplicas=5) == 5, "which was raised since"
+    assert back(3, unit=4) == 4, "likewise"
+    assert back(8) is None and back(7, unit=4) is None
+    gone = job(status={"scaling": {"replicas": 8, "by": "spec", "at": NOW, "opportunity": {"base": 3}}})
+    without = gone.spec.model_copy(update={"replica_specs": {}})
+    assert to_give_back(gone.model_copy(update={"spec": without})) is None
 
 
 def killer(kills: list[int]) -> Callable[[], bool]:
