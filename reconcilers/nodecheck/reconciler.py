@@ -303,6 +303,7 @@ class NodeCheckReconciler(Reconciler):
         speeds = speeds_of(references_of(history, fleet, settings), fleet)
         status = status.model_copy(update={"class_speeds": speeds})
         results = check_status.node_results(step, history)
+        status, results = check_status.without_replaced(status, results, nodes, turn.now)
         results = with_all_evidence(turn.check, status, results, fleet, nodes, turn.now)
         return self._finish(turn, status, results)
 

@@ -55,6 +55,7 @@ MAX_BYTES = 1_350_000
 FOUND_BYTES = 550_000
 """More than verdicts, evidence, links, racks and withdrawals take, whatever is found."""
 MAX_BYTES_AT_THE_END = 1_550_000
+REPLACED = Out("its Node was deleted during the check, and is another one now", reason="NodeReplaced")
 FIRST_ROUND_BYTES_A_NODE = 44
 """Its index and incarnation, and its half of a group's address, port and keys."""
 
@@ -287,6 +288,37 @@ def node_results(verdicts: Verdicts, history: History) -> list[NodeResult]:
             )
         )
     return results
+
+
+def without_replaced(
+    status: NodeCheckStatus,
+    results: Sequence[NodeResult],
+    nodes: Mapping[str, Mapping[str, Any]],
+    now: datetime,
+) -> tuple[NodeCheckStatus, list[NodeResult]]:
+    """What was found out about a machine says nothing of another, which has taken over its name meanwhile.
+
+    Args:
+        status: of a check that ends now.
+        results: its verdicts.
+        nodes: the raw Nodes that are there by now, by name.
+        now: the time of the verdicts.
+    """
+    replaced = {name for name, raw in nodes.items() if _was_added_since(raw, status.start_time or now)}
+    known = {left.node for left in status.withdrawn}
+    status = settled(status, Ended(dict.fromkeys(sorted(replaced - known), REPLACED), {}), now)
+    verdict = {
+        "verdict": NodeVerdict.INCONCLUSIVE,
+        "causes": [Cause.WITHDRAWN.value],
+        "message": REPLACED.message,
+    }
+    return status, [
+        result.model_copy(update=verdict) if result.node in replaced else result for result in results
+    ]
+
+
+def _was_added_since(node: Mapping[str, Any], began: datetime) -> bool:
+    return datetime.fromisoformat(node["metadata"]["creationTimestamp"]) > began
 
 
 def _detailed(results: Sequence[NodeResult]) -> list[NodeResult]:
