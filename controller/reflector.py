@@ -11,8 +11,9 @@ after a `Failed`, is informer.py: back-off is its business, recovery is this mod
 
 Recovery: a page that does not come is asked for again; if the server refuses it, the list begins anew, for
 its token may be what is wrong. When a stream ends, idles out or breaks, the watch goes on from the last
-resourceVersion, and nothing is missed. When the server has forgotten that version (HTTP 410, or 410 inside the stream), or
-does not know it yet (its storage was restored), everything is listed again and replaced at one stroke.
+resourceVersion, and nothing is missed. When the server has forgotten that version (HTTP 410, or 410 inside
+the stream), or does not know it yet (its storage was restored), everything is listed again and replaced at
+one stroke.
 """
 
 from __future__ import annotations
