@@ -141,9 +141,9 @@ def to_give_back(job: ElasticJob) -> int | None:
     It is not to grow any more, or is suspended: then a queue would ask for room for them.
     """
     known = job.status.scaling.opportunity if job.status.scaling is not None else None
-    if known is None or (policy_of(job) is not None and not job.spec.suspend):
+    spec, unit = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy.node_unit
+    if known is None or spec is None or (policy_of(job) is not None and not job.spec.suspend):
         return None
-    spec, unit = job.spec.replica_specs[names.WORKER], job.spec.elastic_policy.node_unit
     asked = -(-max(known.base, spec.min_replicas or 0) // unit) * unit
     return asked if asked < spec.replicas else None
 

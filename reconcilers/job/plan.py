@@ -48,6 +48,7 @@ from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.rules import in_cluster
 from reconcilers.scale import rolling
+from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import is_asked, take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
@@ -96,7 +97,10 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now, managed_fields)
     look = Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
-        plan = _plan(look, outcome.suspended(look.job, workers, now), giving_back(look.job, seen, now))
+        wait = seconds_to_retry(seen.plans.spent, now)
+        plan = _plan(
+            look, outcome.suspended(look.job, workers, now), giving_back(look.job, seen, now), (wait,)
+        )
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)

@@ -9,7 +9,7 @@ import random
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating
+from controller.errors import ApiError, Forbidden
 from controller.events import EventRecorder
 from controller.resources import ELASTICJOBS, LEASES, PODS, Object
 from controller.wording import shortened
@@ -25,12 +25,14 @@ from reconcilers.pod.heartbeat import lease_of
 from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
-from reconcilers.pod.trial import is_denial
 from reconcilers.pod.worker_status import POD_REFUSED, SCHEDULED
+from reconcilers.refused import is_refusal
 
 REFUSED_RETRY_SECONDS = 30.0
 """At most, and half of it at least: a try must not come again and again just when others use a quota up that
 have a rhythm, such as a job that probes for room (`reconcilers/capacity`)."""
+REFUSED_TRIES_PER_SECOND = 50
+"""Of a job with so many workers that each would otherwise try too often."""
 LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
 
@@ -58,14 +60,12 @@ class PodMaker:
             return await self._create(assignment), None
         except Leftover as leftover:
             return None, Obstacle("WaitingForDeletion", str(leftover), LEFTOVER_RETRY_SECONDS)
-        except NamespaceTerminating:
-            raise
-        except ApiError as error:  # the template is wrong, or a quota, a policy or a webhook forbids it
-            if not (isinstance(error, Invalid | Forbidden) or is_denial(error)):
+        except ApiError as error:
+            if not is_refusal(error):
                 raise
             message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
             self._tell(assignment, message)
-            return None, Obstacle(POD_REFUSED, message, self._refused_retry_seconds())
+            return None, Obstacle(POD_REFUSED, message, self._refused_retry_seconds(assignment))
 
     def _tell(self, assignment: Assignment, message: str) -> None:
         """Once a reason: the worker's condition says it from then on. A probe for room is told of nowhere but
@@ -74,8 +74,9 @@ class PodMaker:
         if not assignment.is_probe and not says(known, ConditionStatus.FALSE, message):
             self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
 
-    def _refused_retry_seconds(self) -> float:
-        return REFUSED_RETRY_SECONDS * self._draw.uniform(0.5, 1.0)
+    def _refused_retry_seconds(self, assignment: Assignment) -> float:
+        most = max(REFUSED_RETRY_SECONDS, assignment.workers / REFUSED_TRIES_PER_SECOND)
+        return most * self._draw.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:
         """With its rights and its Lease, which come first.
@@ -115,10 +116,12 @@ class PodMaker:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:
             return None, LEFTOVER_RETRY_SECONDS
-        except (Invalid, Forbidden) as error:
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
             message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
             self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
-            return lease, self._refused_retry_seconds()
+            return lease, self._refused_retry_seconds(assignment)
         return lease, None
 
     def _lease(self, assignment: Assignment) -> Object | None:

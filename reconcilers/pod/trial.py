@@ -36,6 +36,7 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import AgentSource
 from reconcilers.pod.quantities import parse, whole
 from reconcilers.pod.resources import KINDS, mapping, resources_of
+from reconcilers.refused import is_denial
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.rules import in_cluster
 from reconcilers.roles.tasks import config_fault
@@ -45,9 +46,6 @@ from reconcilers.world.slots import training_types
 MAX_WHY = 320
 """Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
 
-_DENIED = ("denied the request", "denied request")
-"""What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
-422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
 _CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.env\[(\d+)\])?")
 
 
@@ -168,11 +166,6 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
     if isinstance(error, Forbidden) and "cannot create resource" not in why:
         return Trial(Answer.FORBIDDEN, f"the API server refuses the Pods of type {type_}: {why}")
     return Trial(Answer.NONE, f"the API server could not try the Pods of type {type_}: {why}")
-
-
-def is_denial(error: ApiError) -> bool:
-    """Whether a webhook or a policy refuses the object, with whatever code."""
-    return any(word in str(error) for word in _DENIED)
 
 
 def _faults(error: Invalid, job: ElasticJob, type_: str, pod: Object) -> list[str]:

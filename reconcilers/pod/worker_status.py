@@ -18,13 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crds.elasticworker import (
-    AgentReport,
-    AgentState,
-    ElasticWorker,
-    ElasticWorkerStatus,
-    WorkerPhase,
-)
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.failure_policy import FailureRule
 from crds.model import Condition, ConditionStatus
 from reconcilers.account.worker_history import with_lives

@@ -135,9 +135,8 @@ def intent_of(plan: ScalePlan, job: ElasticJob) -> Intent:
         if asked is not None and asked.replicas is not None:
             replicas[type_] = asked.replicas
         elif created[type_] or type_ in removed:
-            left, base = of_job.replicas - len(removed.get(type_, ())), None
-            if type_ == names.WORKER:
-                base = asked_base(plan, job)
+            left = of_job.replicas - len(removed.get(type_, ()))
+            base = asked_base(plan, job) if type_ == names.WORKER else None
             replicas[type_] = left + created[type_] if base is None else max(left, base)
     resources = {
         type_: requirements(job, type_, asked.resource)
@@ -170,21 +169,24 @@ def refusal(
             "NothingAsked",
             "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
         )
-    for type_, replicas in intent.replicas.items():
-        path, base = _path_of_count(plan, type_), asked_base(plan, job) if type_ == names.WORKER else None
-        found = _bad_count(job, type_, replicas, path)
-        if found is None and base is not None:
-            found = _bad_count(job, type_, base, path)
-        if found is not None:
-            return found
-    more = {t: n for t, n in intent.replicas.items() if n > job.spec.replica_specs[t].replicas}
-    fault = config_fault(job, intent.replicas) if more and in_cluster(job) else None
-    if fault is not None:
-        return Refusal("OutOfRange", f"{_path_of_count(plan, min(more))}: {fault}")
-    found = _bad_resources(plan, job, nodes)
+    found = _bad_counts(plan, job, intent) or _bad_resources(plan, job, nodes)
     if found is not None or not is_automatic(plan) or _gives_back(plan, job):
         return found
     return _not_automatic(job, intent)
+
+
+def _bad_counts(plan: ScalePlan, job: ElasticJob, intent: Intent) -> Refusal | None:
+    """Of the counts, and of what is asked for besides extra workers."""
+    base = asked_base(plan, job)
+    counts = [*intent.replicas.items(), *([] if base is None else [(names.WORKER, base)])]
+    found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
+    if (bad := next((each for each in found if each is not None), None)) is not None:
+        return bad
+    more = [
+        type_ for type_, count in intent.replicas.items() if count > job.spec.replica_specs[type_].replicas
+    ]
+    fault = config_fault(job, intent.replicas) if more and in_cluster(job) else None
+    return None if fault is None else Refusal("OutOfRange", f"{_path_of_count(plan, min(more))}: {fault}")
 
 
 def _path_of_count(plan: ScalePlan, type_: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from crds.elasticworker import AgentReport, AgentState, FailureCause
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, FailureCause
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.exit_class import KILL_EXIT_CODES
 from reconcilers.world.participants import Participant

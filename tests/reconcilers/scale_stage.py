@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.rendezvous.world import Member, Verb, World, next_action
-from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller.errors import AlreadyExists, Conflict, NotFound, api_error
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS, SCALEPLANS, Resource
 from crds.elasticjob import ElasticJob
@@ -57,6 +57,9 @@ class Stage:
     """Slots whose Pods find no node."""
     denied: str = ""
     """What an admission webhook says to whoever changes the job's counts."""
+    denied_with: int = 403
+    pinned: int | None = None
+    """What such a webhook makes of every count that is written."""
 
     def __post_init__(self) -> None:
         self._versions = itertools.count(1)
@@ -316,7 +319,10 @@ class Client:
     ) -> JSON:
         self._die_sometimes()
         if self._stage.denied and resource is ELASTICJOBS and "spec" in patch:
-            raise Forbidden(403, "Forbidden", f"admission webhook denied the request: {self._stage.denied}")
+            denial = f"admission webhook denied the request: {self._stage.denied}"
+            raise api_error(self._stage.denied_with, "", denial)
+        if self._stage.pinned is not None and resource is ELASTICJOBS and "spec" in patch:
+            patch = merged(patch, {"spec": {"replicaSpecs": {"worker": {"replicas": self._stage.pinned}}}})
         return self._done(self._stage.patch(resource, name, patch, status=subresource == "status"))
 
     async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState, Departure
+from crds.agent_report import Departure
+from crds.elasticworker import AgentState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant

@@ -172,6 +172,16 @@ async def test_whatever_code_a_webhook_denies_a_pod_with_it_is_told_once_and_tri
     assert api.pod() is not None
 
 
+async def test_of_many_workers_that_are_refused_no_more_try_in_a_second_than_a_server_can_bear(
+    api: Api, controller: Controller
+) -> None:
+    many = merged(api.get(ELASTICJOBS, JOB), {"spec": {"replicaSpecs": {"worker": {"replicas": 10_000}}}})
+    api.put(ELASTICJOBS, many)
+    api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
+    wait = (await controller.look()).requeue_after_seconds
+    assert wait is not None and 100 <= wait <= 200
+
+
 async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker_and_in_no_event(
     api: Api, controller: Controller
 ) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
-from tests.reconcilers.build import in_lists
+from reconcilers.capacity.growth import to_give_back
+from tests.reconcilers.build import NOW, in_lists, job
 from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
 
 JSON = dict[str, Any]
@@ -269,6 +271,21 @@ async def test_a_job_that_is_suspended_asks_its_queue_for_no_more_than_its_user_
     assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
 
 
+async def test_a_suspended_job_that_may_not_give_back_tries_again_after_an_hour() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    stage.denied = "no"
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
+    await stage.live(30)
+    assert stage.count() == 4
+    stage.denied = ""
+    waits = await stage.jobs.reconcile(Request("default", "j"))
+    assert waits.requeue_after_seconds is not None and 3_500 < waits.requeue_after_seconds < 3_601
+    stage.seconds += waits.requeue_after_seconds
+    await stage.live(15)
+    assert stage.count() == 2
+
+
 async def test_a_job_that_is_suspended_takes_up_no_plan_for_more() -> None:
     stage = await training()
     stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
@@ -387,18 +404,8 @@ def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
 ) -> None:
     async def play() -> tuple[int, list[int]]:
         """What was asked for, and who trains; the count may be that of the next probe."""
-        stage, left = await training(room=2), list(kills)
-
-        def crash() -> bool:
-            if not left:
-                return False
-            left[0] -= 1
-            if left[0] > 0:
-                return False
-            left.pop(0)
-            return True
-
-        stage.crash = crash
+        stage = await training(room=2)
+        stage.crash = killer(kills)
         await stage.live(120)
         if taken is not None:
             stage.take(taken)
@@ -406,3 +413,82 @@ def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
         return stage.known()["base"], stage.members()[-1]
 
     assert asyncio.run(play()) == (2, [slot for slot in range(4) if slot != taken])
+
+
+def test_what_is_given_back_keeps_to_the_minimum_and_to_whole_units() -> None:
+    def back(base: int, unit: int = 1, **worker: Any) -> int | None:
+        known = {"replicas": 8, "by": "spec", "at": NOW, "opportunity": {"base": base}}
+        return to_give_back(
+            job(replicas=8, worker=worker, elasticPolicy={"nodeUnit": unit}, status={"scaling": known})
+        )
+
+    assert back(3) == 3
+    assert back(3, minReplicas=5) == 5, "which was raised since"
+    assert back(3, unit=4) == 4, "likewise"
+    assert back(8) is None and back(7, unit=4) is None
+    gone = job(status={"scaling": {"replicas": 8, "by": "spec", "at": NOW, "opportunity": {"base": 3}}})
+    without = gone.spec.model_copy(update={"replica_specs": {}})
+    assert to_give_back(gone.model_copy(update={"spec": without})) is None
+
+
+def killer(kills: list[int]) -> Callable[[], bool]:
+    """Says whether the controller is killed at a write: after so many writes, again and again."""
+    left = list(kills)
+
+    def crash() -> bool:
+        if not left:
+            return False
+        left[0] -= 1
+        if left[0] > 0:
+            return False
+        left.pop(0)
+        return True
+
+    return crash
+
+
+CHANGES: dict[str, tuple[Callable[[Training], object], int, int, list[int]]] = {
+    "suspended": (lambda stage: stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}}), 3, 3, []),
+    "to grow no more": (
+        lambda stage: stage.patch(ELASTICJOBS, "j", {"spec": {"elasticPolicy": {"opportunistic": None}}}),
+        3,
+        3,
+        [0, 1, 2],
+    ),
+    "without one that was asked for": (
+        lambda stage: stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 1}]),
+        5,
+        2,
+        [0, 2, 3, 4, 5],
+    ),
+    "without an extra one": (
+        lambda stage: stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 4}]),
+        5,
+        3,
+        [0, 1, 2, 3, 5],
+    ),
+    "set back": (lambda stage: stage.edit_job(replicas=3), 3, 3, [0, 1, 2]),
+}
+"""Of a job that has grown from three to six: the change, and the count, what is asked for and who trains then."""
+
+
+@given(st.lists(st.integers(1, 20), max_size=6), st.sampled_from(sorted(CHANGES)))
+@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_a_controller_that_is_killed_while_a_grown_job_is_changed_ends_with_the_same(
+    kills: list[int], change: str
+) -> None:
+    act, count, base, members = CHANGES[change]
+
+    async def play() -> tuple[int, int, list[int]]:
+        stage = await training(3, 6, room=3)
+        await stage.live(150)
+        assert stage.members()[-1] == [0, 1, 2, 3, 4, 5]
+        act(stage)
+        stage.crash = killer(kills)
+        await stage.live(45)
+        scaling = stage.job()["status"]["scaling"]
+        world = stage.job()["status"]["rendezvous"]
+        known = scaling.get("opportunity", {"base": scaling["replicas"]})
+        return stage.count(), known["base"], stage.members()[-1] if world["phase"] == "Formed" else []
+
+    assert asyncio.run(play()) == (count, base, members)
