@@ -9,9 +9,11 @@ after a `Failed`, is informer.py: back-off is its business, recovery is this mod
       ╰──── 410 ──────┴──── 410 ───────────┼──┴───── 410 ───────┤ ◀─────╯
                                            ╰── end, idle, broken ╯
 
-Recovery: when a stream ends, idles out or breaks, the watch goes on from the last resourceVersion, and
-nothing is missed. When the server has forgotten that version (HTTP 410, or 410 inside the stream), or
-does not know it yet (its storage was restored), everything is listed again and replaced at one stroke.
+Recovery: a page that does not come is asked for again; if the server refuses it, the list begins anew, for
+its token may be what is wrong. When a stream ends, idles out or breaks, the watch goes on from the last
+resourceVersion, and nothing is missed. When the server has forgotten that version (HTTP 410, or 410 inside
+the stream), or does not know it yet (its storage was restored), everything is listed again and replaced at
+one stroke.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from controller.errors import ClientError, Gone, NotFound
+from controller.errors import ApiError, ClientError, Gone, NotFound
 from controller.resources import Object
 from controller.responses import error_of_status, version_is_ahead
 
@@ -175,7 +177,7 @@ def step(state: State, answer: Answer) -> tuple[list[Event], State]:
         case Paging(), Broke(Gone()):
             return [], Empty(paged=False)
         case Paging(), Broke(error):
-            return [Failed(error)], state
+            return [Failed(error)], Empty() if isinstance(error, ApiError) else state
         case Listed(resource_version), Opened():
             return [], Watching(resource_version)
         case Watching(), Streamed(event):

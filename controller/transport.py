@@ -7,6 +7,7 @@ that a caller could rely on; its credentials and TLS settings are used, its requ
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,14 @@ from controller.errors import Unavailable
 from controller.responses import Answer, error_of
 
 _READ_BUFFER_BYTES = 2**20
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 3),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""Whoever holds a watch hears nothing for minutes: the kernel asks after ten seconds whether the other end is
+still there. A server, or a load balancer, that vanished without a word is known after twenty."""
 
 
 class WatchStream:
@@ -81,6 +90,7 @@ class Transport:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._unavailable(call, error, open_timeout_seconds) from error
         try:
+            _keep_alive(response)
             yield WatchStream(response, call.path)
         finally:
             response.close()
@@ -139,6 +149,14 @@ class Transport:
             f"the connection to the API server at {server} broke during {call.method} {call.path}: "
             f"{_reason(error)}"
         )
+
+
+def _keep_alive(response: aiohttp.ClientResponse) -> None:
+    transport = response.connection.transport if response.connection is not None else None
+    connected = transport.get_extra_info("socket") if transport is not None else None
+    if connected is not None:
+        for option in _KEEPALIVE:
+            connected.setsockopt(*option)
 
 
 def _reason(error: BaseException) -> str:

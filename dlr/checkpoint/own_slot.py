@@ -75,10 +75,15 @@ class OwnSlot:
         """
         into = {name: local_tensor(target) for name, target in targets.items()}
         largest_first = sorted(into, key=lambda name: -into[name].nbytes)
-        memory = {name: tensor.untyped_storage().data_ptr() for name, tensor in into.items()}
+        # A part of a DTensor may be of a class of its own, as for float8, and such a tensor has no memory.
+        memory = {
+            name: tensor.untyped_storage().data_ptr()
+            for name, tensor in into.items()
+            if type(tensor) is Tensor
+        }
         times = Counter(memory.values())
         # Of tensors that share their memory, as tied weights do, two threads would spoil each other's sums.
-        apart = {name for name in into if into[name].is_cpu and times[memory[name]] == 1}
+        apart = {name for name in memory if into[name].is_cpu and times[memory[name]] == 1}
         next_apart = iter([name for name in largest_first if name in apart])
 
         def copy(names: Iterable[str]) -> dict[str, int]:

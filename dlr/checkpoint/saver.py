@@ -38,7 +38,7 @@ from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.plan import Piece, divide, name_of_rank, own_name, owner_of, pieces_of
 from dlr.checkpoint.request import Request
-from dlr.checkpoint.state import VALUES, TensorReference, flatten_values, load_values
+from dlr.checkpoint.state import VALUES, WITHIN, TensorReference, flatten_values, load_values
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.unshared import differing, digest, own_of_each
 
@@ -137,7 +137,9 @@ class _Save:
             plan = json.dumps([asdict(piece) for piece in pieces]).encode()
             storage.write_atomically(self.working / f"plan-{request.rank}.json", plan)
             if request.rank == 0:
-                self._leaves, self._paths = _leaves(slot.data(entries[name_of_rank(VALUES, 0)]))
+                self._leaves, self._paths = _leaves(
+                    slot.data(entries[name_of_rank(VALUES, 0)]), lambda name: slot.tensor(entries[name])
+                )
             self._plans = [
                 [Piece.decode(fields) for fields in json.loads(data)]
                 for data in self._collect("plan-{}.json")
@@ -248,14 +250,19 @@ def _warn(path: str, count: int, name: str, ranks: int) -> None:
     )
 
 
-def _leaves(values: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is no tensor, by the names that torch.distributed.checkpoint gives it, and the paths of all names.
 
     So whoever loads the folder with torch alone finds all of it. What cannot be unpickled outside of the
     training script, since its class is there, is left to `dlr.checkpoint`.
+
+    Args:
+        tensor: gives one by its name.
     """
     try:
-        nested = load_values(values, TensorReference)
+        nested = load_values(
+            values, lambda name: tensor(name) if name.startswith(WITHIN) else TensorReference(name)
+        )
     except Exception:  # pickles may raise anything
         return {}, {}
     return flatten_values(nested)

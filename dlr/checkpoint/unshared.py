@@ -23,6 +23,8 @@ ROUNDING = 0.01
 """Digests that differ by a smaller share are of the same tensor. Gradients are the same on all ranks of data
 parallelism, so that rounding is far below it."""
 _PARTS = 32
+_AT_ONCE = 1 << 20
+"""Elements of which there are double-precision copies at a time."""
 
 
 def digest(tensor: Tensor) -> Digest | None:
@@ -31,7 +33,10 @@ def digest(tensor: Tensor) -> Digest | None:
         tensor = torch.view_as_real(tensor)
     if not tensor.is_floating_point():
         return None
-    return [float(part.double().sum()) for part in tensor.reshape(-1).tensor_split(_PARTS)]
+    parts = tensor.reshape(-1).tensor_split(_PARTS)
+    return [
+        sum((piece.double().sum().item() for piece in torch.split(part, _AT_ONCE)), 0.0) for part in parts
+    ]
 
 
 def differing(pieces: Mapping[int, Sequence[Piece]]) -> set[str]:

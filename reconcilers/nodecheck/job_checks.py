@@ -26,7 +26,8 @@ from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
 from reconcilers.conditions import condition_of, says
 from reconcilers.nodecheck.finished import LONG_AGO, FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
-from reconcilers.nodecheck.status import WORST_FIRST, summary_of
+from reconcilers.nodecheck.status import WORST_FIRST
+from reconcilers.nodecheck.told import summary_of
 from reconcilers.pod.builder import owner_reference
 from reconcilers.worker import BY_JOB, owner_uids
 

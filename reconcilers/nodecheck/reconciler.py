@@ -69,8 +69,9 @@ from reconcilers.nodecheck.scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.nodecheck.status import round_begun, step_ended, summary_of
+from reconcilers.nodecheck.size import has_no_room, has_room_for_round, to_wire
 from reconcilers.nodecheck.steps import Ended, ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.nodecheck.told import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
@@ -191,7 +192,7 @@ class NodeCheckReconciler(Reconciler):
             message = f"waits: {obstacle}"
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
         self._beginning[turn.check.metadata.uid] = Claim(turn.check, frozenset(scope.nodes), begins=True)
-        if check_status.has_no_room(turn.check.spec, scope):
+        if has_no_room(turn.check.spec, scope):
             return self._refuse(turn, _too_many(len(scope.nodes)))
         await slices.pause()
         nodes = self._view.nodes(scope.nodes)
@@ -294,7 +295,7 @@ class NodeCheckReconciler(Reconciler):
         step = next_step(history, fleet, settings)
         if isinstance(step, Round):
             published = check_status.in_round(status, step, participants, turn.now)
-            if check_status.has_room_for_round(spec, published):
+            if has_room_for_round(spec, published):
                 turn.event("Normal", "RoundStarted", round_begun(step))
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
@@ -303,6 +304,7 @@ class NodeCheckReconciler(Reconciler):
         speeds = speeds_of(references_of(history, fleet, settings), fleet)
         status = status.model_copy(update={"class_speeds": speeds})
         results = check_status.node_results(step, history)
+        status, results = check_status.without_replaced(status, results, nodes, turn.now)
         results = with_all_evidence(turn.check, status, results, fleet, nodes, turn.now)
         return self._finish(turn, status, results)
 
@@ -381,4 +383,4 @@ def _too_many(nodes: int) -> CheckRefusal:
 
 
 def _status_patch(raw: dict[str, Any], status: NodeCheckStatus) -> dict[str, Any]:
-    return merge_patch(raw.get("status", {}), validated(status, check_status.to_wire(status)))
+    return merge_patch(raw.get("status", {}), validated(status, to_wire(status)))

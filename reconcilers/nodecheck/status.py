@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import orjson
-
-from crds.further_nodes import folded
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import (
-    MAX_NODES,
     Action,
     CheckGroup,
     FaultyDomain,
     FaultyLink,
     NodeCheckPhase,
-    NodeCheckSpec,
     NodeCheckStatus,
     NodeResult,
     NodeVerdict,
@@ -33,7 +27,9 @@ from reconcilers.conditions import with_condition
 from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
-from reconcilers.nodecheck.steps import Ended, Told, first_told, round_to_record, rounded
+from reconcilers.nodecheck.size import MAX_DETAILED
+from reconcilers.nodecheck.steps import Ended, round_to_record, rounded
+from reconcilers.nodecheck.told import Summary, first_names, round_begun
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
@@ -42,74 +38,11 @@ NODES_ALIKE = "NodesAlike"
 
 MAX_TEXT = 1_024
 MAX_REASON = 64
-MAX_DETAILED = 250
-"""Nodes whose verdict is kept with evidence and figures, or whose leaving is told with a reason."""
-MAX_TEXTS = 125_000
-"""Characters of all their messages together, of verdicts and of leavings each."""
 WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE, NodeVerdict.HEALTHY)
 MAX_EVIDENCE = 300
 """Of a link or rack."""
 MAX_PLACES = 100
-MAX_BYTES = 1_350_000
-"""Of a check that publishes another round; etcd takes 1.5 MiB."""
-FOUND_BYTES = 550_000
-"""More than verdicts, evidence, links, racks and withdrawals take, whatever is found."""
-MAX_BYTES_AT_THE_END = 1_550_000
-FIRST_ROUND_BYTES_A_NODE = 44
-"""Its index and incarnation, and its half of a group's address, port and keys."""
-
-
-def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
-    """As it is written: of thousands of results, the first ones with texts, and the others as ranges."""
-    shortened = {
-        "withdrawn": _within_budget(first_told(status.withdrawn, MAX_DETAILED)),
-        "node_results": _within_budget(first_told(status.node_results, MAX_DETAILED)),
-    }
-    wire = status.model_copy(update=shortened).to_wire()
-    for done in wire["rounds"]:
-        done["failed"] = [_full(test) for test in done["failed"]]
-    wire["rounds"] = [_full(done) for done in wire["rounds"]]
-    wire["withdrawn"] = [_full(left) for left in wire["withdrawn"]]
-    wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
-    return folded(wire)
-
-
-def _within_budget(entries: Sequence[Told]) -> list[Told]:
-    """With shorter messages where there are many."""
-    most = MAX_TEXTS // max(1, sum(bool(entry.message) for entry in entries))
-    return [
-        entry.model_copy(update={"message": entry.message[:most]}) if len(entry.message) > most else entry
-        for entry in entries
-    ]
-
-
-def has_no_room(spec: NodeCheckSpec, scope: Scope) -> bool:
-    """Whether there are too many nodes for one check."""
-    return len(scope.nodes) > MAX_NODES or first_round_bytes(spec, scope) > MAX_BYTES
-
-
-def has_room_for_round(spec: NodeCheckSpec, published: NodeCheckStatus) -> bool:
-    """Whether there is room for a round's groups now, and for the verdicts in their place."""
-    wire = to_wire(published)
-    # What etcd stores, but for the metadata.
-    now = len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(wire))
-    kept = now - len(orjson.dumps(wire["groups"])) + len(b"[]")
-    return now <= MAX_BYTES and kept + FOUND_BYTES <= MAX_BYTES_AT_THE_END
-
-
-def first_round_bytes(spec: NodeCheckSpec, scope: Scope) -> int:
-    """What a check of these nodes takes in its first round, about: its names are the most of it."""
-    copies = 3 if spec.nodes is not None else 2  # in `spec.nodes`, in `nodes`, and in `groups`
-    names = copies * _bytes_of_names(scope.nodes) + _bytes_of_names(scope.reused)
-    return names + len(scope.nodes) * FIRST_ROUND_BYTES_A_NODE
-
-
-def _bytes_of_names(nodes: Iterable[str]) -> int:
-    return sum(len(node) + len('"",') for node in nodes)
-
-
-def _full(result: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in result.items() if value not in ("", [], {})}
+REPLACED = Out("its Node was deleted during the check, and is another one now", reason="NodeReplaced")
 
 
 def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -> NodeCheckStatus:
@@ -170,7 +103,7 @@ def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: 
 
 
 def _kind_told(found: ClassFinding) -> str:
-    return f"{found.evidence} ({_list(found.nodes)})"
+    return f"{found.evidence} ({first_names(found.nodes)})"
 
 
 def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
@@ -289,6 +222,37 @@ def node_results(verdicts: Verdicts, history: History) -> list[NodeResult]:
     return results
 
 
+def without_replaced(
+    status: NodeCheckStatus,
+    results: Sequence[NodeResult],
+    nodes: Mapping[str, Mapping[str, Any]],
+    now: datetime,
+) -> tuple[NodeCheckStatus, list[NodeResult]]:
+    """What was found out about a machine says nothing of another, which has taken over its name meanwhile.
+
+    Args:
+        status: of a check that ends now.
+        results: its verdicts.
+        nodes: the raw Nodes that are there by now, by name.
+        now: the time of the verdicts.
+    """
+    replaced = {name for name, raw in nodes.items() if _was_added_since(raw, status.start_time or now)}
+    known = {left.node for left in status.withdrawn}
+    status = settled(status, Ended(dict.fromkeys(sorted(replaced - known), REPLACED), {}), now)
+    verdict = {
+        "verdict": NodeVerdict.INCONCLUSIVE,
+        "causes": [Cause.WITHDRAWN.value],
+        "message": REPLACED.message,
+    }
+    return status, [
+        result.model_copy(update=verdict) if result.node in replaced else result for result in results
+    ]
+
+
+def _was_added_since(node: Mapping[str, Any], began: datetime) -> bool:
+    return datetime.fromisoformat(node["metadata"]["creationTimestamp"]) > began
+
+
 def _detailed(results: Sequence[NodeResult]) -> list[NodeResult]:
     """Those that are kept, in rank order: of many, the worst."""
     by_need = sorted(range(len(results)), key=lambda at: WORST_FIRST.index(results[at].verdict))
@@ -318,7 +282,7 @@ def _with_untested_nodes(
     first = next(left.message for left in withdrawn if left.node == named[0])
     message = (
         f"{len(withdrawn)} of {len(status.nodes)} nodes could not be tested, for no fault of theirs; "
-        f"{reason}: {_list(named)}: {first}"
+        f"{reason}: {first_names(named)}: {first}"
     )
     return with_condition(conditions, NODES_TESTED, ConditionStatus.FALSE, reason, message, now)
 
@@ -333,101 +297,3 @@ def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
     report = first.report
     assert report is not None, "a node whose agent never reported takes part in no round"
     return CheckGroup(members=list(members), master_address=report.address, master_port=report.store_port)
-
-
-MAX_NAMED = 10
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The condition Healthy."""
-
-    healthy: ConditionStatus
-    reason: str
-    message: str
-
-
-def summary_of(
-    verdicts: Mapping[str, NodeVerdict],
-    results: Sequence[NodeResult] = (),
-    links: Sequence[FaultyLink] = (),
-    domains: Sequence[FaultyDomain] = (),
-) -> Summary:
-    """The worst first.
-
-    Args:
-        verdicts: on all nodes, by name.
-        results: the evidence that there is.
-        links: that are faulty.
-        domains: to be looked at first.
-    """
-    faulty, slow, open_ = (
-        [node for node, found in verdicts.items() if found is verdict]
-        for verdict in (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
-    )
-    found = []
-    if faulty:
-        found.append(f"{len(faulty)} faulty ({_list(faulty)})")
-    if slow:
-        found.append(f"{len(slow)} slow ({_list(slow)})")
-    if open_:
-        found.append(f"{len(open_)} inconclusive ({_list(open_)})")
-    places = []
-    if links:
-        places.append(f"faulty links: {_list([f'{link.a}–{link.b}' for link in links])}")
-    if domains:
-        places.append(f"look first at {_list([f'{domain.level}={domain.name}' for domain in domains])}")
-    healthy, reason = _verdict(faulty, links, slow, open_)
-    return Summary(healthy, reason, _sentence(verdicts, results, found, places))
-
-
-def round_begun(step: Round) -> str:
-    """Who tests; nodes alone test nobody else."""
-    alone = sum(len(group) == 1 for group in step.groups)
-    meeting = len(step.groups) - alone
-    parts = []
-    if meeting:
-        parts.append(f"{meeting} group{'' if meeting == 1 else 's'} of nodes that test each other")
-    if alone:
-        parts.append(f"{alone} node{'' if alone == 1 else 's'} that measure{'s' if alone == 1 else ''} again")
-    return f"round {step.number}: {', '.join(parts)}"
-
-
-def step_ended(ended: Ended, nodes: int) -> str:
-    """What one step gave."""
-    if ended.round is None:
-        out = len(ended.withdrawn) + len(ended.unanswered)
-        return f"local tests: {nodes - out} of {nodes} nodes have answered"
-    groups = ended.round.groups
-    failed = ["+".join(group.members) for group in groups if not group.passed]
-    text = f"round {ended.round.number}: {len(groups) - len(failed)} of {len(groups)} groups passed"
-    return f"{text}; not: {_list(failed)}" if failed else text
-
-
-def _verdict(
-    faulty: Collection[str], links: Collection[FaultyLink], slow: Collection[str], open_: Collection[str]
-) -> tuple[ConditionStatus, str]:
-    for named, reason in ((faulty, "FaultyNodes"), (links, "FaultyLinks"), (slow, "Stragglers")):
-        if named:
-            return ConditionStatus.FALSE, reason
-    return (ConditionStatus.UNKNOWN, "Inconclusive") if open_ else (ConditionStatus.TRUE, "AllHealthy")
-
-
-def _sentence(
-    verdicts: Mapping[str, NodeVerdict],
-    results: Sequence[NodeResult],
-    found: Sequence[str],
-    places: Sequence[str],
-) -> str:
-    if len(verdicts) == 1:
-        ((node, verdict),) = verdicts.items()
-        evidence = next((f": {result.message}" for result in results if result.message), "")
-        return f"node {node} is {verdict.value.lower()}{evidence}"
-    count = len(verdicts)
-    text = f"of {count} nodes, {', '.join(found)}" if found else f"all {count} nodes are healthy"
-    return "; ".join((text, *places))
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.errors import Gone, NotFound, Unavailable
+from controller.errors import Gone, Invalid, NotFound, Unavailable
 from controller.reflector import (
     Applied,
     Broke,
@@ -103,6 +103,11 @@ def test_other_errors_inside_the_stream_are_told_and_the_watch_goes_on():
 def test_a_failed_page_is_asked_for_again_and_what_was_read_is_kept():
     state = Paging((obj("a", 1),), "token")
     assert step(state, Broke(Unavailable("x")))[1] == state
+
+
+def test_a_page_that_is_refused_leads_to_a_new_list_which_may_ask_by_another_token():
+    error = Invalid(400, "BadRequest", "continue key is not valid")
+    assert step(Paging((obj("a", 1),), "token"), Broke(error)) == ([Failed(error)], Empty())
 
 
 def test_a_crd_that_vanished_leads_to_a_new_list():

@@ -36,15 +36,8 @@ from reconcilers.nodecheck.scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.nodecheck.status import (
-    MAX_DETAILED,
-    concluded,
-    round_begun,
-    settled,
-    summary_of,
-    to_wire,
-    with_classes,
-)
+from reconcilers.nodecheck.size import MAX_DETAILED, to_wire
+from reconcilers.nodecheck.status import concluded, settled, with_classes
 from reconcilers.nodecheck.steps import (
     Ended,
     ended_gathering,
@@ -54,6 +47,7 @@ from reconcilers.nodecheck.steps import (
     rounds_of,
     settled_nodes,
 )
+from reconcilers.nodecheck.told import round_begun, summary_of
 from tests.reconcilers.build import NOW, worker
 from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
 

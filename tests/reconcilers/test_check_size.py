@@ -25,7 +25,9 @@ from crds.nodecheck import (
 )
 from dlr.commands.node_check.outcome import rounds_of, verdicts_of
 from reconcilers.nodecheck.scope import choose, one_each
-from reconcilers.nodecheck.status import FOUND_BYTES, MAX_PLACES, concluded, has_no_room, summary_of, to_wire
+from reconcilers.nodecheck.size import FOUND_BYTES, has_no_room, to_wire
+from reconcilers.nodecheck.status import MAX_PLACES, concluded
+from reconcilers.nodecheck.told import summary_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 TEST_BYTES = 30

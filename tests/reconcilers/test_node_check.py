@@ -591,7 +591,7 @@ async def test_a_check_that_has_no_room_for_another_round_ends_with_what_it_know
     while not staged.status().get("round"):
         await staged.reconcile()
         staged.act()
-    monkeypatch.setattr("reconcilers.nodecheck.status.MAX_BYTES", 1)
+    monkeypatch.setattr("reconcilers.nodecheck.size.MAX_BYTES", 1)
     check = await staged.play()
     assert check.status.inconclusive == ["node-1", "node-6"] and len(check.status.rounds) == 1
 

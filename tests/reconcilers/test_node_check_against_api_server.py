@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -328,3 +329,30 @@ async def test_check_of_a_job_that_is_gone_is_refused_by_the_servers_own_word(
         await nodes.until_condition("jobless", "Failed", "JobNotFound")
         await nodes.add_check("unlabelled", nodeSelector={"no": "such"})
         await nodes.until_condition("unlabelled", "Failed", "NoNodes")
+
+
+async def test_machine_that_takes_over_a_name_during_a_check_is_not_judged_by_the_last_ones_tests(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    names = [f"anew-{i}" for i in range(1, 7)]
+    await nodes.add_nodes(*names)
+    async with controller(server):
+        await nodes.add_check("anew", nodes=names)
+        await nodes.start_all("anew", 6)
+        await nodes.until_check("anew", round=0)
+        await nodes.answer("anew", Agents(local=lambda node: BAD if node == "anew-6" else GOOD))
+        began = (await nodes.until_check("anew", round=1))["startTime"]
+
+        async def replaced() -> bool:
+            """The times when Nodes were made are whole seconds."""
+            await nodes.client.delete(NODES, "anew-6")
+            await nodes.add_nodes("anew-6")
+            made = (await nodes.client.get(NODES, "anew-6"))["metadata"]["creationTimestamp"]
+            return datetime.fromisoformat(made) > datetime.fromisoformat(began)
+
+        await nodes.until("another Node of the name", replaced)
+        status = await nodes.carry_out("anew", Agents())
+        assert status["inconclusive"] == ["anew-6"] and not status.get("faultyNodes")
+        assert [(left["node"], left["reason"]) for left in status["withdrawn"]] == [
+            ("anew-6", "NodeReplaced")
+        ]

@@ -1,0 +1,78 @@
+"""How a NodeCheck's status is written, and whether there is room for it: etcd takes 1.5 MiB. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from crds.further_nodes import folded
+from crds.nodecheck import MAX_NODES, NodeCheckSpec, NodeCheckStatus
+from reconcilers.nodecheck.scope import Scope
+from reconcilers.nodecheck.steps import Told, first_told
+
+MAX_DETAILED = 250
+"""Nodes whose verdict is kept with evidence and figures, or whose leaving is told with a reason."""
+MAX_TEXTS = 125_000
+"""Characters of all their messages together, of verdicts and of leavings each."""
+MAX_BYTES = 1_350_000
+"""Of a check that publishes another round; etcd takes 1.5 MiB."""
+FOUND_BYTES = 550_000
+"""More than verdicts, evidence, links, racks and withdrawals take, whatever is found."""
+MAX_BYTES_AT_THE_END = 1_550_000
+FIRST_ROUND_BYTES_A_NODE = 44
+"""Its index and incarnation, and its half of a group's address, port and keys."""
+
+
+def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
+    """As it is written: of thousands of results, the first ones with texts, and the others as ranges."""
+    shortened = {
+        "withdrawn": _within_budget(first_told(status.withdrawn, MAX_DETAILED)),
+        "node_results": _within_budget(first_told(status.node_results, MAX_DETAILED)),
+    }
+    wire = status.model_copy(update=shortened).to_wire()
+    for done in wire["rounds"]:
+        done["failed"] = [_full(test) for test in done["failed"]]
+    wire["rounds"] = [_full(done) for done in wire["rounds"]]
+    wire["withdrawn"] = [_full(left) for left in wire["withdrawn"]]
+    wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
+    return folded(wire)
+
+
+def _within_budget(entries: Sequence[Told]) -> list[Told]:
+    """With shorter messages where there are many."""
+    most = MAX_TEXTS // max(1, sum(bool(entry.message) for entry in entries))
+    return [
+        entry.model_copy(update={"message": entry.message[:most]}) if len(entry.message) > most else entry
+        for entry in entries
+    ]
+
+
+def has_no_room(spec: NodeCheckSpec, scope: Scope) -> bool:
+    """Whether there are too many nodes for one check."""
+    return len(scope.nodes) > MAX_NODES or first_round_bytes(spec, scope) > MAX_BYTES
+
+
+def has_room_for_round(spec: NodeCheckSpec, published: NodeCheckStatus) -> bool:
+    """Whether there is room for a round's groups now, and for the verdicts in their place."""
+    wire = to_wire(published)
+    # What etcd stores, but for the metadata.
+    now = len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(wire))
+    kept = now - len(orjson.dumps(wire["groups"])) + len(b"[]")
+    return now <= MAX_BYTES and kept + FOUND_BYTES <= MAX_BYTES_AT_THE_END
+
+
+def first_round_bytes(spec: NodeCheckSpec, scope: Scope) -> int:
+    """What a check of these nodes takes in its first round, about: its names are the most of it."""
+    copies = 3 if spec.nodes is not None else 2  # in `spec.nodes`, in `nodes`, and in `groups`
+    names = copies * _bytes_of_names(scope.nodes) + _bytes_of_names(scope.reused)
+    return names + len(scope.nodes) * FIRST_ROUND_BYTES_A_NODE
+
+
+def _bytes_of_names(nodes: Iterable[str]) -> int:
+    return sum(len(node) + len('"",') for node in nodes)
+
+
+def _full(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if value not in ("", [], {})}
