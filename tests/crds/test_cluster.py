@@ -114,12 +114,14 @@ def test_a_port_from_which_the_last_slot_would_get_none_is_refused(
     replicas = 1 if type_ == "chief" else replicas
     highest = 65_400 - 8 * replicas
 
-    def job(port: int) -> Object:
-        container = RUNS["spec"]["containers"][0] | {"ports": [{"name": "cluster", "containerPort": port}]}
+    def job(port: int | None) -> Object:
+        ports = None if port is None else [{"name": "cluster", "containerPort": port}]
+        container = RUNS["spec"]["containers"][0] | {"ports": ports}
         spec = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
         return manifest(**{type_: spec})
 
     assert faults(schema, job(highest)) == []
+    assert faults(schema, job(None)) == [], "null is nothing, as in a Pod"
     (refused,) = faults(schema, job(highest + 1))
     assert refused.startswith(
         f"spec: Invalid value: replicaSpecs.{type_}.template.spec.containers[0].ports: "

@@ -264,6 +264,15 @@ def test_a_refusal_is_not_final_for_a_job_that_has_begun_and_it_says_when_it_is_
     assert not refusal.is_refused(after(of, again))
 
 
+def test_a_suspended_job_is_told_what_is_refused_and_not_to_hurry() -> None:
+    of = suspended(job())
+    of = after(of, plan_job(seen(of, Trial(Answer.FORBIDDEN, "a policy says no")), NOW))
+    (message,) = (c.message for c in of.status.conditions if c.type == refusal.PODS_ACCEPTED)
+    assert message == (
+        "a policy says no. The job is suspended, and could not begin; asked again every 5 minutes"
+    )
+
+
 async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:
     seconds, cache = [0.0], Cache(cast(Client, None))
     clock = Clock(monotonic=lambda: seconds[0])

@@ -21,10 +21,16 @@ from controller.resources import (
     Resource,
 )
 from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.job_status import Opportunity
+from crds.rendezvous import Rendezvous
+from reconcilers.capacity.growth import room_of
+from reconcilers.job.workers import Workers
 from reconcilers.pod.access import RECHECK_SECONDS, WorkerAccess
 from reconcilers.pod.maker import LEFTOVER_RETRY_SECONDS, REFUSED_RETRY_SECONDS
 from reconcilers.worker import START_SECONDS
-from tests.reconcilers.build import terminated
+from tests.reconcilers.build import NOW, terminated
 from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed
 
@@ -195,6 +201,9 @@ async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker_and_in_no_
     assert [(c["reason"], c["message"][-20:]) for c in api.status["conditions"]] == [
         ("PodRefused", "exceeded quota: team")
     ]
+    of, seen = ElasticJob.model_validate(grown), ElasticWorker.model_validate(api.worker())
+    room = room_of(of, Workers([seen]), Rendezvous(), (), Opportunity(base=0), NOW, is_quiet=True)
+    assert (room.stuck, room.pod_refused[-20:]) == (1, "exceeded quota: team"), "and growth knows it"
 
 
 async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker(
