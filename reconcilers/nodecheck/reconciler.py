@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.errors import AlreadyExists
+from controller.errors import AlreadyExists, NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICWORKERS, NODECHECKS
@@ -127,15 +127,27 @@ class NodeCheckReconciler(Reconciler):
 
     async def reconcile(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
-        if found is None or is_finished(found[1]):
+        if found is None:
             return Result()
         check, raw = found
+        if is_finished(raw):
+            return await self._expire(check)
         turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
         try:
             await self._write(turn, await self._next(turn))
         finally:
             self._beginning.pop(check.metadata.uid, None)
         return Result(turn.look_again_seconds)
+
+    async def _expire(self, check: NodeCheck) -> Result:
+        """Delete a finished check when its time is over."""
+        left_seconds = check_status.seconds_to_expiry(check, self._clock.now())
+        if left_seconds is None or left_seconds > 0:
+            return Result(left_seconds)
+        metadata = check.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(NODECHECKS, metadata.name, metadata.namespace, uid=metadata.uid)
+        return Result()
 
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
         """The status that follows from what is there; the same one while there is somebody to wait for."""

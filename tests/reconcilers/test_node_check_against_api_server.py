@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from controller.errors import NotFound
+from controller.errors import Invalid, NotFound
 from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES
 from reconcilers.clock import Clock
@@ -356,3 +356,31 @@ async def test_machine_that_takes_over_a_name_during_a_check_is_not_judged_by_th
         assert [(left["node"], left["reason"]) for left in status["withdrawn"]] == [
             ("anew-6", "NodeReplaced")
         ]
+
+
+async def test_finished_check_is_deleted_when_its_time_is_over_and_not_before(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    await nodes.add_nodes("kept")
+    hours_ago = {"old": 2, "young": 0, "forever": 2}
+    for name, hours in hours_ago.items():
+        spec = {} if name == "forever" else {"ttlSecondsAfterFinished": 3_600}
+        await nodes.add_check(name, nodes=["kept"], **spec)
+        ended = (datetime.now(UTC) - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"status": {"phase": "Succeeded", "nodes": ["kept"], "completionTime": ended}}
+        await nodes.client.patch(NODECHECKS, name, patch, NAMESPACE, subresource="status")
+    async with controller(server) as manager:
+
+        async def gone() -> bool:
+            with suppress(NotFound):
+                await nodes.check("old")
+                return False
+            return looks(manager) >= 1  # the young one's, which is looked at again when its time is over
+
+        await nodes.until("the old one to go", gone)
+        assert await nodes.check("young") and await nodes.check("forever")
+
+
+async def test_time_that_leaves_none_for_what_follows_from_a_check_is_refused(nodes: Nodes) -> None:
+    with pytest.raises(Invalid, match="ttlSecondsAfterFinished"):
+        await nodes.add_check("hasty", nodes=["a"], ttlSecondsAfterFinished=0)
