@@ -34,7 +34,7 @@ def hosts_of(workers: Iterable[Mapping[str, Any]], slots: int | None = None) -> 
     usable = [worker for worker in workers if _is_usable(worker)]
     usable.sort(key=lambda worker: int(worker["spec"]["index"]))
     agents = [worker["status"]["agent"] for worker in usable]
-    return [f"{agent['address']}:{slots or agent['localWorldSize']}" for agent in agents]
+    return [names.with_port(agent["address"], slots or agent["localWorldSize"]) for agent in agents]
 
 
 def _is_usable(worker: Mapping[str, Any]) -> bool:

@@ -7,9 +7,9 @@ A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 
 With --pod-kills its Pod is deleted too, so that its state comes from the other Pod's agent: a small one, and
 the large one, with steps so long that the other agent has time to fetch each. In the same run one copy of the
 state is measured, into memory that was touched before and into fresh memory, by one process, and by both at
-once, as both load at once and share the machine's memory; and one over loopback. With --dlrover the same is
-done to DLRover's launcher and flash checkpoint: its local master and two agents, in a venv that is made once
-(benchmarks/recovery_peers.py). It verifies nothing.
+once, as both load at once and share the machine's memory; and one over loopback, into both kinds. With
+--dlrover the same is done to DLRover's launcher and flash checkpoint: its local master and two agents, in a
+venv that is made once (benchmarks/recovery_peers.py). It verifies nothing.
 """
 
 from __future__ import annotations
@@ -148,31 +148,35 @@ class Copies:
     fresh: float
     """The same into fresh memory."""
     loopback: float
-    """From one process to another, by way of 127.0.0.1."""
+    """From one process to another, by way of 127.0.0.1, into memory that was touched."""
+    loopback_fresh: float
+    """The same into fresh memory, as a new Pod has."""
 
 
 def copies(gigabytes: float) -> Copies:
     (alone, _), *_ = copied_at_once(gigabytes, 1)
     found = copied_at_once(gigabytes, WORLD_SIZE)
     at_once, fresh = (max(each) for each in zip(*found, strict=True))
-    return Copies(alone, at_once, fresh, sent_over_loopback(gigabytes))
+    return Copies(alone, at_once, fresh, *sent_over_loopback(gigabytes))
 
 
-def sent_over_loopback(gigabytes: float) -> float:
-    """Seconds until another process's bytes are all in memory that was touched before; median of three."""
-    buffer = memoryview(bytearray(int(gigabytes * 1e9)))
+def sent_over_loopback(gigabytes: float) -> tuple[float, float]:
+    """Seconds until another process's bytes are all in memory that was touched before, and in fresh memory;
+    medians of three."""
+    touched = memoryview(bytearray(int(gigabytes * 1e9)))
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = multiprocessing.get_context("spawn").Process(
-            target=_send, args=(len(buffer), server.getsockname())
+            target=_send, args=(len(touched), server.getsockname())
         )
         sender.start()
         server.settimeout(TIMEOUT_SECONDS)
         connection, _ = server.accept()
         with connection:
             connection.settimeout(TIMEOUT_SECONDS)
-            taken = [timed_receipt(connection, buffer) for _ in range(3)]
+            into_touched = [timed_receipt(connection, touched) for _ in range(3)]
+            into_fresh = [timed_receipt(connection, fresh_memory(len(touched))) for _ in range(3)]
         sender.join()
-    return median(taken)
+    return median(into_touched), median(into_fresh)
 
 
 def timed_receipt(connection: socket.socket, buffer: memoryview) -> float:
@@ -215,8 +219,12 @@ def _copied(gigabytes: float) -> tuple[float, float]:
 
 
 def fresh_like(tensor: torch.Tensor) -> torch.Tensor:
-    """In memory that nobody has touched; what malloc gives may have been used before."""
-    return torch.frombuffer(mmap.mmap(-1, tensor.nbytes), dtype=tensor.dtype).view(tensor.shape)
+    return torch.frombuffer(fresh_memory(tensor.nbytes), dtype=tensor.dtype).view(tensor.shape)
+
+
+def fresh_memory(nbytes: int) -> memoryview:
+    """Memory that nobody has touched; what malloc gives may have been used before."""
+    return memoryview(mmap.mmap(-1, nbytes))
 
 
 def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
@@ -250,9 +258,8 @@ def table(gigabytes: float, found: dict[str, list[Found]], copy: Copies) -> str:
         "",
         f"One copy of the state: {copy.alone:.2f} s by one process, {copy.at_once:.2f} by both at once, as "
         f"they load, and so {copy.fresh:.2f} into fresh memory, as a new process has. {FIXED_SECONDS} s and "
-        "two copies are {:.2f}, {:.2f} or {:.2f}. One copy over loopback: {:.2f} s.".format(
-            *bars, copy.loopback
-        ),
+        "two copies are {:.2f}, {:.2f} or {:.2f}. One copy over loopback: {:.2f} s, and {:.2f} into fresh "
+        "memory.".format(*bars, copy.loopback, copy.loopback_fresh),
     ]
     return "\n".join(rows)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from agent.shards.holding import Holding
-from crds.elasticworker import ShardsReport
+from crds.agent_report import ShardsReport
 from crds.shard_set import Definition
 from dlr.commands.map.manifest import HEARTBEAT_TIMEOUT_SECONDS
 from reconcilers.shards.lease import Crew, lease

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from agent.shards.holding import Holding
-from crds.elasticworker import ShardsReport
+from crds.agent_report import ShardsReport
 from crds.shard_set import Definition
 from reconcilers.shards.job_shards import LEAST_SECONDS, SECONDS_PER_WORKER
 from reconcilers.shards.lease import Crew, lease

@@ -16,9 +16,9 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.protocol import PROTOCOL, AgentState, RendezvousPhase
-from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.heartbeat import lease_of
 from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.options import AgentSource
 
 PODS_A_SECOND = 300.0

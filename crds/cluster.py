@@ -22,7 +22,11 @@ FIRST_PORT = 2222
 PORT_NAME = "cluster"
 """Of a port of a template's first container that stands for `FIRST_PORT`."""
 MAX_TASKS = 1_000
-"""Of a type: the addresses of all have to fit into one variable, which may have 128 KiB."""
+"""Of a type."""
+MAX_CONFIG_BYTES = 120 << 10
+"""Of TF_CONFIG. A variable may have 128 KiB (MAX_ARG_STRLEN of execve(2)), or no command can be started with
+it; and who takes the place of a slot has a greater number, so a longer address."""
+_GREATEST = 99_999
 TASKS_PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"
 MAX_TASKS_TEXT = 8_192
 
@@ -119,6 +123,10 @@ class Cluster:
             names.ENV_TF_CONFIG: json.dumps(config, separators=(",", ":")),
             names.ENV_CLUSTER_VERSION: str(self.version),
         }
+
+    def config_bytes(self) -> int:
+        """How long TF_CONFIG is for the task that has the longest."""
+        return len(self.variables(names.EVALUATOR, _GREATEST)[names.ENV_TF_CONFIG])
 
 
 def first_port(template: Mapping[str, Any]) -> int:

@@ -7,10 +7,22 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
-from crds.cluster import MAX_TASKS, MAX_TASKS_TEXT, TASKS_PATTERN, tasks_from_text, tasks_to_text
+from crds.cluster import (
+    MAX_TASKS,
+    MAX_TASKS_TEXT,
+    OFFSETS,
+    PORT_NAME,
+    TASKS_PATTERN,
+    tasks_from_text,
+    tasks_to_text,
+)
 from crds.model import Model, cel
 
 MAX_PARAMETER_SERVERS = 256
+
+HIGHEST_FIRST_PORT = 65_400
+"""For a type without slots. Each slot takes four more (`Cluster.port`), and those that take another's place
+have greater numbers: as many again."""
 
 _CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
 _CONTAINERS = f"{_PS}.template.spec.containers"
@@ -18,7 +30,27 @@ _SERVES = f"(has({_PS}) && {_PS}.replicas > 0)"
 _SAID = " || ".join(
     f"(has({_CONTAINERS}[0].{words}) && size({_CONTAINERS}[0].{words}) > 0)" for words in ("command", "args")
 )
+
+
+def _port_rule(type_: str) -> dict[str, str]:
+    of = f"self.replicaSpecs.{type_}"
+    ports = f"{of}.template.spec.containers[0].ports"
+    most = f"{HIGHEST_FIRST_PORT} - {2 * len(OFFSETS)} * {of}.replicas"
+    return cel(
+        f"!{_SERVES} || !has({of}) || size({of}.template.spec.containers) == 0 || !has({ports}) || "
+        f"{ports}.all(p, !has(p.name) || p.name != '{PORT_NAME}' || p.containerPort <= {most})",
+        f"replicaSpecs.{type_}.template.spec.containers[0].ports: the port {PORT_NAME} must be at most "
+        f"{HIGHEST_FIRST_PORT} - {2 * len(OFFSETS)} x replicas: each slot has a port of its own, counted up "
+        "from there",
+    )
+
+
 CLUSTER_RULES = (
+    cel(
+        f"!{_SERVES} || has({_CHIEF}) || has({_WORKER})",
+        "replicaSpecs.ps alone trains nothing: add replicaSpecs.chief or replicaSpecs.worker, which ask it",
+    ),
+    *map(_port_rule, OFFSETS),
     cel(
         f"!has({_CHIEF}) || {_SERVES}",
         "replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",

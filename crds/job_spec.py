@@ -304,6 +304,15 @@ class ElasticJobSpec(Model):
                         "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, how far it grows",
                     ),
                     (
+                        "!has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.minReplicas) || "
+                        "!has(self.replicaSpecs.worker.maxReplicas) || "
+                        "self.replicaSpecs.worker.maxReplicas / self.elasticPolicy.nodeUnit > "
+                        "(self.replicaSpecs.worker.minReplicas + self.elasticPolicy.nodeUnit - 1) / "
+                        "self.elasticPolicy.nodeUnit",
+                        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas to be one "
+                        "nodeUnit above minReplicas at least: else the job can never grow",
+                    ),
+                    (
                         "!has(self.replicaSpecs.worker) || self.replicaSpecs.worker.standby == 0",
                         "elasticPolicy.opportunistic and replicaSpecs.worker.standby exclude each other: a "
                         "worker that stands by would take the place of each probe",

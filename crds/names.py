@@ -109,3 +109,8 @@ AGENT_ZIP = "dlr.pyz"
 """The file of the injected agent, beside the launchers in `bin/`."""
 POD_COMMANDS = ("run", "exec", "check-worker")
 """The commands of `dlr` that run in a Pod; its others need what an image of ours has."""
+
+
+def with_port(address: str, port: object) -> str:
+    """`10.0.0.1:80`, or `[fd00::1]:80`: without brackets, nobody could tell where an IPv6 address ends."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

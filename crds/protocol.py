@@ -555,6 +555,8 @@ class ResumeFile(TypedDict, total=False):
     """The file of this rank's slot, if the world has the size that it had."""
     shards: dict[str, str]
     """Where each rank of the world of another size is, by rank: a file, or tcp://host:port."""
+    lastResort: bool
+    """True where any checkpoint in storage goes first; otherwise absent."""
 
 
 class CheckpointFile(TypedDict, total=False):

@@ -8,9 +8,9 @@ no reason that lasts. Of a test between two, a failure accuses both; what acquit
   enough for one healthy node in a thousand checks to get there. A partner counts once: how often a pair
   fails again says something of their link, not of either node.
 * A *cut* is suspected where nodes pass among themselves and with nobody else, and proven when bad luck would
-  hardly do that to any group of so many nodes. Failures across it accuse no node; so a node that never passed
-  is guilty only when it also failed with others outside of the main part, as it would hardly behind a cut
-  (`healthcheck.outside`).
+  hardly do that to any group of so many nodes, nor a bad way out of their rack. Failures across it accuse no
+  node; so a node that never passed is guilty only when it also failed with others outside of the main part,
+  as it would hardly behind a cut (`healthcheck.outside`).
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
 
@@ -78,6 +78,8 @@ class Attribution:
     """Nodes that do not reach the main part of the fleet. Behind a cut, they would reach each other."""
     stranded: frozenset[NodeName] = frozenset()
     """Those that never passed, and may be healthy behind a cut: they are to meet others from outside."""
+    accused: frozenset[NodeName] = frozenset()
+    """Nodes that need no further failure with the main part to be guilty."""
     standings: dict[NodeName, Standing] = field(default_factory=dict)
     reruns: tuple[Link, ...] = ()
     """Failed pairs that should meet again now, to tell a link from a node."""
@@ -117,8 +119,8 @@ class _Inquiry:
         self._rules = rules
         self._out = self._condemned.union(absent)
         self._needed = log(rules.odds_a_node * max(len(nodes), rules.least_nodes))
-        self._borders = Borders(ledger, nodes, condemned)
         self._components = Components(tuple(self._nodes), ledger.trials, self._vouched())
+        self._borders = Borders(ledger, nodes, self._components, condemned)
         self._found = Attribution(self._components)
         self._passes: dict[tuple[NodeName, ...], int] = {}
         self._testimonies: dict[NodeName, tuple[Trial, ...]] = {}
@@ -163,6 +165,7 @@ class _Inquiry:
         in_main = {name for name in accused if self._fails_in_main(name)}
         sure = {name for name in accused if self._ledger.passes(name)}
         sure |= {name for name in in_main if self._fails_outside(name)}
+        self._found.accused = frozenset(in_main)
         unsettled = self._found.outside - self._out - sure
         return {
             name: inside
@@ -351,13 +354,16 @@ class _Inquiry:
         """All that no condemned node explains, each once."""
         return tuple({trial: None for trials in self._failures.values() for trial in trials})
 
-    def _is_proven(self, nodes: int, failures: int) -> bool:
-        """Whether so many failures without a pass are more than bad luck around any part of so many nodes.
+    def _is_proven(self, part: Collection[NodeName], crossing: Collection[Trial]) -> bool:
+        """Whether these failures without a pass are more than bad luck around any part of so many nodes.
 
         The part was found by its failures, so all that might have been found are counted (Bonferroni).
         """
-        needed = self._needed + log_parts(nodes, failures)
-        return failures >= self._rules.failures and log_odds(failures, 0, *self._background) >= needed
+        failures = len(crossing)
+        needed = self._needed + log_parts(len(part), failures)
+        odds = log_odds(failures, 0, *self._background)
+        at_border = self._borders.least_log_odds_around(part, crossing, Tests(*self._background))
+        return failures >= self._rules.failures and min(odds, at_border) >= needed
 
     @cached_property
     def _accidents(self) -> Mapping[NodeName, list[Link]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from math import inf
 
+from healthcheck.components import Components
 from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.odds import Tests, log_odds_at_border
 from healthcheck.trials import Ledger, Trial
@@ -17,12 +19,20 @@ class Borders:
     Args:
         ledger: the symptom's trials.
         nodes: all nodes of the check.
+        components: who reaches whom.
         condemned: nodes at fault by other evidence, whose failures say nothing of a border.
     """
 
-    def __init__(self, ledger: Ledger, nodes: Iterable[Node], condemned: Collection[NodeName]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        nodes: Iterable[Node],
+        components: Components,
+        condemned: Collection[NodeName],
+    ) -> None:
         self._ledger = ledger
         self._nodes = tuple(nodes)
+        self._components = components
         self._condemned = frozenset(condemned)
         self._crossed: dict[Trial, frozenset[Domain]] = {}
 
@@ -38,6 +48,22 @@ class Borders:
         found = (self._log_odds(name, testimony, others, d) for d in domains if self._have_passed[d])
         return min(found, default=None)
 
+    def least_log_odds_around(
+        self, part: Iterable[NodeName], crossing: Collection[Trial], others: Tests
+    ) -> float:
+        """The same against a part that these tests did not get out of: for some, it is in such a domain.
+
+        A domain that nothing gets out of is cut off itself, which is no other story.
+        """
+        odds = inf
+        for domain in frozenset.intersection(*(self._domains[name] for name in part)):
+            own = [trial for trial in crossing if domain in self.crossed_by(trial)]
+            others_across = self._others_across(domain, own)
+            if others_across.passed:
+                across, within = Tests(len(own), 0), Tests(len(crossing) - len(own), 0)
+                odds = min(odds, log_odds_at_border(across, within, others_across, others))
+        return odds
+
     def _log_odds(self, name: NodeName, testimony: Sequence[Trial], others: Tests, domain: Domain) -> float:
         def crosses(trial: Trial) -> bool:
             return domain in self.crossed_by(trial)
@@ -49,7 +75,7 @@ class Borders:
         across = Tests(len(crossing) + sum(self._ledger.failed_again(crossing)), passed)
         within = Tests(len(inside), self._ledger.passes(name) - passed)
         again = self._ledger.failed_again(inside)
-        others_across = self._across.get(domain, Tests(0, 0)).without(_ended(filter(self._tells, own)))
+        others_across = self._others_across(domain, own)
         return log_odds_at_border(across, within, others_across, others, again)
 
     def crossed_by(self, trial: Trial) -> frozenset[Domain]:
@@ -71,22 +97,27 @@ class Borders:
         passed = (node.name for node in self._nodes if self._ledger.passes(node.name))
         return Counter(domain for name in passed for domain in self._domains[name])
 
+    def _others_across(self, domain: Domain, own: Iterable[Trial]) -> Tests:
+        """How the tests across its border ended that tell of it, but for some of them."""
+        passed = Counter(trial.passed for trial in own if self._tells(trial, domain))
+        return self._across.get(domain, Tests(0, 0)).without(Tests(passed[False], passed[True]))
+
     @cached_property
     def _across(self) -> Mapping[Domain, Tests]:
         """By domain, how the tests across its border ended that tell of it."""
         ended: dict[Domain, Tests] = {}
-        for trial in filter(self._tells, self._ledger.trials):
+        for trial in self._ledger.trials:
             for domain in self.crossed_by(trial):
-                failed, passed = ended.get(domain, (0, 0))
-                ended[domain] = Tests(failed + (not trial.passed), passed + trial.passed)
+                if self._tells(trial, domain):
+                    failed, passed = ended.get(domain, (0, 0))
+                    ended[domain] = Tests(failed + (not trial.passed), passed + trial.passed)
         return ended
 
-    def _tells(self, trial: Trial) -> bool:
-        """Whether no member explains a failure that never passes, or has a fault."""
-        well: Callable[[NodeName], int] = self._ledger.passes
-        return trial.passed or (self._condemned.isdisjoint(trial.members) and all(map(well, trial.members)))
-
-
-def _ended(trials: Iterable[Trial]) -> Tests:
-    passed = Counter(trial.passed for trial in trials)
-    return Tests(passed[False], passed[True])
+    def _tells(self, trial: Trial, domain: Domain) -> bool:
+        """Whether no member explains a failure that never passes, has a fault, or is cut off elsewhere."""
+        if trial.passed:
+            return True
+        if not self._condemned.isdisjoint(trial.members) or not all(map(self._ledger.passes, trial.members)):
+            return False
+        cut_off = [name for name in trial.members if not self._components.is_in_main(name)]
+        return not cut_off or any(domain in self._domains[name] for name in cut_off)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb, log
@@ -36,7 +36,7 @@ def cuts_of(
     names: Sequence[NodeName],
     crossing: Iterable[Trial],
     components: Components,
-    is_proven: Callable[[int, int], bool],
+    is_proven: Callable[[Collection[NodeName], Collection[Trial]], bool],
     are_apart: Callable[[int], bool],
 ) -> Cuts:
     """The parts that are cut off from the largest one, with enough pairs of nodes that failed across.
@@ -47,17 +47,17 @@ def cuts_of(
         names: all nodes, in rank order.
         crossing: failures between components of two nodes and more.
         components: who reaches whom.
-        is_proven: whether so many failures of a part of so many nodes, with no pass, are more than bad luck.
+        is_proven: whether these failures of a part, with no pass, are more than bad luck.
         are_apart: whether so many failures of two parts with each other, with no pass, are hardly bad luck.
     """
     failed = _failed_pairs(crossing, components)
     largest, parts, open_ = {0}, list[set[int]](), set[int]()
     for number in sorted(failed):
-        size = len(components.by_size[number])
+        part = components.by_size[number]
         pairs = {pair: t for other in largest for pair, t in failed[number].get(other, {}).items()}
         if number == 0 or not pairs:
             largest.add(number)
-        elif _is_cut(pairs, components, number) and is_proven(size, len(set(pairs.values()))):
+        elif _is_cut(pairs, components, number) and is_proven(part, set(pairs.values())):
             between = {other: len(set(met.values())) for other, met in failed[number].items()}
             home = next((p for p in parts if not any(are_apart(between.get(other, 0)) for other in p)), None)
             if home is None:

@@ -61,6 +61,8 @@ def log_odds_at_border(
 ) -> float:
     """The same, where the bad luck of tests across a border is that of the border.
 
+    Where most of them fail, as of a rack that is cut off, tests across tell nothing of the node.
+
     Args:
         across: the node's tests across it, also with the same partner.
         within: its other tests, as `log_odds` takes them.
@@ -70,6 +72,8 @@ def log_odds_at_border(
     """
     border = _Belief(BORDER_FAILED + others_across.failed, BORDER_PASSED + others_across.passed)
     fleet = _Belief(BACKGROUND_FAILED + others.failed, BACKGROUND_PASSED + others.passed)
+    if WELL_ABOVE * border.mean > max(FAULT_RATES):
+        return log_odds(*within, *others, again)
     seen = Tests(across.failed + within.failed + sum(again), across.passed + within.passed)
     fault = _log_fault(seen, max(border.mean, fleet.mean))
     return fault - border.log_luck(across) - fleet.log_luck(within) - fleet.log_luck_again(again)

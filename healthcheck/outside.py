@@ -15,8 +15,8 @@ from healthcheck.components import Components
 from healthcheck.fleet import NodeName
 from healthcheck.trials import Trial
 
-PASSING_PAIRS = 0.25
-"""Of all pairs out there, if a part that is cut off has as many nodes as are broken beside it."""
+PASSING_PAIRS = 1 / 16
+"""Of all pairs out there, if three times as many nodes are broken as are cut off beside them."""
 
 
 class Outside:

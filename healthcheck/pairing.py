@@ -6,8 +6,8 @@ so that nearly all pairs cross racks; where nodes are vouched for, the others me
 
 *Later rounds* test whoever is open: with a partner from the main part of the fleet that it has not met, and,
 as long as it never passed, also with others from outside of it, of its own rack first: so a part that is cut
-off finds itself. A pair that failed, while both of its nodes passed elsewhere since, meets again, to
-tell a link from a node.
+off finds itself, and those that are broken beside it are told from it. A pair that failed, while both of its
+nodes passed elsewhere since, meets again, to tell a link from a node.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Round:
                 self._group(*pair)
 
     def _seat_mates(self, evidence: Evidence) -> None:
-        """Nodes that may be healthy behind a cut meet others from outside, in every other test.
+        """Nodes that may be healthy behind a cut meet others from outside, of their own rack first.
 
         Of a part, if one is known to be cut off. Parts that may yet be joined meet the main part first.
         """
@@ -191,26 +191,34 @@ class _Round:
         cut_off = [name for name in outside if evidence.standing(name) is Standing.CUT_OFF]
         mates = _Queue(cut_off or outside, self._free)
         near = self._by_domain(name for name in outside if self._domain[name] is not None)
-        stranded = [name for name in outside if name in attribution.stranded]
+        stranded = [n for n in outside if n in attribution.stranded and self._is_mates_turn(n, attribution)]
         for name in stranded:
-            self._seat_mate(name, (near.get(self._domain[name], mates), mates), attribution.outside)
+            if self._domain[name] is not None:
+                self._seat_mate(name, near[self._domain[name]])
         for name in stranded:
-            self._seat_mate(name, (mates,), attribution.outside, again=True)
+            self._seat_mate(name, mates)
+        for name in stranded:
+            self._seat_mate(name, mates, again=True)
 
-    def _seat_mate(
-        self, name: NodeName, pools: Iterable[_Queue], outside: Collection[NodeName], *, again: bool = False
-    ) -> None:
+    def _is_mates_turn(self, name: NodeName, attribution: Attribution) -> bool:
+        """In every other test, and in each once the main part can tell no more."""
+        met = self._partners(name)
+        with_mates = sum(met[other] for other in met if other in attribution.outside)
+        return name in attribution.accused or 2 * with_mates <= met.total()
+
+    def _seat_mate(self, name: NodeName, pool: _Queue, *, again: bool = False) -> None:
         """Groups the node with the first that it has not met, or `again` with the one that it met least."""
-        met = Counter(t.others(name)[0] for t in self._ledger.of(name) if len(t.members) == 2)
-        if name not in self._free or 2 * sum(met[other] for other in met if other in outside) > met.total():
+        if name not in self._free:
             return
-        if again:
-            known = (other for pool in pools for other in pool.left() if other != name)
-            mate = min(known, key=met.__getitem__, default=None)
-        else:
-            mate = next(filter(None, (pool.first_but({name, *met}) for pool in pools)), None)
+        met = self._partners(name)
+        known = (other for other in pool.left() if other != name)
+        mate = min(known, key=met.__getitem__, default=None) if again else pool.first_but({name, *met})
         if mate is not None:
             self._group(name, mate)
+
+    def _partners(self, name: NodeName) -> Counter[NodeName]:
+        """How often the node met others in groups of two."""
+        return Counter(t.others(name)[0] for t in self._ledger.of(name) if len(t.members) == 2)
 
     def _by_domain(self, names: Iterable[NodeName]) -> dict[Domain | None, _Queue]:
         found: dict[Domain | None, list[NodeName]] = {}

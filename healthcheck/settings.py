@@ -23,12 +23,13 @@ class Rules:
     """And once a fault explains what was seen so many times better than bad luck, times the number of nodes:
     a healthy node gets there in one check of 2,000 at most, and as a jump overshoots, in one of many
     thousands, so that a week of checks blames nobody either."""
-    odds_behind_cut: float = 200.0
+    odds_behind_cut: float = 4_000.0
     """A node that never passed is none behind a cut once its failures outside of the main part are so many
-    times likelier, times the nodes there, than by bad luck. Few checks meet a cut."""
+    times likelier, times the nodes there, than by bad luck: mostly after three, in fleets of up to a hundred
+    where one test in a hundred fails by chance."""
     odds_unseen_part: float = 200.0
     """And once all failures there are so many times likelier without a part of the network whose nodes have
-    not met than with one of as many nodes as are broken."""
+    not met than with one of a third as many nodes as are broken."""
     least_nodes: int = 25
     """Fleets of fewer nodes ask for the odds of so many."""
     cleared_odds: float = 0.5

@@ -13,7 +13,7 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, PODDISRUPTIONBUDGETS, SERVICES, Resource
@@ -22,6 +22,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.pod.builder import companion_metadata
 from reconcilers.pod.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
 from reconcilers.pod.ownership import belongs_to, is_leftover
+from reconcilers.refused import is_refusal
 from reconcilers.roles.rules import in_cluster
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.minimum import minimum_workers
@@ -125,10 +126,11 @@ class CompanionReconciler(Reconciler):
         """A refusal is told on the job, and tried again with the back-off; the other object does not wait."""
         try:
             yield
-        except (Invalid, Forbidden) as error:
-            self._recorder.event(raw, "Warning", f"{kind}Refused", f"its {kind} could not be made: {error}")
-            failures.append(error)
         except ApiError as error:
+            if is_refusal(error):
+                self._recorder.event(
+                    raw, "Warning", f"{kind}Refused", f"its {kind} could not be made: {error}"
+                )
             failures.append(error)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import Forbidden, Invalid
+from controller.errors import ApiError
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, Object
@@ -23,6 +23,7 @@ from reconcilers.clock import Clock
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
 from reconcilers.pod.options import PodOptions
+from reconcilers.refused import is_refusal
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
@@ -66,7 +67,9 @@ class ElasticJobReconciler(Reconciler):
         """Makes the check; why the API server does not take it, or nothing."""
         try:
             await carry_out(self._client, self._recorder, seen.raw, [check])
-        except (Invalid, Forbidden) as error:
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
             return str(error)
         return ""
 

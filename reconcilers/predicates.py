@@ -47,7 +47,8 @@ def becomes_ready_or_not(change: Change) -> bool:
 
 
 def more_than_status(change: Change) -> bool:
-    """What is wanted of an object, or that it has come to its end."""
+    """What is wanted of an object, or that it has come to its end; of a job that grows by itself, what it was
+    asked for, which its minimum follows, and which is known a write after its count."""
     return _wanted(change.old) != _wanted(change.new)
 
 
@@ -122,7 +123,9 @@ def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
     if obj is None:
         return None
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
-    return obj["spec"], obj.get("status", {}).get("phase") in ("Succeeded", "Failed"), *said
+    status = obj.get("status", {})
+    asked_for = ((status.get("scaling") or {}).get("opportunity") or {}).get("base")
+    return obj["spec"], status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
 
 
 def _halted(job: dict[str, Any] | None) -> tuple[object, ...] | None:

@@ -5,11 +5,12 @@ All else that a plan asks, the ElasticJob reconciler takes over into the job's s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import Forbidden, Invalid, NotFound
+from controller.errors import ApiError, NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, SCALEPLANS
@@ -19,6 +20,7 @@ from crds.elasticworker import ElasticWorker
 from crds.model import validated
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.clock import Clock
+from reconcilers.refused import is_refusal
 from reconcilers.scale.job_plans import BY_OWNER_JOB, is_for
 from reconcilers.scale.progress import Situation, Step, next_step, refused_by_server
 from reconcilers.status_patch import merge_patch
@@ -94,10 +96,13 @@ class ScalePlanReconciler(Reconciler):
             "spec": {"replicaSpecs": counts},
         }
         try:
-            await self._client.patch(ELASTICJOBS, metadata.name, patch, metadata.namespace)
-        except (Invalid, Forbidden) as error:
+            answer = await self._client.patch(ELASTICJOBS, metadata.name, patch, metadata.namespace)
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
             return refused_by_server(plan, str(error), self._clock.now())
-        return Step()
+        kept = _kept(answer, step.counts or {})
+        return refused_by_server(plan, kept, self._clock.now()) if kept else Step()
 
     async def _write(self, raw: Object, status: ScalePlanStatus) -> None:
         patch = merge_patch(raw.get("status", {}), validated(status))
@@ -120,6 +125,17 @@ class ScalePlanReconciler(Reconciler):
         type_: EventType = "Warning" if status.phase is ScalePlanPhase.FAILED else "Normal"
         reason = condition.reason if status.phase is ScalePlanPhase.FAILED else status.phase.value
         self._recorder.event(raw, type_, reason, condition.message)
+
+
+def _kept(job: Object, counts: Mapping[str, int]) -> str:
+    """Which count is not as it was just written: to write it again would change nothing either."""
+    for type_, count in counts.items():
+        stored = job["spec"]["replicaSpecs"].get(type_, {}).get("replicas")
+        if stored != count:
+            return (
+                f"a webhook made spec.replicaSpecs[{type_}].replicas {stored}, where the plan wrote {count}"
+            )
+    return ""
 
 
 def is_over(plan: Object) -> bool:

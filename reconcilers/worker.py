@@ -10,7 +10,6 @@ worker of the same name has left is waited for. While all is there, a look makes
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,27 +17,24 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.errors import Conflict, Forbidden, Invalid, NotFound
+from controller.errors import Conflict, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
+from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
 from controller.store import Store
-from controller.wording import shortened
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
-from reconcilers.pod.access import WorkerAccess
 from reconcilers.pod.assignment import Assignment, Assignments
-from reconcilers.pod.builder import pod_name, service_account
-from reconcilers.pod.ends import MAX_MESSAGE
-from reconcilers.pod.gang import GangGate, Obstacle
-from reconcilers.pod.heartbeat import Heartbeats, lease_of
-from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.builder import pod_name
+from reconcilers.pod.gang import Obstacle
+from reconcilers.pod.heartbeat import Heartbeats
 from reconcilers.pod.late_pods import LatePods
+from reconcilers.pod.maker import PodMaker
 from reconcilers.pod.options import PodOptions
-from reconcilers.pod.ownership import Leftover, belongs_to, ensure
+from reconcilers.pod.ownership import belongs_to
 from reconcilers.pod.ownership import owner_uids as owner_uids
 from reconcilers.pod.start import Hindrance
 from reconcilers.pod.worker_status import (
@@ -54,11 +50,6 @@ from reconcilers.status_patch import validated_patch
 BY_OWNER = "owner"
 BY_NODE = "node"
 BY_JOB = "job"
-REFUSED_RETRY_SECONDS = 30.0
-"""At most, and half of it at least: a try must not come again and again just when others use a quota up that
-have a rhythm, such as a job that probes for room (`reconcilers/capacity`)."""
-LEFTOVER_RETRY_SECONDS = 10.0
-"""What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
 START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
 STARTS_PER_SECOND = 250
@@ -90,7 +81,6 @@ class WorkerReconciler(Reconciler):
         options: PodOptions,
     ) -> None:
         self._client = client
-        self._recorder = recorder
         self._clock = clock
         self._workers = cache.store(ELASTICWORKERS)
         self._pods = cache.store(PODS)
@@ -98,12 +88,9 @@ class WorkerReconciler(Reconciler):
         self._nodes = cache.store(NODES)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._assignments = Assignments(cache, options.check_image)
-        self._agent = options.agent
         self._heartbeats = Heartbeats(client, self._leases, contact, clock)
         cache.add_handler(LEASES, self._heartbeats.note)
-        self._access = WorkerAccess(client, cache, clock.monotonic)
-        self._draw = random.Random(0)  # the same in each run of the simulator
-        self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
+        self._maker = PodMaker(client, cache, recorder, clock, options)
         self._late = LatePods(client, cache, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
         self._ending: dict[Request, Object] = {}
@@ -125,14 +112,15 @@ class WorkerReconciler(Reconciler):
         earlier = self._earlier(request, assignment)
         pod = await self._find_pod(worker, earlier)
         if pod is None and earlier is None and _wants_pod(assignment):
-            pod, obstacle = await self._start(assignment)
+            pod, obstacle = await self._maker.start(assignment)
             if obstacle is not None:
                 if obstacle.worth_telling:
                     await self._write_unscheduled(worker, raw, obstacle)
                 return Result(obstacle.retry_seconds)
             lease, again = None, None  # just made, and nobody is heard by it yet
         else:
-            lease, again = await self._ensure_lease(assignment, pod)
+            living = pod if pod is not None and not _ended(pod) else None
+            lease, again = await self._maker.ensure_lease(assignment, living)
         silence, overdue_in = await self._silence(assignment, lease, pod)
         warning, late_in = await self._warning(assignment, pod)
         seen = Observation(
@@ -184,71 +172,6 @@ class WorkerReconciler(Reconciler):
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
         return pod if pod is not None and _owned(pod, worker) else None
-
-    async def _start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
-        """The Pod of the incarnation, or why it cannot come yet."""
-        group = assignment.pod_group
-        obstacle = await self._gate.obstacle(group) if group is not None else None
-        if obstacle is not None:
-            return None, obstacle
-        try:
-            return await self._create_pod(assignment), None
-        except Leftover as leftover:
-            return None, Obstacle("WaitingForDeletion", str(leftover), LEFTOVER_RETRY_SECONDS)
-        except (Invalid, Forbidden) as error:  # the template is wrong, or a quota or policy forbids it
-            message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
-            self._recorder.event(assignment.owner, "Warning", "PodRefused", message)
-            return None, Obstacle("PodRefused", message, self._refused_retry_seconds())
-
-    def _refused_retry_seconds(self) -> float:
-        return REFUSED_RETRY_SECONDS * self._draw.uniform(0.5, 1.0)
-
-    async def _create_pod(self, assignment: Assignment) -> Object:
-        """With its rights and its Lease, which come first.
-
-        Raises:
-            Leftover: an earlier worker's Lease or Pod is still there.
-            Invalid, Forbidden: the API server refuses one of them.
-        """
-        worker, pod = assignment.worker, assignment.build_pod()
-        if self._agent is not None and assignment.wants_agent:
-            inject_agent(pod, self._agent)
-        namespace, account = worker.metadata.namespace, service_account(pod["spec"])
-        await self._access.ensure(namespace, account)
-        lease = self._leases.get(namespace, worker.metadata.name)
-        if lease is None or not _owned(lease, worker):
-            await ensure(self._client, LEASES, self._lease_of(assignment, None))
-        try:
-            return await ensure(self._client, PODS, pod)
-        except Forbidden:
-            await self._access.ensure(namespace, account, missed=True)
-            return await ensure(self._client, PODS, pod)
-
-    def _lease_of(self, assignment: Assignment, pod: Object | None) -> Object:
-        timeout_seconds = assignment.heartbeat_timeout_seconds
-        return lease_of(assignment.worker, pod, timeout_seconds, self._clock.now())
-
-    async def _ensure_lease(
-        self, assignment: Assignment, pod: Object | None
-    ) -> tuple[Object | None, float | None]:
-        """Make sure of the Lease, and of the rights, of a Pod that is there; seconds until the next try."""
-        worker = assignment.worker
-        lease = self._leases.get(worker.metadata.namespace, worker.metadata.name)
-        lease = lease if lease is not None and _owned(lease, worker) else None
-        if pod is None or _ended(pod) or assignment.released:
-            return lease, None
-        try:
-            if account := service_account(pod["spec"]):
-                await self._access.ensure(worker.metadata.namespace, account)
-            if lease is None:
-                lease = await ensure(self._client, LEASES, self._lease_of(assignment, pod))
-        except Leftover:
-            return None, LEFTOVER_RETRY_SECONDS
-        except (Invalid, Forbidden) as error:
-            message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
-            self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
-            return lease, self._refused_retry_seconds()
-        return lease, None
 
     async def _warning(
         self, assignment: Assignment, pod: Object | None
@@ -332,7 +255,7 @@ class WorkerReconciler(Reconciler):
             known = self._unrecorded.setdefault(request, new)
             start_seconds = max(START_SECONDS, assignment.workers / STARTS_PER_SECOND)
             left_seconds = known.seen_at + start_seconds - self._clock.monotonic()
-            has_news = status.node_name is not None and assignment.awaits_node
+            has_news = status.node_name is not None and assignment.is_probe
             if left_seconds > 0 and is_on_its_way(worker, status) and not has_news:
                 return left_seconds
         await self._write(raw, status)

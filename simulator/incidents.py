@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from crds.elasticworker import RankStack
+from crds.agent_report import RankStack
 from crds.protocol import FailureCause
 from simulator import objects
 from simulator.crew import Crew

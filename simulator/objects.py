@@ -8,8 +8,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker
+from crds.elasticworker import AgentState, ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.protocol import PROTOCOL
 from reconcilers.pod.worker_status import Observation, observe

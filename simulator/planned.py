@@ -18,8 +18,9 @@ from datetime import datetime
 from typing import Any
 
 from controller.resources import ELASTICWORKERS, NODECHECKS
+from crds.agent_report import StepProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, StepProgress, WorkerPhase
+from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, WorkerPhase
 from crds.job_spec import ReplicaSpec
 from crds.job_status import ElasticJobStatus
 from crds.nodecheck import NodeCheck

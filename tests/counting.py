@@ -24,6 +24,16 @@ def calls(function: Callable[[], object]) -> int:
     return count
 
 
+class Searched(list[int]):
+    """A list that counts how often it is searched from its beginning: in a loop over as many, that is a square."""
+
+    times = 0
+
+    def __contains__(self, value: object) -> bool:
+        self.times += 1
+        return super().__contains__(value)
+
+
 def cpu_seconds(function: Callable[[], object], times: int = 3) -> float:
     """The CPU time of this thread that it takes, the least of several times; for big factors of growth only."""
     spent = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.memory.pool import Pool
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Slot
-from crds.protocol import ResumeFile, StorageFile, Tier
+from crds.protocol import CheckpointFile, ResumeFile, StorageFile, Tier
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Agreed:
     round: int
     checkpoint: Checkpoint | None = None
     """None where memory has nothing, so that it comes from storage."""
+    is_last_resort: bool = False
+    """Whether what storage has goes first, since rounds began with the checkpoint and saved nothing."""
     shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """In a world of another size: the ranks of the checkpoint, by the address of the slot server."""
     from_peer: bool = False
@@ -44,13 +46,37 @@ class Agreed:
     """Where the checkpoint is to be written in the background; None: nowhere."""
 
 
-def resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
+def checkpoint_file(
+    agreed: Agreed,
+    slots: Sequence[Slot],
+    resumed: Slot | None,
+    pool: Pool,
+    lost_step: int | None,
+    failures_per_hour: float | None,
+) -> CheckpointFile:
     """What a process is told.
 
     Args:
-        slot: that it resumes from, if its own is here.
+        slots: that it may write into.
+        resumed: that it resumes from, if its own is here.
         pool: of this agent.
+        lost_step: the newest that was here, where nothing in memory is of use any more.
+        failures_per_hour: of the job.
     """
+    content: CheckpointFile = {
+        "round": agreed.round,
+        "slots": [each.path for each in slots],
+        "resume": _resume_file(agreed, resumed, pool),
+        "slotsOfPod": len(pool.slots),
+    }
+    if lost_step is not None:
+        content["lostStep"] = lost_step
+    if failures_per_hour is not None:
+        content["failuresPerHour"] = round(failures_per_hour, 4)
+    return content
+
+
+def _resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
     checkpoint = agreed.checkpoint
     if checkpoint is None:
         return {"tier": Tier.STORAGE}
@@ -60,6 +86,8 @@ def resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
         "step": checkpoint.step,
         "worldSize": checkpoint.world_size,
     }
+    if agreed.is_last_resort:
+        resume["lastResort"] = True
     if agreed.shards:
         resume["shards"] = _shards(checkpoint, agreed.shards, pool)
     elif slot is not None:

@@ -34,6 +34,8 @@ from crds.ranges import as_ranges, from_text, to_text
 
 logger = logging.getLogger(__name__)
 
+_FLAGS = ("shards", "lastResort", "ring", "persist")
+"""What an announcement says besides."""
 MAX_FETCH_ROUNDS = 4
 """To fetch what is missing; after that the checkpoint comes from storage."""
 
@@ -106,7 +108,12 @@ class Agreement:
             member is not None and member.from_peer and checkpoint in member.held for member in inventories
         )
         self._agree(
-            checkpoint, from_peer, resharded=bool(plan.shards), has_ring=ring is not None, persists=persists
+            checkpoint,
+            from_peer,
+            is_last_resort=plan.is_last_resort,
+            resharded=bool(plan.shards),
+            has_ring=ring is not None,
+            persists=persists,
         )
 
     def follow(self) -> None:
@@ -125,6 +132,7 @@ class Agreement:
         self._agree(
             _checkpoint(announced),
             attempt > 0,
+            is_last_resort=announced["lastResort"],
             resharded=announced["shards"],
             has_ring=announced["ring"],
             persists=announced["persist"],
@@ -157,6 +165,7 @@ class Agreement:
                     "checkpoint": None if c is None else [c.round, c.step, c.world_size],
                     "fetch": to_text(sorted(plan.fetches)),
                     "shards": bool(plan.shards),
+                    "lastResort": plan.is_last_resort,
                     "ring": has_ring,
                     "persist": persists,
                 }
@@ -168,6 +177,7 @@ class Agreement:
         checkpoint: Checkpoint | None,
         from_peer: bool,
         *,
+        is_last_resort: bool,
         resharded: bool,
         has_ring: bool,
         persists: bool,
@@ -187,7 +197,9 @@ class Agreement:
         if self._abandoned.is_set():
             raise OutdatedMeetingError
         persist_to = json.loads(self._store.get("storage")) if persists else None
-        self._memory.agree(Agreed(self._round, checkpoint, shards, from_peer, peer, held, peers, persist_to))
+        self._memory.agree(
+            Agreed(self._round, checkpoint, is_last_resort, shards, from_peer, peer, held, peers, persist_to)
+        )
 
     def _fetch(self, attempt: int, checkpoint: Checkpoint) -> None:
         """Fetch what announcement `attempt` asks of this agent, and say what it could not get."""
@@ -281,7 +293,7 @@ def _inflated(text: bytes) -> Any:
 
 def _announcement(said: bytes) -> dict[str, Any]:
     """Read one; that of an agent without memory names no checkpoint."""
-    unsaid = {"checkpoint": None, "fetch": "", "shards": False, "ring": False, "persist": False}
+    unsaid = {"checkpoint": None, "fetch": "", **dict.fromkeys(_FLAGS, False)}
     return {**unsaid, **(json.loads(said) if said else {})}
 
 

@@ -7,14 +7,13 @@ peers fetch replicas from here, and theirs come here.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.memory.agreed import Agreed, resume_file
+from agent.memory.agreed import Agreed, checkpoint_file
 from agent.memory.fetch import DamagedCopyError, FetchError
 from agent.memory.fetch_targets import FetchTargets
 from agent.memory.handover import Handover
@@ -22,16 +21,14 @@ from agent.memory.peers import shortened
 from agent.memory.persisting import Persisting
 from agent.memory.pool import Pool, assign, slot_for_replica
 from agent.memory.prefetch import Prefetch
+from agent.memory.process_files import ProcessFiles
 from agent.memory.replication import Replication
 from agent.memory.resume import Attempts, Checkpoint, Inventory
 from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
-from agent.memory.told import read_every, read_resumed, read_storage, tell_copy_seconds
 from agent.memory.wire import LOOK_SECONDS, have_checked
 from crds.protocol import (
-    ENV_CHECKPOINT_FILE,
-    CheckpointFile,
     MemoryStatus,
     ResumedStatus,
     StorageFile,
@@ -43,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
-COPY_SECONDS = "copy-seconds"
-"""The file's name."""
 
 
 class OutdatedMeetingError(Exception):
@@ -82,10 +77,7 @@ class CheckpointMemory:
         self._persisting = Persisting()
         self._after_failure = False
         """Whether the round that is being joined comes after a failure."""
-        self._copy_seconds_file: Path | None = None
-        """In which the processes that run are told how long a copy to the peer takes."""
-        self._storage_files: list[Path] = []
-        """In which the processes that ran last say what they do with checkpoints."""
+        self._files = ProcessFiles(has_replicas=self._has_replicas)
         self._gone: frozenset[int] = frozenset()
         """Agents of the last round whose Pods are not in the next world."""
         self._agreed = Agreed(0)
@@ -104,7 +96,9 @@ class CheckpointMemory:
         self._prefetch: Prefetch | None = None
         """Until the first round begins."""
         self._server = SlotServer(self._pool, me.pod_ip, self._take_replica, self._copies)
-        self._replication = Replication(self.own_marks, self.address, self._replicated, self._copy_took)
+        self._replication = Replication(
+            self.own_marks, self.address, self._replicated, self._files.tell_copy_seconds
+        )
         if me.memory_replicas:
             self._replication.start()
 
@@ -150,6 +144,7 @@ class CheckpointMemory:
     def note_departure(self, step: int) -> None:
         """All processes of the round have left after that step, which is in memory."""
         self._handover.begin(step)
+        self._replication.hasten()
 
     def hand_over(self, seconds: float) -> None:
         """Stay until the peer has the step that the processes left after, now that this agent is to end."""
@@ -213,10 +208,10 @@ class CheckpointMemory:
             held: dict[Checkpoint, frozenset[int]] = {}
             for _, mark in self._pool.whole():
                 checkpoint = Checkpoint.of(mark)
-                if not self._attempts.leads_nowhere(checkpoint):
-                    held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
+                held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
             prefetched = self._prefetch is not None and self._prefetch.has_fetched
-        return Inventory(self._local_world_size, self.address, held, place, prefetched)
+            exhausted = self._attempts.exhausted
+        return Inventory(self._local_world_size, self.address, held, place, prefetched, exhausted)
 
     def fetch(
         self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event
@@ -246,7 +241,7 @@ class CheckpointMemory:
 
     def storage(self) -> StorageFile | None:
         """Where the job's checkpoints in storage are, as the processes that ran last have said."""
-        return read_storage(self._storage_files)
+        return self._files.storage()
 
     def persists(self, checkpoint: Checkpoint) -> bool:
         """Whether that checkpoint is to be written to storage, if the world goes on from it: once."""
@@ -270,8 +265,8 @@ class CheckpointMemory:
             self._replicated_step = None
             self._handover.note_copied(None)
             if checkpoint is not None:
-                tier = Tier.PEER if agreed.from_peer else Tier.MEMORY
-                logger.info("round=%d resumes from %s, step=%d", agreed.round, tier, checkpoint.step)
+                # Who had to fetch a part of it has said so; only rank 0's agent knows that of all.
+                logger.info("round=%d resumes from memory, step=%d", agreed.round, checkpoint.step)
             elif agreed.round > 1:
                 logger.info("round=%d: no checkpoint in memory is complete", agreed.round)
             self._replication.follow(agreed.peer)
@@ -303,27 +298,11 @@ class CheckpointMemory:
             self._own_ranks = frozenset(ranks)
             own = self._own
         self._persist(agreed, ranks)
-        copy_seconds_file = self._copy_seconds_file = directory / COPY_SECONDS
-        self._storage_files = [directory / f"storage.{local_rank}" for local_rank in range(len(ranks))]
-        environments = []
-        for local_rank, (slots, slot) in enumerate(zip(own, resumed, strict=True)):
-            content: CheckpointFile = {
-                "round": agreed.round,
-                "slots": [each.path for each in slots],
-                "resume": resume_file(agreed, slot, self._pool),
-                "slotsOfPod": len(self._pool.slots),
-                "storageFile": str(self._storage_files[local_rank]),
-            }
-            if self._has_replicas:
-                content["copySecondsFile"] = str(copy_seconds_file)
-            if self._lost_step is not None:
-                content["lostStep"] = self._lost_step
-            if failures_per_hour is not None:
-                content["failuresPerHour"] = round(failures_per_hour, 4)
-            path = directory / f"checkpoint.{local_rank}"
-            path.write_text(json.dumps(content))
-            environments.append({ENV_CHECKPOINT_FILE: str(path)})
-        return environments
+        contents = [
+            checkpoint_file(agreed, slots, slot, self._pool, self._lost_step, failures_per_hour)
+            for slots, slot in zip(own, resumed, strict=True)
+        ]
+        return self._files.write(directory, contents)
 
     # While processes run.
 
@@ -345,12 +324,12 @@ class CheckpointMemory:
 
     def to_status(self) -> MemoryStatus:
         """`status.agent.memory`."""
-        marks, agreed, files = self.own_marks(), self._agreed, self._storage_files
+        marks, agreed = self.own_marks(), self._agreed
         return {
             "step": min(mark.step for mark in marks) if marks else None,
             "replicatedStep": self._replicated_step,
-            "every": read_every(files, agreed.round),
-            "resumed": _resumed(read_resumed(files, agreed.round), agreed),
+            "every": self._files.every(agreed.round),
+            "resumed": _resumed(self._files.resumed(agreed.round), agreed),
         }
 
     def _persist(self, agreed: Agreed, ranks: Sequence[int]) -> None:
@@ -374,10 +353,6 @@ class CheckpointMemory:
     def _replicated(self, step: int) -> None:
         self._replicated_step = step
         self._handover.note_copied(step)
-
-    def _copy_took(self, seconds: float) -> None:
-        if (file := self._copy_seconds_file) is not None:
-            tell_copy_seconds(file, seconds)
 
     def _copies(self, round_: int) -> list[Mark]:
         """What is here of another agent's checkpoints of that round."""

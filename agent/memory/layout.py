@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 CONTROL_BYTES = 4096
@@ -24,6 +24,7 @@ class Part:
     nbytes: int
     global_shape: tuple[int, ...] | None = None
     global_offset: tuple[int, ...] | None = None
+    is_buffer: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Entry:
     """Of the DTensor that this is a rank's part of; None for a plain tensor."""
     global_offset: tuple[int, ...] | None = None
     """Where in it this part begins."""
+    is_buffer: bool = False
+    """Whether it is a buffer of a module."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ def lay_out(parts: Iterable[Part]) -> Header:
                 part.nbytes,
                 part.global_shape,
                 part.global_offset,
+                part.is_buffer,
             )
         )
         offset += padded(part.nbytes)
@@ -100,9 +104,7 @@ def lay_out(parts: Iterable[Part]) -> Header:
 def _entry(**fields: object) -> Entry:
     entry = Entry(**fields)  # type: ignore[arg-type]
     shapes = [None if shape is None else tuple(shape) for shape in (entry.global_shape, entry.global_offset)]
-    return Entry(
-        entry.name, entry.dtype, tuple(entry.shape), entry.offset, entry.nbytes, shapes[0], shapes[1]
-    )
+    return replace(entry, shape=tuple(entry.shape), global_shape=shapes[0], global_offset=shapes[1])
 
 
 def padded(nbytes: int) -> int:

@@ -6,8 +6,9 @@ come; of these the newest is offered next. Training takes no part, and nothing o
 cluster.
 
 A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
-there are no replicas. Processes are told what one takes, so that `every="auto"` chooses an interval that is
-as long. With a number, the log says so once, and `dlr job status` says that other Pods have none.
+there are no replicas, and they are tried for less and less often. Processes are told what one takes, so that
+`every="auto"` chooses an interval that is as long. With a number, the log says so once, and `dlr job status`
+says that other Pods have none.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ LOOK_SECONDS = 0.05
 """Between two looks at the commit words of our slots: some microseconds each."""
 RETRY_SECONDS = 0.25
 """After an offer that the peer did not take: what was offered may have been overwritten meanwhile."""
+LONGEST_RETRY_SECONDS = 60.0
+"""Where one offer after the other is overwritten, a pause is twice as long as the one before, up to this."""
 PATIENCE_SECONDS = 600.0
 """For the peer to fetch one."""
 WARN_SECONDS = 60.0
@@ -59,12 +62,21 @@ class Replication(threading.Thread):
         """Of the last copy."""
         self._changed = threading.Condition()
         self._peer: str | None = None
+        self._turn = 0
+        """Changes where a pause is over early."""
         self._stopped = False
 
     def follow(self, peer: str | None) -> None:
         """Have the agent of this slot server hold them from now on; None: nobody, for the time being."""
         with self._changed:
             self._peer = peer
+            self._turn += 1
+            self._changed.notify_all()
+
+    def hasten(self) -> None:
+        """Offer what is newest at once: nothing is written over any more."""
+        with self._changed:
+            self._turn += 1
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -74,16 +86,20 @@ class Replication(threading.Thread):
 
     def run(self) -> None:
         held: set[tuple[str, Mark]] = set()
-        failures = _Failures()
+        failures, turn = _Failures(), self._turn
         while (peer := self._next_peer()) is not None:
+            if turn != self._turn:
+                failures, turn = _Failures(), self._turn
             marks = self._own_marks() or ()
             new = [mark for mark in marks if (peer, mark) not in held]
             if not new:
-                self._wait(peer, LOOK_SECONDS)
+                self._wait(turn, LOOK_SECONDS)
                 continue
+            began = time.monotonic()
             if not self._offer(peer, new):
-                failures.add(peer, new[0].step, time.monotonic())
-                self._wait(peer, RETRY_SECONDS)
+                now = time.monotonic()
+                failures.add(peer, new[0].step, now)
+                self._wait(turn, failures.pause_seconds(now - began))
                 continue
             failures = _Failures()
             held = {(peer, mark) for mark in marks}
@@ -95,9 +111,9 @@ class Replication(threading.Thread):
             self._changed.wait_for(lambda: self._stopped or self._peer is not None)
             return None if self._stopped else self._peer
 
-    def _wait(self, peer: str, seconds: float) -> None:
+    def _wait(self, turn: int, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._peer != peer, seconds)
+            self._changed.wait_for(lambda: self._stopped or self._turn != turn, seconds)
 
     def _offer(self, peer: str, marks: Sequence[Mark]) -> bool:
         """Have the peer fetch all of them, and tell whether it has."""
@@ -121,6 +137,7 @@ class _Failures:
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
         """The step of the first, and when it failed."""
+        self._count = 0
         self._is_told = False
 
     def add(self, peer: str, step: int, now: float) -> None:
@@ -129,6 +146,7 @@ class _Failures:
         Args:
             now: of a monotonic clock, in seconds.
         """
+        self._count += 1
         first_step, since = self._first = self._first or (step, now)
         if not self._is_told and step != first_step and now - since >= WARN_SECONDS:
             self._is_told = True
@@ -139,3 +157,15 @@ class _Failures:
                 peer,
                 now - since,
             )
+
+    def pause_seconds(self, took: float) -> float:
+        """How long to wait after the last one.
+
+        What the peer refuses at once costs nothing; what it fetches in vain costs half of the network.
+
+        Args:
+            took: the seconds of the last one.
+        """
+        if took <= RETRY_SECONDS:
+            return RETRY_SECONDS
+        return min(took * 2.0 ** min(self._count, 30), max(LONGEST_RETRY_SECONDS, took))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 from agent.memory.slot import Mark
 from crds.ranges import as_ranges, from_text
@@ -28,8 +28,8 @@ agents after it move; then thousands of whole states would cross the network, an
 
 
 MAX_ATTEMPTS = 2
-"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them. Those
-that end by plan do not count."""
+"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them, and any
+other is tried first. Those that end by plan do not count."""
 
 
 @dataclass(frozen=True, order=True)
@@ -65,6 +65,8 @@ class Inventory:
     """What its Pod may be lost with, the largest first (`agent.memory.peers`)."""
     from_peer: bool = False
     """Whether it has fetched what it holds, as a replacement does before its first meeting."""
+    exhausted: Checkpoint | None = None
+    """The one that may be what ends rounds (`Attempts`)."""
 
     def encode(self) -> str:
         """As text, of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
@@ -77,15 +79,18 @@ class Inventory:
         return text
 
     def _said(self, held: Sequence[object]) -> list[object]:
-        return [self.ranks, self.address, held, self.place, int(self.from_peer)]
+        exhausted = None if self.exhausted is None else astuple(self.exhausted)
+        return [self.ranks, self.address, held, self.place, int(self.from_peer), exhausted]
 
     @classmethod
     def decode(cls, text: str) -> Inventory | None:
         """Read it; None where an agent says nothing, as older ones and torchrun's do."""
         try:
-            ranks, address, held, place, from_peer, *_ = json.loads(text)  # newer agents may say more
+            # Newer agents may say more.
+            ranks, address, held, place, from_peer, exhausted, *_ = json.loads(text)
             checkpoints = dict(_entry(*each) for each in held)
-            return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer))
+            tried = None if exhausted is None else Checkpoint(*map(int, exhausted))
+            return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer), tried)
         except (ValueError, TypeError):
             return None
 
@@ -100,6 +105,8 @@ class Plan:
     """By agent, the ranks whose slots it has to fetch first, and from which agent."""
     shards: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """For a world of another size: by agent, the ranks whose slots it is to serve."""
+    is_last_resort: bool = False
+    """Whether rounds in a row have begun with it and saved nothing, so that what storage has goes first."""
 
 
 class Attempts:
@@ -123,9 +130,10 @@ class Attempts:
         """The round that began last ends by plan. It may be repeated."""
         self._is_planned = True
 
-    def leads_nowhere(self, checkpoint: Checkpoint) -> bool:
-        """Whether so many rounds began with it, and saved nothing after, that it may be what ends them."""
-        return checkpoint == self.checkpoint and self._rounds >= MAX_ATTEMPTS and not self._is_planned
+    @property
+    def exhausted(self) -> Checkpoint | None:
+        """The one that so many rounds began with, and saved nothing after, that it may be what ends them."""
+        return self.checkpoint if self._rounds >= MAX_ATTEMPTS and not self._is_planned else None
 
 
 def decide(inventories: Sequence[Inventory | None]) -> Plan:
@@ -138,15 +146,17 @@ def decide(inventories: Sequence[Inventory | None]) -> Plan:
     if len(members) < len(inventories):
         return Plan()
     world_size = sum(member.ranks for member in members)
-    for checkpoint, holders in sorted(_holders(members).items(), reverse=True):
+    exhausted, found = {member.exhausted for member in members}, _holders(members)
+    for checkpoint in sorted(found, key=lambda each: (each not in exhausted, each), reverse=True):
+        holders, is_last_resort = found[checkpoint], checkpoint in exhausted
         if len(holders) < checkpoint.world_size:
             continue
         if checkpoint.world_size == world_size:
             fetches = _fetches(checkpoint, holders, members)
             if sum(map(len, fetches.values())) > MAX_FETCHES:
                 continue
-            return Plan(checkpoint, fetches=fetches)
-        return Plan(checkpoint, shards=_shards(holders))
+            return Plan(checkpoint, fetches=fetches, is_last_resort=is_last_resort)
+        return Plan(checkpoint, shards=_shards(holders), is_last_resort=is_last_resort)
     return Plan()
 
 

@@ -286,7 +286,7 @@ class Slot:
             DamagedError: the entry does not describe a tensor.
         """
         source = self.tensor(entry)
-        alike = target.is_contiguous() and target.dtype == source.dtype
+        alike = type(target) is Tensor and target.is_contiguous() and target.dtype == source.dtype
         alike = alike and not (target.is_conj() or target.is_neg())
         if not alike or entry.nbytes % WORD_BYTES or target.data_ptr() % WORD_BYTES:
             target.copy_(source)

@@ -66,6 +66,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._interfaces = SocketInterfaces(os.environ)
         session.reporter.follow_network(self._interfaces.to_status)
         self._closed = False
+        self._is_alone = False
+        """Nobody could hold the copies that the job asks for, in the round last joined."""
         self.on_meeting: Callable[[Store, int, int], None] = lambda _store, _rank, _size: None
         """Called when all members of a round have met: the agents' store, the own rank, how many they are."""
 
@@ -146,8 +148,19 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._interfaces.choose(stores.bootstrap.master_addr, address)
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
         self.on_meeting(stores.agents, rank, size)
+        self._note_if_alone(size)
         session.joined(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
+
+    def _note_if_alone(self, size: int) -> None:
+        """Say so, once, where a job asks for copies in other Pods' memory, and its world has no other Pod."""
+        asks_for_copies = self.memory is not None and self.session.environment.memory_replicas > 0
+        was_alone, self._is_alone = self._is_alone, asks_for_copies and size == 1
+        if self._is_alone and not was_alone:
+            logger.warning(
+                "memoryCheckpoint.replicas asks for copies in another Pod, and this world has no other Pod: "
+                "if this one is lost, training goes on from storage. Add a worker, or set replicas to 0"
+            )
 
     def _failure(self, error: BaseException) -> Failure | None:
         """The failure of torchrun's processes, if `error` tells of one."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
-from agent.supervision.vote import SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
+from agent.supervision.vote import SAYS_LEFT, SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
 from crds.protocol import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def connect(store: Store, rank: int) -> socket.socket | None:
         host, port = json.loads(store.get(KEY))
         line = socket.create_connection((host, port), CONNECT_SECONDS)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        line.sendall(_pack(Message(Kind.JOIN, rank)))
+        line.sendall(_pack(Message(Kind.JOIN, rank, SAYS_LEFT)))
         line.setblocking(False)
         return line
     except (OSError, DistError, ValueError) as error:
@@ -124,7 +124,7 @@ class Ballot:
         self._voter = Voter()
         self._chair = Chair(size) if rank == 0 else None
         if self._chair is not None:
-            self._chair.join(0)
+            self._chair.join(0, says_left=True)
         self._outbox: deque[tuple[int, Message]] = deque()
         """Messages of the chair that are still to be delivered."""
         self._read_at = 0.0
@@ -171,6 +171,16 @@ class Ballot:
     def ask(self, tier: KeptIn) -> None:
         """Ask for a vote. To be called if the processes here take part."""
         self._to_chair(self._voter.ask(tier, time.monotonic()))
+
+    @property
+    def lost_at(self) -> float | None:
+        """Since when an agent is known to be lost whose processes had not left (CLOCK_MONOTONIC)."""
+        return self._voter.lost_at
+
+    def say_left(self) -> None:
+        """The processes here have left as it was agreed."""
+        self._to_chair(self._voter.leave())
+        self._deliver(all_live=False)
 
     def look(self, *, all_live: bool) -> None:
         """Take in what has come, answer it, and tell the processes.
@@ -251,7 +261,7 @@ class Ballot:
             message.kind is Kind.JOIN and 0 < message.number < self._size and message.number not in self._fds
         ):
             self._ranks[fd], self._fds[message.number] = message.number, fd
-            self._chair.join(message.number)
+            self._chair.join(message.number, says_left=message.step == SAYS_LEFT)
         else:
             raise BadFrameError
 
@@ -261,7 +271,7 @@ class Ballot:
         self._peers.pop(fd).close()
         self._received.pop(fd, None)
         if self._chair is None:
-            self._voter.close()
+            self._voter.lose_chair(time.monotonic())
         elif (rank := self._ranks.pop(fd, None)) is not None:
             del self._fds[rank]
             self._outbox.extend(self._chair.lose(rank))

@@ -33,6 +33,7 @@ from agent import signals
 from agent.monitor import open_files
 from agent.monitor.hang import LOOK_SECONDS
 from agent.monitor.hang_guard import HangGuard, Started
+from agent.monitor.log_tail import copy_log
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
@@ -52,7 +53,12 @@ from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
-from agent.torch_compat.elastic import LocalElasticAgent, processes_started_by, return_value_fds
+from agent.torch_compat.elastic import (
+    LocalElasticAgent,
+    logs_copied_by,
+    processes_started_by,
+    return_value_fds,
+)
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
 from crds.protocol import AgentState
@@ -270,7 +276,8 @@ class DlrElasticAgent(LocalElasticAgent):
         self._pcontext = None
         try:
             self._saved_notes.hand_on()
-            with processes_started_by(self._fork) if self._warm_start else nullcontext():
+            forks = processes_started_by(self._fork) if self._warm_start else nullcontext()
+            with forks, logs_copied_by(copy_log):
                 pids: dict[int, Any] = super()._start_workers(worker_group)
             signals.take_back()
             open_files.give_back(pids.values())

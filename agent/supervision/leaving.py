@@ -19,6 +19,7 @@ from agent.session import Session
 from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, announce, connect
 from agent.supervision.processes import TrainingProcesses
+from agent.supervision.stopping import HURRY_GRACE_SECONDS
 from crds.protocol import EXIT_LEFT, KeptIn
 
 logger = logging.getLogger(__name__)
@@ -154,6 +155,8 @@ class Votes:
             elif not set(processes.exit_codes.values()) <= {0, EXIT_LEFT}:
                 break
             elif not alive:
+                with deferred():
+                    ballot.say_left()
                 self._note(processes)
                 return Outcome.LEFT
             elif (grace := self._last_grace(ballot, list(alive), seconds)) is not None:
@@ -172,7 +175,8 @@ class Votes:
     def _last_grace(self, ballot: Ballot, alive: Sequence[int], seconds: float) -> float | None:
         """What the processes still get, in the old way, once they are late; None if they are not.
 
-        Half of the grace is for the way to the agreed step, and all of it for saving that.
+        Half of the grace is for the way to the agreed step, and all of it for saving that. Where an agent is
+        lost whose processes had not left, the others may wait for their part of the checkpoint for ever.
 
         Args:
             alive: the local ranks that run.
@@ -180,7 +184,9 @@ class Votes:
         """
         left_seconds = self._stop_grace_seconds - seconds
         arrived = all(ballot.has_arrived(rank) for rank in alive)
-        if not arrived and self._session.peers_are_dead():
+        lost = ballot.lost_at is not None and time.monotonic() >= ballot.lost_at + HURRY_GRACE_SECONDS
+        dead = self._session.peers_are_dead() or ballot.lost_at is not None
+        if lost or (dead and not arrived):
             return min(self._failure_grace_seconds, max(left_seconds, 0.0))
         if left_seconds <= 0 or (not arrived and seconds >= self._stop_grace_seconds / 2):
             return max(left_seconds, 0.0)
@@ -196,6 +202,8 @@ class Votes:
         waits = [end - seconds for end in ends if end > seconds]
         if (vote_seconds := ballot.wait_seconds()) is not None:
             waits.append(vote_seconds)
+        if ballot.lost_at is not None:
+            waits.append(max(ballot.lost_at + HURRY_GRACE_SECONDS - time.monotonic(), 0.0))
         poll.poll(min(waits, default=0.0) * 1000 + 1)
         self._session.next_action()  # takes the news, of which `peers_are_dead` tells
 

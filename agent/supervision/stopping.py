@@ -11,7 +11,8 @@ from agent.session import Session
 from agent.supervision.processes import TrainingProcesses
 
 HURRY_GRACE_SECONDS = 5.0
-"""What processes get in all, once the next world is formed and its other members wait for this one."""
+"""What processes get in all, once the next world is formed and its other members wait for this one; and while
+they leave by vote, once a peer has been killed that had not left."""
 
 JUDGEMENT_SECONDS = 15.0
 """So long hanging processes are kept, at most, until the job has judged which of all was first. It takes 10 s

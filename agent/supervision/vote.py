@@ -33,6 +33,10 @@ SETTLE_SECONDS = 0.001
 """From when processes can see that they are held until what they have ended is read: until then, one that
 did not see it has told of the step before which it looked."""
 
+SAYS_LEFT = 1
+"""The `step` of JOIN and HOLD: this agent, or the chair, will say that its processes have left. Older ones
+say 0 and do not."""
+
 
 class Kind(IntEnum):
     """What a message says."""
@@ -52,6 +56,10 @@ class Kind(IntEnum):
     """From the chair: nobody leaves by this vote."""
     JOIN = 7
     """To the chair, before all else: the agent of rank `number` is here."""
+    LEFT = 8
+    """To the chair: the processes here have left as was agreed. From the chair: those of its agent have."""
+    LOST = 9
+    """From the chair: an agent was lost whose processes had not left."""
 
 
 class Message(NamedTuple):
@@ -78,6 +86,8 @@ class Chair:
     def __init__(self, size: int) -> None:
         self._size = size
         self._present: set[int] = set()
+        self._to_leave: set[int] = set()
+        """Who will say that its processes have left, and has not said so."""
         self._number = 0
         self._tier = KeptIn.MEMORY
         self._answers: dict[int, int] | None = None
@@ -90,18 +100,25 @@ class Chair:
         """When it wants to look again."""
         return self._deadline if self._answers is not None else None
 
-    def join(self, rank: int) -> None:
+    def join(self, rank: int, *, says_left: bool) -> None:
         """The agent of that rank can be reached."""
         self._present.add(rank)
+        if says_left:
+            self._to_leave.add(rank)
 
     def lose(self, rank: int) -> Sent:
         """The agent has left, or its connection broke."""
         self._present.discard(rank)
+        if self._decided and rank in self._to_leave:
+            return self._to_all(Message(Kind.LOST))
         return self._call_off()
 
     def receive(self, rank: int, message: Message, now: float) -> Sent:
         if message.kind is Kind.ASK:
             return self._ask(rank, KeptIn(message.tier), now)
+        if message.kind is Kind.LEFT:
+            self._to_leave.discard(rank)
+            return self._to_all(Message(Kind.LEFT)) if rank == 0 else []
         if self._answers is None or message.number != self._number:
             return []
         if message.kind is not Kind.ENDED:
@@ -127,7 +144,7 @@ class Chair:
         if len(self._present) < self._size:
             return [(rank, Message(Kind.OFF, self._number))]
         self._tier, self._answers, self._deadline = tier, {}, now + DECISION_SECONDS
-        return self._to_all(Message(Kind.HOLD, self._number))
+        return self._to_all(Message(Kind.HOLD, self._number, SAYS_LEFT))
 
     def _call_off(self) -> Sent:
         if self._answers is None:
@@ -158,6 +175,10 @@ class Voter:
     def __init__(self) -> None:
         self.stage = Stage.NONE
         self.agreed: Agreed | None = None
+        self.lost_at: float | None = None
+        """Since when another agent is known to be lost whose processes had not left as it was agreed."""
+        self._chair_is_to_leave = False
+        """The chair will say that the processes of its own agent have left, and has not said so."""
         self._number = 0
         self._deadline = 0.0
 
@@ -189,8 +210,13 @@ class Voter:
             can_take_part: all processes here live, and look at ORDER.
         """
         if self.stage is Stage.AGREED:
+            if message.kind is Kind.LEFT:
+                self._chair_is_to_leave = False
+            elif message.kind is Kind.LOST and self.lost_at is None:
+                self.lost_at = now
             return []
         if message.kind is Kind.HOLD:
+            self._chair_is_to_leave = message.step == SAYS_LEFT
             if not can_take_part or self.stage is Stage.CLOSED:
                 return [Message(Kind.CANNOT, message.number)]
             self.stage, self._number, self._deadline = Stage.HELD, message.number, now + HOLD_SECONDS
@@ -215,13 +241,23 @@ class Voter:
         """A process here has ended, in a vote that was not decided as far as is known."""
         return [Message(Kind.CANNOT, self._number)] if self.stage in (Stage.HELD, Stage.ANSWERED) else []
 
+    def leave(self) -> list[Message]:
+        """The processes here have left as it was agreed."""
+        return [Message(Kind.LEFT)]
+
+    def lose_chair(self, now: float) -> None:
+        """Its agent has left, or the connection broke."""
+        if self.stage is Stage.AGREED and self._chair_is_to_leave and self.lost_at is None:
+            self.lost_at = now
+        self.close()
+
     def look(self, now: float) -> None:
         """Go on if the chair has been silent for too long."""
         if self.deadline is not None and now >= self.deadline:
             self.close()
 
     def close(self) -> None:
-        """Take part in nothing more: the chair is lost, or this agent goes its own way.
+        """Take part in nothing more: this agent goes its own way.
 
         What was agreed stays.
         """

@@ -53,6 +53,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import (  # noqa
 )
 from torch.distributed.elastic.multiprocessing import PContext, SubprocessContext  # noqa: E402
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler  # noqa: E402
+from torch.distributed.elastic.multiprocessing.tail_log import TailLog  # noqa: E402
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo  # noqa: E402
 from torch.distributed.launcher.api import LaunchConfig  # noqa: E402
 
@@ -65,6 +66,7 @@ LOG_FOLDER_PREFIX = "attempt_"
 variable in the environment of local rank 0. In 2.6 to 2.13."""
 
 _subprocess_module: Any = importlib.import_module(SubprocessContext.__module__)
+_tail_module: Any = importlib.import_module(TailLog.__module__)
 
 SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     # What `agent.supervision.elastic_agent` overrides or calls. It also uses the attributes `_pcontext`,
@@ -78,6 +80,8 @@ SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     # What `processes_started_by` replaces. From 2.9 on, both take `numa_options` too.
     (SubprocessHandler, "_popen", ("args", "env")),
     (_subprocess_module, "get_subprocess_handler", ("entrypoint", "args", "env", "stdout", "stderr")),
+    # What `logs_copied_by` replaces. Newer ones take `log_line_filter` too.
+    (_tail_module, "tail_logfile", ("header", "file", "dst", "finished", "interval_sec")),
     # What `agent.rendezvous` announces a round's store with. Before 2.6 there is no `server_port`.
     (RendezvousStoreInfo, "build", ("rank", "store", "local_addr", "server_port")),
 )
@@ -124,6 +128,21 @@ def processes_started_by(start: StartProcess) -> Iterator[None]:
         yield
     finally:
         _subprocess_module.get_subprocess_handler = original
+
+
+@contextlib.contextmanager
+def logs_copied_by(copy: Callable[..., None]) -> Iterator[None]:
+    """Have torch copy the logs of the processes that it starts meanwhile by `copy`, in threads of its own.
+
+    Args:
+        copy: is called as torch's `tail_logfile`.
+    """
+    original = _tail_module.tail_logfile
+    _tail_module.tail_logfile = copy
+    try:
+        yield
+    finally:
+        _tail_module.tail_logfile = original
 
 
 class _Handler(SubprocessHandler):

@@ -1,6 +1,7 @@
 """Checkpoints that cost a step, and leaving without loss."""
 
-from dlr.checkpoint.checkpointer import Checkpointer, DamagedCheckpointError
+from dlr.checkpoint.checkpointer import Checkpointer
+from dlr.checkpoint.loading import DamagedCheckpointError
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.storage import StorageError
 

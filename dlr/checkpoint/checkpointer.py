@@ -24,24 +24,21 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
-from agent.memory.slot import DamagedError, Mark, Slot, TooSmallError
-from crds.protocol import CheckpointTrouble, Tier
-from dlr.checkpoint import leaving, storage
-from dlr.checkpoint.choosing import choose
+from agent.memory.slot import Mark, TooSmallError
+from crds.protocol import CheckpointTrouble
+from dlr.checkpoint import leaving
+from dlr.checkpoint.given_slots import GivenSlots
 from dlr.checkpoint.interval import Pace, find_board, is_due
+from dlr.checkpoint.loading import Loading
 from dlr.checkpoint.memory import Writer, needed_bytes
-from dlr.checkpoint.modules import MismatchError
-from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.persistence import Persistence
-from dlr.checkpoint.state import Captured, calm_part, capture, restore
-from dlr.checkpoint.storage import Manifest, StorageError
+from dlr.checkpoint.state import Captured, calm_part, capture
 from dlr.checkpoint.surroundings import (
-    MemoryResume,
     Notice,
     Surroundings,
     copy_seconds,
@@ -54,16 +51,8 @@ PREPARE_SECONDS = 5.0
 """From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
 over, and whoever saves to storage, or has to leave for it, finds it ready."""
 
-
-LOST_SECONDS = 60.0
-"""So long at least the agent is told that a checkpoint was lost, which no later save mends."""
-
 _OF_STORAGE = (CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
 _OF_MEMORY = (CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
-
-
-class DamagedCheckpointError(Exception):
-    """A checkpoint in memory is not what was written. The next start goes on from another one."""
 
 
 class Checkpointer:
@@ -81,11 +70,9 @@ class Checkpointer:
 
     Raises:
         ValueError: one of the numbers is none, or below 1.
-        RuntimeError: this process has one already, which uses the agent's memory and is not closed.
+        RuntimeError: there is one already, in this process or in one that shares its environment, which uses
+            the agent's memory and is not closed.
     """
-
-    _in_memory: ClassVar[int | None] = None
-    """The process that has one with checkpoints in memory; of its forks each may."""
 
     def __init__(
         self,
@@ -104,20 +91,26 @@ class Checkpointer:
         self._persist_every = persist_every
         self._here = look_around()
         self._trouble = Trouble()
-        slots = self._open_slots()
+        self._given = GivenSlots(self._here)
+        if self._given.holds_another:
+            self._here = replace(self._here, resume=None)
+        if (refusal := self._given.refusal) is not None:
+            logger.warning("%s", refusal)
+            self._trouble.tell(CheckpointTrouble.MEMORY, refusal)
+        slots = self._given.slots
         self._memory = Writer(slots) if slots else None
+        self._loading = Loading(self._path, self._here, self._trouble)
         self._storage = Persistence(self._path, self._here, keep, self._trouble)
         self._trouble.works(*_unused(self._here, persist_every))
         self._pace = self._make_pace() if every == "auto" and slots else None
-        self._found: Manifest | Literal[False] | None = False
         self._trained_since: float | None = None
+        """When the last call of `step` has returned; None before the first."""
         self._saved = False
         self._loaded = False
         self._newest = -1
         """The last step that was told or loaded."""
         self._said = False
         """That it does not rise."""
-        self._has_stepped = False
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._pid = os.getpid()
@@ -132,10 +125,8 @@ class Checkpointer:
         Raises:
             StorageError: as `load`.
         """
-        resume, manifest = self._here.resume, self._find()
-        if manifest is not None:
-            return manifest.step
-        return 0 if resume is None else resume.step
+        self._refuse_forks()
+        return self._loading.find(is_start=self._trained_since is None)
 
     def load(self) -> int:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
@@ -150,9 +141,12 @@ class Checkpointer:
             DamagedCheckpointError: what memory has is damaged; the state is undefined then.
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer.
-            RuntimeError: it comes after `step`, and memory has what is newer.
+            RuntimeError: it comes after `step`, and memory has what is newer; or this is a fork of the
+                process.
         """
-        if self._has_stepped and self._here.slots:
+        self._refuse_forks()
+        is_start = self._trained_since is None
+        if not is_start and self._here.slots:
             raise RuntimeError(
                 f"load() comes after step({self._newest}), and after a failure training would go on from "
                 "there, since memory has it: call load() before the first step"
@@ -160,33 +154,26 @@ class Checkpointer:
         self.wait()
         self._loaded = True
         try:
-            return self._load()
+            loaded = self._loading.load(self.state, is_start=is_start)
         finally:
             self._prepare_memory()
-
-    def _load(self) -> int:
-        resume, manifest = self._here.resume, self._find()
-        self._found = False  # whoever loads again wants what is there then
-        if manifest is None:
-            if resume is None:
-                self._newest = 0
-                self._tell_lost()
-                return 0
-            self._load_from_memory(resume)
-            return self._has_loaded(resume.step, Tier.MEMORY)
-        same_world = manifest.world_size == self._here.world_size
-        folder = storage.folder_of(self._path, manifest.step)
-        from dlr.checkpoint.reading import in_storage  # takes a second to import
-
-        self._restore(in_storage(folder, self._here.rank, same_world), str(folder))
-        return self._has_loaded(manifest.step, Tier.STORAGE)
+        if loaded is None:
+            self._newest = 0
+        else:
+            self._newest = loaded[0]
+            self._notice.tell_loaded(*loaded)
+        return self._newest
 
     def wait(self) -> None:
         """Wait until what is being saved may change: call it right before the optimizer's step.
 
         For what is on a GPU its stream waits, not this process. Each optimizer's step does it too, so a call
         that was forgotten costs no checkpoint.
+
+        Raises:
+            RuntimeError: this is a fork of the process.
         """
+        self._refuse_forks()
         if self._memory is not None:
             self._memory.wait()
         self._storage.wait()
@@ -203,8 +190,10 @@ class Checkpointer:
 
         Raises:
             TypeError: it is no whole number.
-            StorageError: at the first step, if an earlier run left checkpoints and `load` was not called.
+            RuntimeError: at the first step, if an earlier run left checkpoints and `load` was not called; or
+                this is a fork of the process.
         """
+        self._refuse_forks()
         step, last = operator.index(step), self._newest
         is_first = last <= 0  # of a training that began anew
         if not self._rises(step):
@@ -231,9 +220,13 @@ class Checkpointer:
             self._pace.stalled(self._trained_since - began)
 
     def close(self) -> None:
-        """Wait until all that was saved is where it is to be, and save no more."""
-        if self._here.slots:
-            Checkpointer._in_memory = None
+        """Wait until all that was saved is where it is to be, and save no more.
+
+        Storage that does not answer is waited for until the process that writes has stood still for ten
+        minutes. In a fork of the process this does nothing.
+        """
+        if os.getpid() != self._pid:
+            return
         self._hook.remove()
         atexit.unregister(self._at_exit)
         try:
@@ -243,27 +236,25 @@ class Checkpointer:
             self._storage.close()
         if self._memory is not None:
             self._memory.discard()  # only now: the saver opens a slot by the name of its file here
+        self._given.release()
 
-    def _open_slots(self) -> list[Slot]:
-        """Those that the agent has for this process, if it can use them."""
-        if self._here.slots and Checkpointer._in_memory == os.getpid():
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Checkpointer cannot be copied or given to another process: take it out of what is, such as "
+            "the dataset of a DataLoader"
+        )
+
+    def _refuse_forks(self) -> None:
+        """A fork has neither the threads that copy nor a state of its own to save.
+
+        Raises:
+            RuntimeError: this is one.
+        """
+        if (pid := os.getpid()) != self._pid:
             raise RuntimeError(
-                "this process has a Checkpointer, and the agent's memory is for one: give it all of the "
-                "state, or close() it first"
+                f"this Checkpointer is of process {self._pid}, and this is process {pid}, a fork of it: call "
+                "it there alone"
             )
-        try:
-            slots = [Slot.open(path) for path in self._here.slots]
-            if not any(slot.mark is not None and slot.mark.round == self._here.round for slot in slots):
-                if slots:
-                    Checkpointer._in_memory = os.getpid()
-                return slots
-            self._here = replace(self._here, resume=None)
-            sentence = "there are no checkpoints in memory, since an earlier Checkpointer saved its own there"
-        except (OSError, ValueError) as error:
-            sentence = f"there are no checkpoints in memory, since the agent's cannot be opened: {error}"
-        logger.warning("%s", sentence)
-        self._trouble.tell(CheckpointTrouble.MEMORY, sentence)
-        return []
 
     # Saving.
 
@@ -347,10 +338,10 @@ class Checkpointer:
         """Whether a step is a later one than the last; if not, say so once.
 
         Raises:
-            StorageError: see `step`.
+            RuntimeError: see `step`.
         """
         if self._newest < 0 and not self._loaded:
-            self._refuse_earlier_run(step)
+            self._loading.refuse_earlier_run(step)
             logger.warning(
                 "step(%s) comes without load(), so that nothing brings back what is saved after a failure: "
                 "call load() before the first step",
@@ -358,7 +349,7 @@ class Checkpointer:
             )
             self._prepare_memory()
         if step > self._newest:
-            self._newest, self._said, self._has_stepped = step, False, True
+            self._newest, self._said = step, False
             return True
         if not self._said:
             self._said = True
@@ -367,23 +358,6 @@ class Checkpointer:
                 "optimizer's steps through the whole training, on from what load() has returned"
             )
         return False
-
-    def _refuse_earlier_run(self, step: int) -> None:
-        """Saving beside those would lose what is newer, the one or the other."""
-        resume = self._here.resume
-        if resume is not None and resume.step >= step:
-            raise StorageError(
-                f"training has begun at step {step}, where the agents' memory has step {resume.step}: call "
-                "load() before the first step"
-            )
-        with suppress(OSError):
-            there = storage.steps_in(self._path)
-            if there and there[0] >= step:
-                raise StorageError(
-                    f"{self._path} has checkpoints of an earlier run, up to step {there[0]}, and training "
-                    f"has begun at step {step} without them: call load() before the first step, or give "
-                    "this run a path of its own"
-                )
 
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and end the process."""
@@ -402,61 +376,6 @@ class Checkpointer:
         """At the end of the script; a process that failed leaves the rest to its saver."""
         if os.getpid() == self._pid and not hasattr(sys, "last_value"):
             self.close()
-
-    # Loading.
-
-    def _find(self) -> Manifest | None:
-        """What storage has that is newer than what memory has."""
-        if self._found is False:
-            if self._here.rank == 0 and not self._has_stepped:  # so nothing of this start is there
-                storage.clear_attempt(self._path, self._here.attempt)
-            resume = self._here.resume
-            self._found = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
-        return self._found
-
-    def _load_from_memory(self, resume: MemoryResume) -> None:
-        here = self._here
-        try:
-            if resume.slot is not None:
-                mark = Mark(resume.round, resume.step, here.rank, here.world_size)
-                with own_slot(resume.slot, mark) as source:
-                    self._restore(source, f"step {resume.step} in memory")
-            else:
-                from dlr.checkpoint.reading import in_slots  # takes a second to import
-
-                self._restore(in_slots(resume, here.rank), f"step {resume.step} in memory")
-        except (DamagedError, OSError) as error:
-            raise DamagedCheckpointError(
-                f"the checkpoint of step {resume.step} in memory is not used: {error}; "
-                "the next start goes on from another one"
-            ) from error
-
-    def _tell_lost(self) -> None:
-        """`load` has found nothing."""
-        if (step := self._here.lost_step) is None:
-            return
-        sentence = (
-            f"training begins at step 0: of step {step} in memory a part is lost, or starts in a row ended "
-            f"with it, and {self._path} has no checkpoint; memoryCheckpoint.replicas: 1, or persist_every, "
-            "keeps one"
-        )
-        logger.warning("%s", sentence)
-        self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)
-
-    def _has_loaded(self, step: int, tier: Tier) -> int:
-        self._trouble.works(CheckpointTrouble.LOST)
-        self._newest = step
-        self._notice.tell_loaded(step, tier)
-        return step
-
-    def _restore(self, source: Source, where: str) -> None:
-        try:
-            restore(self.state, source.values, source.rng, source.parts, source.fill)
-        except MismatchError as error:
-            raise MismatchError(
-                f"the checkpoint {where} does not fit: {error}; go on with the model and optimizer that it "
-                "is of, or give this run a path of its own"
-            ) from None
 
 
 def _unused(here: Surroundings, persist_every: int | None) -> list[CheckpointTrouble]:

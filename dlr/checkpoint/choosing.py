@@ -37,15 +37,15 @@ class Listing:
     """Whether that may pass."""
 
 
-def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
+def choose(path: Path, here: Surroundings, beyond: int | None = None) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
     Each rank reads its share of the files, so that together they read each once. These are collectives of
     objects (`dlr.ranks`).
 
     Args:
-        beyond: the step that memory has; 0 if it has none. What storage has up to it is left alone, and
-            storage that cannot be read is no error.
+        beyond: what storage has up to this step is left alone, since memory has a checkpoint; storage that
+            cannot be read is no error then. None if memory has nothing.
 
     Returns:
         None if there is no checkpoint, or none that is newer.
@@ -54,12 +54,12 @@ def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
         StorageError: the path cannot be read, is another job's, or has nothing but damaged checkpoints.
     """
     grouped = are_connected()
-    if beyond and not grouped and here.world_size > 1:
+    if beyond is not None and not grouped and here.world_size > 1:
         return None  # ranks that cannot agree might see different ones
     found_here = _list_patiently(path, here.job, beyond) if not grouped or here.rank == 0 else None
     listing = from_rank_0(found_here)
     assert listing is not None  # rank 0 has one
-    refusal = listing.refusal or (None if beyond else listing.unreadable)
+    refusal = listing.refusal or (listing.unreadable if beyond is None else None)
     if refusal is not None:
         raise StorageError(refusal)
     damaged = list(listing.damaged)
@@ -76,17 +76,19 @@ def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
             return manifest
         damaged.append(reasons[0])
-    if damaged and not beyond:
+    if damaged and beyond is None:
         raise StorageError(
             f"no checkpoint in {path} is whole ({damaged[0]}): move what is there away to begin at step 0"
         )
     return None
 
 
-def _list_patiently(path: Path, job: str, beyond: int) -> Listing:
+def _list_patiently(path: Path, job: str, beyond: int | None) -> Listing:
     """As `list_path`; where storage is the only hope, wait for one that is away for a while."""
     deadline = time.monotonic() + OUTAGE_SECONDS
-    while (listing := list_path(path, job, beyond)).is_away and not beyond and time.monotonic() < deadline:
+    while (listing := list_path(path, job, beyond or 0)).is_away:
+        if beyond is not None or time.monotonic() >= deadline:
+            break
         logger.warning("%s; waiting for it, up to %.0f s", listing.unreadable, deadline - time.monotonic())
         time.sleep(_LOOK_SECONDS)  # a file system cannot tell by itself
     return listing

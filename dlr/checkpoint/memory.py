@@ -43,7 +43,11 @@ class Layout:
     def __init__(self, captured: Captured) -> None:
         self._form = [_form(name, tensor) for name, tensor in captured.tensors.items()]
         self._rooms = {name: capacity(len(data)) for name, data in captured.pickles.items()}
-        parts = [part_of(name, tensor) for name, tensor in captured.tensors.items()]
+        buffers = {id(buffer) for module in captured.modules for buffer in module.buffers()}
+        parts = [
+            part_of(name, tensor, is_buffer=id(tensor) in buffers)
+            for name, tensor in captured.tensors.items()
+        ]
         rooms = [part_of(name, torch.empty(room, dtype=torch.uint8)) for name, room in self._rooms.items()]
         self.header: Header = lay_out([*parts, *rooms])
 

@@ -7,7 +7,7 @@ names, so that it fits whatever the parameters' order is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from agent.memory.layout import Part
-from dlr.checkpoint.tensors import is_copied
+from dlr.checkpoint.tensors import is_copied, repeats_elements
 
 
 class MismatchError(Exception):
@@ -117,6 +117,18 @@ def settled_tensors(state: Mapping[str, Any]) -> set[int]:
     return found
 
 
+def trained_among(names: Iterable[str], state: Mapping[str, Any]) -> list[str]:
+    """Those of the names that are of modules and optimizers, without the modules' buffers."""
+    begin = tuple(f"{name}." for name, thing in state.items() if isinstance(thing, (nn.Module, Optimizer)))
+    buffers = {
+        f"{outer}.{_clean(name)}"
+        for outer, thing in state.items()
+        if isinstance(thing, nn.Module)
+        for name, _ in unwrapped(thing).named_buffers(remove_duplicate=False)
+    }
+    return [name for name in names if name.startswith(begin) and name not in buffers]
+
+
 def optimized_parameters(state: Mapping[str, Any]) -> dict[str, nn.Parameter]:
     """The parameter that an optimizer keeps tensors of, by the beginning of their names."""
     names = _parameter_names(state)
@@ -145,6 +157,11 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
                     raise MismatchError(
                         f"{name}.{key} is on the meta device, so call to_empty() before load()"
                     )
+                if is_copied(value) and repeats_elements(value):
+                    raise MismatchError(
+                        f"{name}.{key} has elements that share their memory, as expand() makes them, so that "
+                        "nothing can be copied into it: call contiguous() when the model is made"
+                    )
             here = {key for key in live if key.startswith(f"{name}.")}
             there = {key for key in saved if key.startswith(f"{name}.")}
             if odd := sorted(here ^ there):
@@ -157,7 +174,7 @@ def target_like(part: Part, live: dict[str, Tensor], parameters: dict[str, nn.Pa
     shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
     present = live.get(part.name)
     if present is not None and tuple(present.shape) == shape and present.dtype == dtype:
-        return present
+        return torch.empty(shape, dtype=dtype) if repeats_elements(present) else present
     parameter = parameters.get(part.name.rpartition(".")[0])
     if parameter is not None and tuple(parameter.shape) == shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)

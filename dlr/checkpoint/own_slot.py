@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
@@ -36,6 +36,9 @@ class Source(Protocol):
     def fill(self, targets: dict[str, Tensor]) -> None:
         """Copy tensors into those that are given, by name."""
 
+    def own_of_each(self, names: Collection[str]) -> str | None:
+        """One of these tensors, if each rank of another world had its own under that name."""
+
 
 class OwnSlot:
     """What this rank wrote itself.
@@ -60,6 +63,10 @@ class OwnSlot:
             for entry in self._entries.values()
         ]
 
+    def own_of_each(self, names: Collection[str]) -> str | None:
+        """As `Source` says: this is the same world."""
+        return None
+
     def fill(self, targets: dict[str, Tensor]) -> None:
         """As `Source` says. It is damaged where a sum differs: then what was filled is not to be used.
 
@@ -68,10 +75,15 @@ class OwnSlot:
         """
         into = {name: local_tensor(target) for name, target in targets.items()}
         largest_first = sorted(into, key=lambda name: -into[name].nbytes)
-        memory = {name: tensor.untyped_storage().data_ptr() for name, tensor in into.items()}
+        # A part of a DTensor may be of a class of its own, as for float8, and such a tensor has no memory.
+        memory = {
+            name: tensor.untyped_storage().data_ptr()
+            for name, tensor in into.items()
+            if type(tensor) is Tensor
+        }
         times = Counter(memory.values())
         # Of tensors that share their memory, as tied weights do, two threads would spoil each other's sums.
-        apart = {name for name in into if into[name].is_cpu and times[memory[name]] == 1}
+        apart = {name for name in memory if into[name].is_cpu and times[memory[name]] == 1}
         next_apart = iter([name for name in largest_first if name in apart])
 
         def copy(names: Iterable[str]) -> dict[str, int]:

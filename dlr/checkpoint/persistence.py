@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,6 +21,13 @@ from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import Captured
 from dlr.checkpoint.surroundings import Surroundings, logger
 from dlr.checkpoint.trouble import Trouble
+
+STILL_SECONDS = 600.0
+"""So long a saver may stand still before nobody waits for it any more, since storage does not answer. One
+that writes, or looks for those of other ranks, does not stand still."""
+_LOOK_SECONDS = 1.0
+_END_SECONDS = 5.0
+"""For a saver that was killed. It does not end while its storage does not answer."""
 
 
 class Persistence:
@@ -105,7 +113,7 @@ class Persistence:
             self._private.wait()
 
     def close(self) -> None:
-        """Wait for the step that is under way, and save no more."""
+        """Wait for the step that is under way, as `finish` does, and save no more."""
         if self._private is not None:
             self._private.close()
         self.finish()
@@ -114,11 +122,33 @@ class Persistence:
             self._private.discard()  # only now, as the saver opens its file by the name that it has here
 
     def finish(self) -> None:
-        """Wait for the step that is under way, and until other ranks can know of one that is given up."""
+        """Wait for the step that is under way, and until other ranks can know of one that is given up.
+
+        A saver that stands still is left behind, which is told.
+        """
         if self._under_way is not None:
-            self._under_way[1].wait()
+            step, done = self._under_way
+            if not self._comes(done):
+                self._saver.abandon()
+                sentence = (
+                    f"step {step} is not saved to {self._path}: the process that saves it has stood still "
+                    f"for {STILL_SECONDS:.0f} s, as where storage does not answer, and nobody waits for it "
+                    "any more"
+                )
+                logger.warning("%s", sentence)
+                self._trouble.tell(CheckpointTrouble.STORAGE, sentence)
         if self._giving_up is not None:
-            self._giving_up.wait()
+            self._giving_up.wait(STILL_SECONDS)
+
+    def _comes(self, done: threading.Event) -> bool:
+        """Wait until it is set, as long as the saver does anything."""
+        seen, since = self._saver.activity(), time.monotonic()
+        while not done.wait(min(_LOOK_SECONDS, STILL_SECONDS)):
+            if (now := self._saver.activity()) != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > STILL_SECONDS:
+                return False
+        return True
 
     def _request(self, mark: Mark, slot: Slot) -> Request:
         here = self._here
@@ -151,7 +181,7 @@ class Persistence:
                 self._trouble.works(CheckpointTrouble.STORAGE)
                 if not self._skipped:
                     self._trouble.works(CheckpointTrouble.SKIPPED)
-            else:
+            elif not self._saver.is_abandoned:  # else it is told already
                 sentence = (
                     f"step {request.step} is not saved to {self._path}: {error}; the next save tries again"
                 )
@@ -180,6 +210,8 @@ class Saver:
         self._saving = threading.Lock()
         self.has_saved = False
         """Whether it has ever got to the end of a save, if only to say that it failed."""
+        self.is_abandoned = False
+        """Whether nobody waits for it any more."""
 
     @property
     def runs(self) -> bool:
@@ -209,13 +241,29 @@ class Saver:
         finally:
             self.has_saved = True
 
+    def activity(self) -> tuple[bytes, ...]:
+        """What changes as long as it does anything: its processor time, and what it has read and written."""
+        found = []
+        if self._process is not None:
+            for name in ("schedstat", "io"):
+                with suppress(OSError):  # it has ended, or the kernel does not say
+                    found.append(Path(f"/proc/{self._process.pid}/{name}").read_bytes())
+        return tuple(found)
+
+    def abandon(self) -> None:
+        """Kill it, and wait for it no more."""
+        self.is_abandoned = True
+        if (process := self._process) is not None:
+            process.kill()
+
     def close(self) -> None:
         """Let it end, which it does when it is idle."""
         with self._starting:
             if self._process is not None:
                 with suppress(OSError):  # it died, and part of a request is not sent
                     _stream(self._process.stdin).close()
-                self._process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_END_SECONDS if self.is_abandoned else None)
                 self._process = None
 
     def _save(self, request: Request, has_read: Callable[[], None]) -> str | None:

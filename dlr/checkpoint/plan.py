@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,11 @@ from typing import Any
 from agent.memory.layout import Header
 from agent.memory.slot import Slot
 from dlr.checkpoint.state import RNG, VALUES
+
+Place = tuple[str, tuple[int, ...]]
+"""A tensor's name, and where in it a part begins."""
+
+_OWN = re.compile(r"dlr\.rank-(\d+)\.(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -23,11 +29,23 @@ class Piece:
     global_offset: tuple[int, ...]
     nbytes: int
     sum: int
+    is_buffer: bool = False
+    """Whether it is of a buffer of a module."""
 
     @property
-    def place(self) -> tuple[str, tuple[int, ...]]:
+    def place(self) -> Place:
         """The same on all ranks that have it."""
-        return self.name, self.global_offset
+        return self.name, self.global_offset if any(self.global_offset) else ()
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """The same where the contents are."""
+        return self.sum, self.shape, self.dtype
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the rank has no part of a tensor that others have."""
+        return 0 in self.shape and 0 not in self.global_shape
 
     @classmethod
     def decode(cls, fields: Mapping[str, Any]) -> Piece:
@@ -49,6 +67,7 @@ def pieces_of(slot: Slot, header: Header, rank: int) -> list[Piece]:
             (0,) * len(entry.shape) if entry.global_offset is None else entry.global_offset,
             entry.nbytes,
             sum_,
+            entry.is_buffer,
         )
         for entry, sum_ in zip(header.entries, slot.sums(header), strict=False)
     ]
@@ -59,12 +78,23 @@ def name_of_rank(name: str, rank: int) -> str:
     return f"{name}.{rank}" if name in (VALUES, RNG) else name
 
 
+def own_name(name: str, rank: int) -> str:
+    """What a tensor is called in storage, of which ranks hold different ones under one name."""
+    return f"dlr.rank-{rank}.{name}"
+
+
+def owner_of(name: str) -> tuple[int | None, str]:
+    """Whose own tensor that is, if it is anybody's, and what that rank calls it."""
+    match = _OWN.fullmatch(name)
+    return (None, name) if match is None else (int(match[1]), match[2])
+
+
 def divide(pieces: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
     """Give each piece to one of the ranks that have it.
 
     Where their contents are the same, it is the one that has the least to write so far, the largest pieces
     first. Where they differ, as the buffers of BatchNorm do, it is the lowest, since a resumed DDP takes over
-    what rank 0 has.
+    what rank 0 has. (What ranks hold as their own has another name on each by now.)
 
     Args:
         pieces: of each rank.
@@ -84,18 +114,18 @@ def divide(pieces: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
 
 def holders(
     pieces: Mapping[int, Sequence[Piece]],
-) -> dict[tuple[str, tuple[int, ...]], list[tuple[int, Piece]]]:
+) -> dict[Place, list[tuple[int, Piece]]]:
     """Which ranks have a piece; of those that have different contents, the lowest alone.
 
     Args:
         pieces: of each rank, the lowest first.
     """
-    having: dict[tuple[str, tuple[int, ...]], list[tuple[int, Piece]]] = defaultdict(list)
+    having: dict[Place, list[tuple[int, Piece]]] = defaultdict(list)
     for rank, of_rank in pieces.items():
         for piece in of_rank:
-            if 0 not in piece.shape or 0 in piece.global_shape:  # else a part that has nothing
+            if not piece.is_nothing:
                 having[piece.place].append((rank, piece))
     for place, held in having.items():
-        if len({(piece.sum, piece.shape, piece.dtype) for _, piece in held}) > 1:
+        if len({piece.content for _, piece in held}) > 1:
             having[place] = held[:1]
     return having

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from agent.memory.layout import CONTROL_BYTES, Entry, Header, Part
 from agent.memory.slot import DamagedError, Mark, Slot, header_offset
 from agent.memory.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
-from dlr.checkpoint.plan import holders, pieces_of
+from dlr.checkpoint.plan import Piece, holders, owner_of, pieces_of
 from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.surroundings import MemoryResume
+from dlr.checkpoint.unshared import different_pair, differing, digest, own_of_each
 
 
 class Resharded:
@@ -45,19 +46,34 @@ class Resharded:
         self._tensors = {
             name: known for name, known in described.items() if isinstance(known, TensorStorageMetadata)
         }
+        self._stored_as: dict[str, str] = {}
+        """What the checkpoint calls each tensor."""
+        self._of_each: set[str] = set()
+        """Of which each rank had its own."""
+        for stored in sorted(self._tensors, key=lambda name: owner_of(name)[0] or 0):
+            owner, name = owner_of(stored)
+            if owner is None or not same_world or owner == rank:
+                self._stored_as.setdefault(name, stored)
+            if owner is not None and not same_world:
+                self._of_each.add(name)
         self.values = self._bytes(f"{VALUES}.{rank if same_world else 0}")
         rng = f"{RNG}.{rank}"
         self.rng = self._bytes(rng) if rng in self._tensors else None
         self.parts = [
             Part(name, str(known.properties.dtype).removeprefix("torch."), tuple(known.size), 0)
-            for name, known in self._tensors.items()
+            for name, known in ((name, self._tensors[stored]) for name, stored in self._stored_as.items())
             if not name.startswith((VALUES, RNG))
         ]
+
+    def own_of_each(self, names: Collection[str]) -> str | None:
+        """As `Source` says."""
+        return min(self._of_each.intersection(names), default=None)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
         """As torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
         planner, reader = DefaultLoadPlanner(flatten_state_dict=False), self._reader
-        planner.set_up_planner(dict(targets), self._metadata, is_coordinator=True)
+        stored = {self._stored_as[name]: target for name, target in targets.items()}
+        planner.set_up_planner(stored, self._metadata, is_coordinator=True)
         reader.set_up_storage_reader(self._metadata, True)
         plan = reader.prepare_local_plan(planner.create_local_plan())
         reader.read_data(planner.finish_plan(plan), planner).wait()
@@ -74,6 +90,10 @@ def in_storage(folder: Path, rank: int, same_world: bool) -> Resharded:
 
 
 # --- Slots of all ranks of a world of another size ---------------------------------------------------------
+
+
+_LOOKED_AT = 8
+"""Of the tensors that differ between ranks; where ranks train different things, nearly all do."""
 
 
 class Shard:
@@ -161,6 +181,19 @@ class SlotReader(StorageReader):
             pieces.append(piece)
         self._metadata = metadata(pieces, ())
 
+    def own_of_each(self, names: Collection[str]) -> str | None:
+        """One of these tensors, if each rank has its own; only a few of those that differ are looked at."""
+        pieces: dict[int, Sequence[Piece]] = {
+            rank: [piece for piece in shard.pieces if piece.name in names]
+            for rank, shard in self._shards.items()
+        }
+        candidates = sorted(differing(pieces))
+        for name in candidates[:: len(candidates) // _LOOKED_AT + 1]:
+            pair = different_pair(pieces, name)
+            if own_of_each(pair, {rank: {name: digest(self._shards[rank].tensor(name))} for rank in pair}):
+                return name
+        return None
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return self._metadata
 
@@ -196,6 +229,18 @@ class SlotReader(StorageReader):
         return False
 
 
+class ReshardedSlots(Resharded):
+    """A checkpoint in the slots of a world of another size."""
+
+    def __init__(self, reader: SlotReader, rank: int) -> None:
+        super().__init__(reader, rank, same_world=False)
+        self._slots = reader
+
+    def own_of_each(self, names: Collection[str]) -> str | None:
+        """As `Source` says."""
+        return self._slots.own_of_each(names)
+
+
 def in_slots(resume: MemoryResume, rank: int) -> Resharded:
     """What the slots of all ranks of another world hold.
 
@@ -208,4 +253,4 @@ def in_slots(resume: MemoryResume, rank: int) -> Resharded:
         old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size))
         for old_rank, where in sorted(resume.shards.items())
     }
-    return Resharded(SlotReader(shards), rank, same_world=False)
+    return ReshardedSlots(SlotReader(shards), rank)

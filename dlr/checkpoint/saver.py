@@ -8,6 +8,7 @@ complete by then does not reach the storage.
 The savers of all ranks agree through files in the working folder, since the process group is the training's:
 
     plan-<rank>.json   what the rank has, with sums; when all are there, each saver knows who writes what
+    digest-<rank>.json where ranks hold different tensors under one name: how different they are
     part-<rank>        what it has written, pickled; when all are there, rank 0's makes the folder complete
     gave-up-<rank>     why it does not write: nobody waits for it any longer
 """
@@ -21,11 +22,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan
 
@@ -33,9 +36,11 @@ from agent.memory.slot import DamagedError, Slot
 from crds.protocol import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
-from dlr.checkpoint.plan import Piece, divide, name_of_rank, pieces_of
+from dlr.checkpoint.plan import Piece, divide, name_of_rank, own_name, owner_of, pieces_of
 from dlr.checkpoint.request import Request
-from dlr.checkpoint.state import VALUES, TensorReference, flatten_values, load_values
+from dlr.checkpoint.state import VALUES, WITHIN, TensorReference, flatten_values, load_values
+from dlr.checkpoint.surroundings import logger
+from dlr.checkpoint.unshared import differing, digest, own_of_each
 
 T = TypeVar("T")
 
@@ -132,16 +137,19 @@ class _Save:
             plan = json.dumps([asdict(piece) for piece in pieces]).encode()
             storage.write_atomically(self.working / f"plan-{request.rank}.json", plan)
             if request.rank == 0:
-                self._leaves, self._paths = _leaves(slot.data(entries[name_of_rank(VALUES, 0)]))
+                self._leaves, self._paths = _leaves(
+                    slot.data(entries[name_of_rank(VALUES, 0)]), lambda name: slot.tensor(entries[name])
+                )
             self._plans = [
                 [Piece.decode(fields) for fields in json.loads(data)]
                 for data in self._collect("plan-{}.json")
             ]
+            self._tell_apart(lambda name: slot.tensor(entries[name]))
             mine = divide(self._plans)[request.rank]
             prefix = self._writer.prepare_global_plan([SavePlan([])] * request.world_size)[
                 request.rank
             ].storage_data
-            planner = SlotPlanner(lambda name: slot.tensor(entries[name]), self._leaves)
+            planner = SlotPlanner(lambda name: slot.tensor(entries[owner_of(name)[1]]), self._leaves)
             results = self._writer.write_data(save_plan(mine, self._leaves, prefix), planner).wait()
             if slot.mark != request.mark:
                 raise SaveError("its slot was written into again")
@@ -163,12 +171,34 @@ class _Save:
         files = [file for _, files in parts for file in files]
         files.append(storage.describe(self.working / ".metadata"))
         for rank in range(request.world_size):
-            for name in (f"plan-{rank}.json", f"part-{rank}"):
-                (self.working / name).unlink()
+            for name in (f"plan-{rank}.json", f"digest-{rank}.json", f"part-{rank}"):
+                (self.working / name).unlink(missing_ok=True)
         manifest = storage.Manifest(request.job, request.step, request.world_size, tuple(files))
         storage.publish(self.working, self.path, manifest)
         with suppress(OSError):  # the step is there; old ones go at the next save
             storage.retire(self.path, request.keep)
+
+    def _tell_apart(self, tensor: Callable[[str], Tensor]) -> None:
+        """Give tensors of which each rank has its own under one name names of their own in the plans."""
+        request, pieces = self.request, dict(enumerate(self._plans))
+        if not (names := differing(pieces)):
+            return
+        mine = {
+            piece.name: digest(tensor(piece.name)) for piece in pieces[request.rank] if piece.name in names
+        }
+        storage.write_atomically(self.working / f"digest-{request.rank}.json", json.dumps(mine).encode())
+        digests = dict(enumerate(map(json.loads, self._collect("digest-{}.json"))))
+        if not (own := own_of_each(pieces, digests)):
+            return
+        if request.rank == 0:
+            _warn(request.path, len(own), min(own), request.world_size)
+        self._plans = [
+            [
+                replace(piece, name=own_name(piece.name, rank)) if piece.name in own else piece
+                for piece in of_rank
+            ]
+            for rank, of_rank in pieces.items()
+        ]
 
     def _collect(self, name: str) -> list[bytes]:
         """Read a file of every rank, as soon as it is there."""
@@ -206,14 +236,33 @@ class _Save:
         return found
 
 
-def _leaves(values: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+@cache
+def _warn(path: str, count: int, name: str, ranks: int) -> None:
+    """Say once that a checkpoint is for as many ranks alone."""
+    logger.warning(
+        "the checkpoints in %s have %d tensors of each rank's own, such as %s, since ranks hold different "
+        "ones under one name: %d ranks can load them, and no other number; give tensors that ranks do not "
+        "share names of their own, or make them parts of DTensors",
+        path,
+        count,
+        name,
+        ranks,
+    )
+
+
+def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is no tensor, by the names that torch.distributed.checkpoint gives it, and the paths of all names.
 
     So whoever loads the folder with torch alone finds all of it. What cannot be unpickled outside of the
     training script, since its class is there, is left to `dlr.checkpoint`.
+
+    Args:
+        tensor: gives one by its name.
     """
     try:
-        nested = load_values(values, TensorReference)
+        nested = load_values(
+            values, lambda name: tensor(name) if name.startswith(WITHIN) else TensorReference(name)
+        )
     except Exception:  # pickles may raise anything
         return {}, {}
     return flatten_values(nested)

@@ -36,6 +36,8 @@ VALUES = "dlr.values"
 """The name of the pickle of everything that is no tensor, as a tensor of bytes."""
 RNG = "dlr.rng"
 """The name of the pickle of the random number generators."""
+WITHIN = "dlr.tensor."
+"""How the names of tensors begin that are within other objects; a number follows."""
 _LEAST_CAPACITY = 4096
 
 
@@ -49,6 +51,8 @@ class Captured:
     """Names of those that nothing but the step of an optimizer of the state changes."""
     pickles: dict[str, bytes]
     """`VALUES` and `RNG`."""
+    modules: tuple[nn.Module, ...]
+    """Those of the state."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ def capture(state: Mapping[str, Any]) -> Captured:
     pickles = {VALUES: _pickled(values, tensors), RNG: pickle.dumps(_generators())}
     lasting = settled_tensors(state)
     settled = frozenset(name for name, tensor in tensors.items() if id(tensor) in lasting)
-    return Captured(tensors, settled, pickles)
+    modules = tuple(thing for thing in state.values() if isinstance(thing, nn.Module))
+    return Captured(tensors, settled, pickles, modules)
 
 
 def calm_part(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,15 +266,32 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: object) -> Any:
         if not is_copied(value):
-            if isinstance(value, Tensor):  # whole: what puts it together takes no reference for a tensor
-                return pickle.loads, (pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL),)
-            return NotImplemented
+            return self._reduce_whole(value) if isinstance(value, Tensor) else NotImplemented
         name = self._names.get(id(value))
         if name is None:  # within an object of a class of its own
-            name = f"dlr.tensor.{len(self._names)}"
+            name = f"{WITHIN}{len(self._names)}"
             self._names[id(value)] = name
             self._tensors[name] = value  # type: ignore[assignment]
         return TensorReference, (name,)
+
+    @staticmethod
+    def _reduce_whole(value: Tensor) -> Any:
+        """A tensor that a slot does not hold as it is."""
+        if hasattr(value, "__tensor_flatten__"):  # its class consists of tensors, as torchao's do
+            names, context = value.__tensor_flatten__()
+            inner = {name: getattr(value, name) for name in names}
+            return _put_together, (type(value), inner, context, value.size(), value.stride())
+        # Pickled beforehand: what puts it together takes no reference for a tensor.
+        return pickle.loads, (pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL),)
+
+
+def _put_together(
+    cls: Any, inner: dict[str, Any], context: object, size: torch.Size, stride: tuple[int, ...]
+) -> Any:
+    """Make a tensor of a class that consists of tensors."""
+    if any(isinstance(tensor, TensorReference) for tensor in inner.values()):
+        return TensorReference(cls.__name__)  # for who asks for the names alone
+    return cls.__tensor_unflatten__(inner, context, size, stride)
 
 
 class _Unpickler(pickle.Unpickler):

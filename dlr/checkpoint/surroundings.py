@@ -32,6 +32,8 @@ class MemoryResume:
     """Path of this rank's, if the world is as large as it was."""
     shards: Mapping[int, str]
     """Else where each old rank's is: a path, or tcp://host:port."""
+    is_last_resort: bool = False
+    """Whether any checkpoint in storage goes first: starts in a row began with this one and saved nothing."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Surroundings:
     failures_per_hour: float | None = None
     slots_of_pod: int | None = None
     """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
+    file: str = ""
+    """In which the agent has said so; empty where there is none."""
     storage_file: str = ""
     """In which the agent wants to know what this process does with checkpoints."""
     copy_seconds_file: str = ""
@@ -81,6 +85,7 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         _memory_resume(given.get("resume")),
         given.get("failuresPerHour"),
         given.get("slotsOfPod"),
+        environ.get(ENV_CHECKPOINT_FILE, ""),
         given.get("storageFile", ""),
         given.get("copySecondsFile", ""),
         given.get("lostStep"),
@@ -146,4 +151,11 @@ def _memory_resume(given: Mapping[str, Any] | None) -> MemoryResume | None:
     if not given or given["tier"] != "memory":
         return None
     shards = {int(rank): where for rank, where in given.get("shards", {}).items()}
-    return MemoryResume(given["round"], given["step"], given["worldSize"], given.get("slot"), shards)
+    return MemoryResume(
+        given["round"],
+        given["step"],
+        given["worldSize"],
+        given.get("slot"),
+        shards,
+        given.get("lastResort", False),
+    )

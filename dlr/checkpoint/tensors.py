@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import torch
@@ -9,8 +10,15 @@ from torch import Tensor, nn
 
 from agent.memory.layout import Part
 
+_WITHOUT_OPERATIONS = frozenset(
+    dtype
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and re.fullmatch(r"u?int[1-7]|bits\d.*", name)
+)
+"""Types that torch has the names of, and which it cannot even copy."""
 
-def part_of(name: str, tensor: Tensor) -> Part:
+
+def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> Part:
     """Describe a tensor, or this rank's part of a DTensor."""
     local = local_tensor(tensor)
     global_shape = global_offset = None
@@ -25,6 +33,7 @@ def part_of(name: str, tensor: Tensor) -> Part:
         local.numel() * local.element_size(),
         global_shape,
         global_offset,
+        is_buffer,
     )
 
 
@@ -40,8 +49,21 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def repeats_elements(tensor: Tensor) -> bool:
+    """Whether elements share their memory, as `expand` has it, so that nothing can be copied into it."""
+    tensor, reach = local_tensor(tensor), 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
 def is_copied(value: object) -> bool:
     """Whether it is a tensor that a slot can hold. What else there is, such as sparse ones, is pickled."""
     if type(value) in (Tensor, nn.Parameter):
-        return value.layout is torch.strided and not value.is_quantized and value.device.type != "meta"  # type: ignore[attr-defined]
+        if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":  # type: ignore[attr-defined]
+            return False
+        return value.dtype not in _WITHOUT_OPERATIONS  # type: ignore[attr-defined]
     return is_distributed(value)

@@ -145,10 +145,11 @@ class Epochs:
 
         Raises ValueError if it is from within an epoch whose order was another.
         """
-        here = self.state_dict()
-        other = [key for key in self._drawn_with() if state[key] != here[key]]
+        here = self._drawn_with()
+        there = {key: value for key, value in state.items() if key not in ("epoch", "consumed")}
+        other = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         if other and state["consumed"]:
-            differences = ", ".join(f"{key} {state[key]} (now {here[key]})" for key in other)
+            differences = ", ".join(f"{key} {there.get(key)} (now {here.get(key)})" for key in other)
             raise ValueError(
                 f"cannot go on {state['consumed']} samples into epoch {state['epoch']}: "
                 f"its order was drawn with {differences}"

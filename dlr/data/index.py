@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +11,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from agent.whole_file import replace_text
 from dlr.ranks import are_connected, from_all, from_rank_0
+
+logger = logging.getLogger(__name__)
 
 Read = Callable[[str, int], Iterable[Any]]
 """The samples of a file, from the one with this number on."""
@@ -61,10 +64,19 @@ def _known(index: Path | None) -> dict[str, list[int | None]]:
         known = json.loads(index.read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    if not isinstance(known, dict):
+        return {}
+    return {file: counted for file, counted in known.items() if isinstance(counted, list)}
 
 
 def _write(index: Path, known: dict[str, list[int | None]]) -> None:
-    draft = index.with_name(f".{index.name}.{os.getpid()}")
-    draft.write_text(json.dumps(known))
-    draft.replace(index)
+    """Keep it for later starts. One that cannot be kept costs them the counting, and training nothing."""
+    try:
+        replace_text(index, json.dumps(known))
+    except OSError as error:
+        logger.warning(
+            "the numbers of samples cannot be kept in the index %s, so each start counts them again: %s; "
+            "give `index` a path that rank 0 can write",
+            index,
+            error,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
@@ -44,6 +43,8 @@ class ElasticDistributedSampler(Epochs, Sampler[list[int]]):
         super().__init__(len(dataset), num_replicas, rank, drop_last, global_batch_size, micro_batch_size)
         self.shuffle = shuffle
         self.seed = seed
+        self._drawn: tuple[int | None, Tensor] | None = None
+        """The last order, which loader and steps both ask for, and what it was drawn with."""
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
@@ -62,15 +63,17 @@ class ElasticDistributedSampler(Epochs, Sampler[list[int]]):
         return indices
 
     def _order(self) -> Tensor:
-        return _order(self.length, self.seed + self.epoch if self.shuffle else None)
+        """All samples, as the epoch goes through them; read only.
+
+        As torch.utils.data.DistributedSampler: randperm of a generator seeded with seed + epoch.
+        """
+        seed = self.seed + self.epoch if self.shuffle else None
+        if self._drawn is None or self._drawn[0] != seed:
+            self._drawn = seed, _order(self.length, seed)
+        return self._drawn[1]
 
 
-@functools.lru_cache(maxsize=1)
 def _order(length: int, seed: int | None) -> Tensor:
-    """All samples, as an epoch goes through them. Kept, since loader and steps both ask for it; read only.
-
-    As torch.utils.data.DistributedSampler: randperm of a generator seeded with seed + epoch.
-    """
     if seed is None:
         return torch.arange(length)
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed))

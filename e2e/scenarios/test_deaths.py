@@ -186,8 +186,9 @@ def assert_replaced(mortals: Mortals, death: Death, life: Life, counted: dict[st
         mortals, ["WorkerRelaunched"], lambda told: any(t.endswith(told_of(worker, death)) for t in told)
     )
     # An agent that is given time says that it stops, and the controller may hear of that first.
-    breaks = (f"worker 1 was lost: {death.said}", "worker 1 stopped")
-    wait_for_events(mortals, ["WorldBroken"], lambda told: any(b in t for b in breaks for t in told))
+    breaks = (f"worker 1 was lost: {death.said}", f"worker 1 leaves: {death.said}", "worker 1 stopped")
+    reasons = ["WorldBroken", "WorldChanged"]
+    wait_for_events(mortals, reasons, lambda told: any(b in t for b in breaks for t in told))
     formed = mortals.condition("WorldFormed")
     assert (formed["status"], formed["reason"]) == ("True", "Formed")
     assert any(b in formed["message"] for b in breaks), formed["message"]

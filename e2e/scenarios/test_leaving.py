@@ -149,6 +149,8 @@ def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation,
     print(f"the Pod was gone after {gone_seconds:.1f} s; ten steps more after {ago(deleted_at)}")
     assert gone_seconds < GRACE_SECONDS
     assert all(len(steps) == 1 for steps in leaver.departures().values())
+    assert not observation.events(reason="WorldBroken", of=NAME), "it left, and was not lost"
+    assert "Recovering" not in observation.job(NAME)["status"]["goodput"]["seconds"]
     leaver.assert_no_step_was_lost()
 
 

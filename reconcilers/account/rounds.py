@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from crds import names
-from crds.elasticworker import AgentReport, AgentState, ElasticWorker
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, ElasticWorker
 from crds.progress import RoundProgress
 from crds.rendezvous import Rendezvous
 from reconcilers.pod.worker_status import current_report

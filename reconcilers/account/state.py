@@ -87,12 +87,12 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
 def failed_at(
     decision: Decision, round_: int, workers: Sequence[ElasticWorker], now: datetime
 ) -> datetime | None:
-    """When the world failed that this decision gives up; None if it does not, or only for the next."""
-    if not decision.broken:
+    """When the world failed that this decision gives up; None if it has not, and is only left."""
+    if not decision.failed:
         return None
     by_index = {worker.spec.index: worker for worker in workers if worker.spec.type == names.WORKER}
     last_step = last_step_at(round_, workers)
-    breaks = (b for b in decision.breaks if not b.trains_on)
+    breaks = (b for b in decision.breaks if not (b.trains_on or b.stops_in_good_order))
     return min(_break_time(b, by_index.get(b.index), last_step, now) for b in breaks)
 
 

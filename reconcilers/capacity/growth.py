@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
@@ -24,8 +25,8 @@ from reconcilers.capacity.opportunity import Room, Step, next_step
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.conditions import condition_of
 from reconcilers.job.workers import Workers, slot_of
-from reconcilers.pod.worker_status import stuck_by
-from reconcilers.scale.auto_plans import plan_name
+from reconcilers.pod.worker_status import POD_REFUSED, stuck_by
+from reconcilers.scale.auto_plans import is_final, plan_name
 from reconcilers.scale.by_shards import MAX_REMOVED
 from reconcilers.scale.plan import GROWTH
 from reconcilers.world.extra import extra_slots, opportunity_of, policy_of
@@ -133,6 +134,20 @@ def grown(
     return next_step(policy, known, room_of(job, workers, published, plans, known, now, is_quiet), now)
 
 
+def to_give_back(job: ElasticJob) -> int | None:
+    """The count of a job that keeps none of its extra workers, which is that it was asked for; None if it has
+    none, or may keep them.
+
+    It is not to grow any more, or is suspended: then a queue would ask for room for them.
+    """
+    known = job.status.scaling.opportunity if job.status.scaling is not None else None
+    spec, unit = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy.node_unit
+    if known is None or spec is None or (policy_of(job) is not None and not job.spec.suspend):
+        return None
+    asked = -(-max(known.base, spec.min_replicas or 0) // unit) * unit
+    return asked if asked < spec.replicas else None
+
+
 def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) -> tuple[int, ...]:
     """The slots that go with a smaller count: those first of whom the job has nothing.
 
@@ -155,6 +170,13 @@ def with_step(job: ElasticJob, step: Step) -> ElasticJob:
 
 def told(step: Step) -> tuple[Event, ...]:
     return (Event("Normal", GIVEN_BACK, step.told),) if step.told else ()
+
+
+def told_back(job: ElasticJob, count: int) -> tuple[Event, ...]:
+    """That a job gives back all that it grew by."""
+    number = job.spec.replica_specs[names.WORKER].replicas - count
+    why = "the job is suspended" if job.spec.suspend else "elasticPolicy.opportunistic is gone from the job"
+    return (Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}"),)
 
 
 def room_of(
@@ -183,6 +205,7 @@ def room_of(
         asked_seconds=_asked_seconds(job, workers, extra, now),
         is_steady=is_quiet and members > 0 and members == there and figures is not None,
         stuck=len(extra.stuck),
+        pod_refused=_refused_pod(workers, extra),
         lost=len(extra.lost),
         on_their_way=len(extra.on_their_way),
         starting=len(extra.starting),
@@ -191,8 +214,14 @@ def room_of(
         is_measured=rate is not None and rate.is_known,
         efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,
         restart_seconds=restart_seconds(job, workers, figures),
-        refused=_refusal(job, plans),
+        refused=_refusal(job, plans, now),
     )
+
+
+def _refused_pod(workers: Workers, extra: Extra) -> str:
+    there = (workers.by_slot.get((names.WORKER, index)) for index in sorted(extra.stuck))
+    found = (stuck_by(worker) for worker in there if worker is not None)
+    return next((each.message for each in found if each is not None and each.reason == POD_REFUSED), "")
 
 
 def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetime) -> float:
@@ -243,10 +272,11 @@ def _had_extra(extra: Extra, published: Rendezvous) -> bool:
     return bool(extra.lost.intersection(published.members))
 
 
-def _refusal(job: ElasticJob, plans: Iterable[ScalePlan]) -> str:
-    """Why the plan was refused that asked for a larger count of this generation of the job."""
+def _refusal(job: ElasticJob, plans: Iterable[ScalePlan], now: datetime) -> str:
+    """Why the plan was refused that asked for a larger count of this generation of the job; nothing once it
+    may be asked for again."""
     name = plan_name(job, GROWTH)
     failed = (p for p in plans if p.metadata.name == name and p.status.phase is ScalePlanPhase.FAILED)
-    refused = next(failed, None)
+    refused = next((plan for plan in failed if is_final(plan, now)), None)
     condition = condition_of(refused.status.conditions, ScalePlanPhase.FAILED) if refused else None
     return condition.message if condition is not None else ""

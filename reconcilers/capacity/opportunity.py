@@ -23,7 +23,7 @@ FURTHER = 3
 which a Pod is made and placed, and newcomers wait for the last."""
 REST = 0.5
 """The share of `probeSeconds` for which nothing is asked for after a probe that found no node. Who waits for
-a quota comes then: the tries of a Pod of ours that was refused have no rhythm (`reconcilers/worker.py`)."""
+a quota comes then: what was refused is tried again without a rhythm (`reconcilers/pod/maker.py`)."""
 REMEMBERED_SECONDS = 3_600.0
 """For so long nothing is tried again that brought too little, did not start, or was refused."""
 MOST_DOUBLINGS = 12
@@ -53,6 +53,8 @@ class Room:
     """Workers of the present world; of the last one, while there is none."""
     stuck: int = 0
     """Extra workers whose Pods find no node."""
+    pod_refused: str = ""
+    """Why the API server does not take the Pod of one of them."""
     lost: int = 0
     """Extra workers whose Pod or node was taken."""
     on_their_way: int = 0
@@ -104,6 +106,29 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
     return _probe(policy, known, room, now)
 
 
+def begun_anew(
+    policy: Opportunistic, known: Opportunity | None, before: int, count: int, base: int, now: datetime
+) -> Opportunity:
+    """What is to be remembered when somebody else has set the count, to `count` from `before`.
+
+    Who takes workers from a job that has grown wants them gone: as after a loss, the next probe comes after a
+    pause. So a tool that sets the count back again and again costs ever fewer restarts.
+    """
+    if known is None or not known.base < before or count >= before:
+        return Opportunity(base=base)
+    is_unpaid = known.grown_from is not None or known.unpaid_from is not None
+    in_vain = known.in_vain + 1 if is_unpaid else 0
+    until = now + timedelta(seconds=_pause_seconds(policy, in_vain))
+    if base == known.base and known.not_before is not None:
+        until = max(until, known.not_before)
+    reason = f"somebody has set the count back, from {before} to {count}"
+    return Opportunity(base=base, not_before=until, in_vain=in_vain, reason=reason)
+
+
+def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
+    return min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
+
+
 def _has_paid(room: Room, before: int) -> bool:
     """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
     more = room.world - before
@@ -140,7 +165,7 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
     in_vain = known.in_vain
     if before is not None and room.trained_seconds > 0:
         in_vain = 0 if _has_paid(room, before) else in_vain + 1
-    seconds = min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
+    seconds = _pause_seconds(policy, in_vain)
     left = _present(room) - room.lost
     reason = (
         f"{_extra(room.lost)} lost: its Pod was taken, or its node"
@@ -158,6 +183,8 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         if left > 0:
             return Step(known, room.count, left)
         reason = f"no node for {_more(waiting)} within {policy.probe_seconds} s"
+        if room.pod_refused:
+            reason = f"no Pod for {_more(waiting)} within {policy.probe_seconds} s: {room.pod_refused}"
         return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
     if room.asked_seconds >= START_SECONDS:
         reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
@@ -195,7 +222,8 @@ def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime)
         return Step(known, room.count, (known.not_before - now).total_seconds())
     more = room.count + room.unit
     if more > room.most:
-        return Step(known, room.count)
+        full = f"{room.count} workers are asked for, and maxReplicas leaves no room for {room.unit} more"
+        return Step(known.model_copy(update={"reason": full if room.count == known.base else ""}), room.count)
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
     if EXPECTED_STAY_SECONDS * room.unit / max(room.count, 1) <= room.restart_seconds:

@@ -216,15 +216,15 @@ def _asked(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Be
         message = f"the job says itself what {', '.join(profile.of)} could tell"
         return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
     begins = _said(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now, quiet=True)
-    return Beginning(begins.job, _plan_of(job, profile, plans), look_again_seconds=WAIT_SECONDS)
+    return Beginning(begins.job, _plan_of(job, profile, plans, now), look_again_seconds=WAIT_SECONDS)
 
 
-def _plan_of(job: ElasticJob, profile: Profile, plans: Plans) -> tuple[Act, ...]:
+def _plan_of(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> tuple[Act, ...]:
     count = profile.workers or job.spec.replica_specs[names.WORKER].replicas if _has_workers(job) else 0
     resources = {
         type_: {"memory": f"{amount // MEBIBYTE}Mi"} for type_, amount in profile.memory_bytes.items()
     }
-    return auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS)
+    return auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS, now)
 
 
 def _followed(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
@@ -252,7 +252,7 @@ def _followed(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) ->
     if left <= 0:
         message = f"{name} was not carried out within {WAIT_SECONDS:g} s"
         return _said(job, ConditionStatus.FALSE, REFUSED, message, now)
-    again = _plan_of(job, profile, plans) if not ours and not profile.is_empty else ()
+    again = _plan_of(job, profile, plans, now) if not ours and not profile.is_empty else ()
     return Beginning(job, again, look_again_seconds=left)
 
 

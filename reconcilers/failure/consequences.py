@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re2
 
-from crds.elasticworker import AgentFailure
+from crds.agent_report import AgentFailure
 from crds.protocol import PeerDeathTexts
 
 text_follows_from_a_peer = PeerDeathTexts(re2.compile).explain

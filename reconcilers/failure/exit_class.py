@@ -16,7 +16,8 @@ from typing import Any
 import re2
 
 from crds import xids
-from crds.elasticworker import AgentFailure, ExitClass, FailureCause
+from crds.agent_report import AgentFailure
+from crds.elasticworker import ExitClass, FailureCause
 from crds.protocol import DAMAGED_CHECKPOINT
 from reconcilers.failure.consequences import follows_from_a_peer
 

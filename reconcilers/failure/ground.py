@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentReport, ElasticWorker
+from crds.elasticworker import ElasticWorker
 
 
 def reached(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int | None:

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 
 from controller.wording import first_line, shortened
 from crds import names
-from crds.elasticworker import AgentReport, AgentState, ElasticWorker, ExitClass, FailureCause, WorkerPhase
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause, WorkerPhase
 from crds.job_status import MAX_FAILURE, ElasticJobStatus, JobFailure
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous

@@ -12,7 +12,8 @@ from datetime import datetime
 import re2
 
 from crds import names, xids
-from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, WorkerExit
+from crds.agent_report import AgentFailure
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.exit_class import FREE, classify_process, names_device_fault, xid_numbers

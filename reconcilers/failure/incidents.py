@@ -15,7 +15,8 @@ from enum import IntEnum
 
 from controller.wording import first_line
 from crds import names
-from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, ExitClass, FailureCause
+from crds.agent_report import AgentFailure
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause
 from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import MAX_FAILURE, JobFailure
 from crds.protocol import DOES_NOT_HANG, FINISHED_EARLY, NO_STACK_OFFERED, early_finish_text

@@ -12,8 +12,8 @@ from typing import Any
 
 import re2
 
+from crds.agent_report import AgentFailure
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentFailure
 from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes, OnPodCondition
 from reconcilers.failure.exit_class import failed_containers
 

@@ -254,13 +254,13 @@ def of_world(
     if (loss := failures.late_loss) is not None:
         message = f"round {loss.round}: {loss.line}; what {loss.blamed} told follows from that"
         yield Event("Warning", "WorldBroken", message)
-    if decision.broken and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
+    if decision.failed and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
         yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))
     was_asked = published.hang_since is not None and not was_counted
-    if new.hang_since is None and (decision.broken or was_asked):
+    if new.hang_since is None and (decision.failed or was_asked):
         why = incident_line(incident) or new.reason
         yield Event("Warning", "WorldBroken", f"round {published.round}: {why}")
-    elif decision.breaks and not decision.broken:
+    elif decision.breaks and not decision.failed:
         yield Event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
     if new.phase is RendezvousPhase.FORMED and new.round != published.round:
         yield Event(
@@ -268,7 +268,7 @@ def of_world(
             "WorldFormed",
             f"round {new.round}: {counted(len(new.members), 'worker')}, "
             f"{counted(new.world_size, 'process', 'processes')}, "
-            f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}"
+            f"rank 0 is worker {new.members[0]} at {names.with_port(new.master_address, new.master_port)}"
             f"{_stepped_in(workers, new.members)}",
         )
 

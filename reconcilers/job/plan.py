@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds import names
-from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.account.comparable import with_comparable_steps
@@ -28,30 +25,30 @@ from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
 from reconcilers.conditions import observed_at
 from reconcilers.draft import Draft
-from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
-from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
-from reconcilers.job import edits, older_agents, outcome, refusal, slow
+from reconcilers.failure.policy import Assessment, Renewal, assess
+from reconcilers.job import edits, older_agents, outcome, refusal
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.departed import with_departed
+from reconcilers.job.look import Look
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.pace import seconds_to_tell
-from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
+from reconcilers.job.relaunch import RESUMED, plan_relaunches
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
-from reconcilers.job.scaling import plan_scaling
+from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
-from reconcilers.job.workers import WorkerPlan, Workers, plan_workers, slot_of
-from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
+from reconcilers.job.workers import WorkerPlan, plan_workers, slot_of
+from reconcilers.nodecheck.job_checks import CheckState, finding_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.rules import in_cluster
 from reconcilers.scale import rolling
+from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import is_asked, take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
@@ -84,60 +81,6 @@ class Plan:
     look_again_seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What was seen, and what follows from that alone; each is worked out when it is first asked for."""
-
-    seen: Seen
-    job: ElasticJob
-    """With what is asked of its scale in its status."""
-    workers: Workers
-    """But for those that are to go."""
-    fresh: Freshness
-    """Whose Pods have the resources that the job, as it is published, wants."""
-    asked_anew: bool
-    """Whether something was asked of its scale just now."""
-    now: datetime
-
-    @property
-    def published(self) -> Rendezvous:
-        return self.seen.published
-
-    @property
-    def is_held(self) -> bool:
-        """The API server refuses the Pods of a job that has not begun: it makes no worker."""
-        return refusal.is_refused(self.job) and not self.seen.has_begun
-
-    @cached_property
-    def leaving(self) -> frozenset[str]:
-        """Uids of workers whose Pods a suspension still has to end."""
-        return suspended_pods(self.job, self.workers)
-
-    @cached_property
-    def active_check(self) -> NodeCheck | None:
-        return self.seen.checks.active
-
-    @cached_property
-    def suspected_at(self) -> datetime | None:
-        workers = self.workers.exceptional
-        known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
-        return slow.suspected_at(known, self.workers, self.published)
-
-    @cached_property
-    def standing(self) -> Standing:
-        return standing_of(self.job, self.workers, self.seen.checks, self.suspected_at, self.now)
-
-    @cached_property
-    def spare(self) -> Mapping[str, Overdrawn]:
-        """By uid, the workers that may fail for good."""
-        return spare_workers(self.job, self.workers)
-
-    @cached_property
-    def given_up(self) -> Mapping[str, str]:
-        """By uid, the workers that are not started again, and why."""
-        return given_up(self.workers, self.spare)
-
-
 def plan_job(seen: Seen, now: datetime) -> Plan:
     """All that is to be done about a job after this look."""
     phase = seen.job.status.phase
@@ -152,9 +95,12 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
     uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now, seen.vacant)
     beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now, managed_fields)
-    look = _Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
+    look = Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
-        plan = _plan(look, outcome.suspended(look.job, workers, now))
+        wait = seconds_to_retry(seen.plans.spent, now)
+        plan = _plan(
+            look, outcome.suspended(look.job, workers, now), giving_back(look.job, seen, now), (wait,)
+        )
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
@@ -169,7 +115,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             plan.look_again_seconds,
             more,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
-            refusal.RETRY_SECONDS if look.is_held else None,
+            refusal.seconds_to_look(look.job, seen.has_begun),
             beginning.look_again_seconds,
             served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
@@ -221,11 +167,11 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
-    look = _Look(seen, seen.job, seen.workers, Freshness(), False, now)
+    look = Look(seen, seen.job, seen.workers, Freshness(), False, now)
     return _plan(look, outcome.over(seen.job, seen.workers, now), look_again=(remaining,))
 
 
-def _ended(look: _Look) -> Plan | None:
+def _ended(look: Look) -> Plan | None:
     """Of a job whose training is over, or whose time is.
 
     Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed say
@@ -250,13 +196,13 @@ def _ended(look: _Look) -> Plan | None:
     return None
 
 
-def _success(look: _Look) -> str:
+def _success(look: Look) -> str:
     if in_cluster(look.job):
         return roles_progress.ending(look.job, look.workers)
     return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
-def _train(look: _Look) -> Plan:
+def _train(look: Look) -> Plan:
     """Of a job that is to run: its world, and what its failures come to."""
     published, workers, now = look.published, look.workers, look.now
     course, roll = _world(look)
@@ -294,7 +240,7 @@ def _train(look: _Look) -> Plan:
     return replace(plan, check=check, events=events, acts=acts)
 
 
-def _is_quiet(look: _Look, course: Course, roll: Roll, failures: Assessment) -> bool:
+def _is_quiet(look: Look, course: Course, roll: Roll, failures: Assessment) -> bool:
     """Whether no check, move, roll or failure is under way."""
     return (
         look.active_check is None
@@ -306,7 +252,7 @@ def _is_quiet(look: _Look, course: Course, roll: Roll, failures: Assessment) -> 
     )
 
 
-def _world(look: _Look) -> tuple[Course, Roll]:
+def _world(look: Look) -> tuple[Course, Roll]:
     """What is to become of the world, and of Pods that are outdated."""
     job, workers, published, active = look.job, look.workers, look.published, look.active_check
     if job.status.active_check and active is None:
@@ -325,7 +271,7 @@ def _world(look: _Look) -> tuple[Course, Roll]:
 
 
 def _relaunches(
-    look: _Look, world: Rendezvous, roll: Roll, failed: Mapping[str, Renewal]
+    look: Look, world: Rendezvous, roll: Roll, failed: Mapping[str, Renewal]
 ) -> tuple[list[Act], float | None]:
     """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
 
@@ -356,7 +302,7 @@ def _relaunches(
 
 
 def _go_on(
-    look: _Look,
+    look: Look,
     course: Course,
     failures: Assessment,
     broken_at: datetime | None,
@@ -398,7 +344,7 @@ def _go_on(
 
 
 def _plan(
-    look: _Look,
+    look: Look,
     found: Outcome,
     acts: Collection[Act] = (),
     look_again: Collection[float | None] = (),
@@ -422,7 +368,7 @@ def _plan(
     )
 
 
-def _with_usage(look: _Look, draft: Draft) -> Draft:
+def _with_usage(look: Look, draft: Draft) -> Draft:
     """With what the job used, where the status is written anyway; or it is time to look, and a condition
     changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = draft.status.phase, look.seen.account_age_seconds

@@ -1,9 +1,10 @@
 """Condition `PodsAccepted`: what the API server said to a job's Pods before any was made. Pure.
 
 The trial (`reconcilers/pod/trial.py`) is made once a generation of the job. Its answer is in the condition,
-so that neither another look nor another leader asks again. Two answers are asked for again, now and then:
-what a policy forbids may be allowed later, and who gave no answer may give one. A trial may take as long as
-a call may, and the look waits for it: so a job that has begun asks only of what is forbidden, and rarely.
+so that neither another look nor another leader asks again. No refusal is final, though: what a policy forbids
+may be allowed later, who gave no answer may give one, and what is invalid may be so by a webhook that changes
+Pods. A trial may take as long as a call may, and the look waits for it: so a job that has begun asks only of
+what is refused, and rarely; and so does one that is suspended, which may wait for days.
 
 While a job has not begun, a refusal keeps it from making its workers, and fails it after
 `FAIL_AFTER_SECONDS`. That is time to correct the job in place, and for what is applied beside it (a
@@ -25,13 +26,14 @@ from reconcilers.pod.trial import Answer, Trial
 PODS_ACCEPTED = "PodsAccepted"
 FAIL_AFTER_SECONDS = 120.0
 RETRY_SECONDS = 10.0
-BEGUN_RETRY_SECONDS = 300.0
-"""Of a job that has begun: its looks are not to wait for a webhook that hangs."""
+SLOW_RETRY_SECONDS: dict[str, float] = {Answer.FORBIDDEN: 300.0, Answer.INVALID: 3_600.0}
+"""Of a job that has begun, or is suspended: its looks are not to wait for a webhook that hangs."""
 REFUSED = (Answer.INVALID, Answer.FORBIDDEN)
 AGAIN = (Answer.FORBIDDEN, Answer.NONE)
 
 HURRY = f". Correct that within {FAIL_AFTER_SECONDS:g} s, or the job fails"
-NO_HURRY = ". The Pods that exist go on, but no new one can be created"
+NO_HURRY = ". The Pods that exist go on, but no new one can be created; asked again every {minutes:g} minutes"
+HELD = ". The job is suspended, and could not begin; asked again every {minutes:g} minutes"
 
 _STATUS = {
     Answer.ACCEPTED: ConditionStatus.TRUE,
@@ -51,10 +53,30 @@ def is_due(job: ElasticJob, asked_seconds_ago: float | None, has_begun: bool) ->
     known = _known(job)
     if known is None or known.observed_generation != job.metadata.generation:
         return True
-    if has_begun:
-        is_time = asked_seconds_ago is not None and asked_seconds_ago >= BEGUN_RETRY_SECONDS
-        return known.reason == Answer.FORBIDDEN and is_time
-    return known.reason in AGAIN and (asked_seconds_ago is None or asked_seconds_ago >= RETRY_SECONDS)
+    pace = _pace_seconds(job, known.reason, has_begun)
+    if asked_seconds_ago is None:
+        return pace is not None and not _may_wait(job, has_begun)
+    return pace is not None and asked_seconds_ago >= pace
+
+
+def seconds_to_look(job: ElasticJob, has_begun: bool) -> float | None:
+    """Until a job whose Pods are refused is to be looked at again; None if they are not."""
+    known = _known(job)
+    if known is None or not is_refused(job):
+        return None
+    return _pace_seconds(job, known.reason, has_begun) or RETRY_SECONDS
+
+
+def _may_wait(job: ElasticJob, has_begun: bool) -> bool:
+    return has_begun or job.spec.suspend
+
+
+def _pace_seconds(job: ElasticJob, answer: str, has_begun: bool) -> float | None:
+    """From one trial to the next; None of an answer that stays. What is invalid of a job that is to begin
+    fails it before long."""
+    if _may_wait(job, has_begun):
+        return SLOW_RETRY_SECONDS.get(answer)
+    return RETRY_SECONDS if answer in AGAIN else None
 
 
 def with_trial(job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime) -> ElasticJob:
@@ -69,10 +91,16 @@ def with_trial(job: ElasticJob, trial: Trial | None, has_begun: bool, now: datet
         return job
     message = trial.message
     if trial.answer in REFUSED:
-        message += NO_HURRY if has_begun else HURRY
+        message += _what_next(job, trial.answer, has_begun)
     status = _STATUS[trial.answer]
     conditions = with_condition(conditions, PODS_ACCEPTED, status, trial.answer.value, message, now)
     return job.with_status(conditions=conditions)
+
+
+def _what_next(job: ElasticJob, answer: Answer, has_begun: bool) -> str:
+    if not _may_wait(job, has_begun):
+        return HURRY
+    return (NO_HURRY if has_begun else HELD).format(minutes=SLOW_RETRY_SECONDS[answer] / 60)
 
 
 def told(before: ElasticJob, after: ElasticJob) -> Iterator[Event]:

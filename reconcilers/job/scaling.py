@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.acts import Act, Event
+from reconcilers.acts import Act, Event, Verb
 from reconcilers.capacity import growth
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
@@ -41,11 +41,24 @@ def plan_scaling(
     acts: tuple[Act, ...] = ()
     count = job.spec.replica_specs[names.WORKER].replicas if step is not None else 0
     if sized.scale:
-        acts = auto_plans.acts(job, sized.scale, seen.plans, by_shards.PLANS)
-    elif step is not None and step.count != count:
+        acts = auto_plans.acts(job, sized.scale, seen.plans, by_shards.PLANS, now)
+    elif step is None:
+        acts = giving_back(job, seen, now)
+    elif step.count != count:
         gone = growth.going(job, workers, seen.published, step.count) if step.count < count else ()
-        acts = auto_plans.acts(job, Scale(step.count, gone), seen.plans, GROWTH)
+        acts = auto_plans.acts(job, Scale(step.count, gone), seen.plans, GROWTH, now)
+    waits = (sized.look_again_seconds, auto_plans.seconds_to_retry(seen.plans.spent, now))
     if step is None:
-        return OwnScaling(job, acts, look_again_seconds=(sized.look_again_seconds,))
-    waits = (sized.look_again_seconds, step.look_again_seconds)
-    return OwnScaling(growth.with_step(job, step), acts, growth.told(step), waits)
+        return OwnScaling(job, acts, look_again_seconds=waits)
+    again = (*waits, step.look_again_seconds)
+    return OwnScaling(growth.with_step(job, step), acts, growth.told(step), again)
+
+
+def giving_back(job: ElasticJob, seen: Seen, now: datetime) -> tuple[Act, ...]:
+    """The automatic plan by which a job that is suspended, or is to grow no more, comes back to the count
+    that it was asked for."""
+    count = growth.to_give_back(job)
+    if count is None:
+        return ()
+    acts, told = auto_plans.acts(job, Scale(count), seen.plans, GROWTH, now), growth.told_back(job, count)
+    return tuple(replace(act, events=told) if act.verb is Verb.CREATE else act for act in acts)

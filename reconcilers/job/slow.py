@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.wording import first_line, shortened
+from crds.agent_report import Slow
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, Life, Slow
+from crds.elasticworker import ElasticWorker, Life
 from crds.model import Condition, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous

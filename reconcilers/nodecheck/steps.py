@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from crds.elasticworker import PairOutcome, ProbeEnding, ProbeOutcome
+from crds.agent_report import PairOutcome, ProbeOutcome
+from crds.elasticworker import ProbeEnding
 from crds.nodecheck import CheckGroup, CheckRound, FailedTest, NodeCheckStatus, NodeResult, Withdrawal
 from healthcheck.diagnosis import Cause
 from healthcheck.local import local_result

@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import last_line, shortened
+from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticworker import (
-    AgentFailure,
-    AgentReport,
     AgentState,
     ElasticWorker,
     ElasticWorkerStatus,

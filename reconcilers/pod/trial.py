@@ -36,15 +36,16 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import AgentSource
 from reconcilers.pod.quantities import parse, whole
 from reconcilers.pod.resources import KINDS, mapping, resources_of
+from reconcilers.refused import is_denial
+from reconcilers.roles.progress import sets_tf_config
+from reconcilers.roles.rules import in_cluster
+from reconcilers.roles.tasks import config_fault
 from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import training_types
 
 MAX_WHY = 320
 """Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
 
-_DENIED = ("denied the request", "denied request")
-"""What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
-422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
 _CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.env\[(\d+)\])?")
 
 
@@ -88,7 +89,7 @@ class PodTrial:
         return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
 
     async def _of_type(self, job: ElasticJob, raw: Object, type_: str) -> Trial:
-        if (fault := memory_checkpoint_fault(job, type_)) is not None:
+        if (fault := memory_checkpoint_fault(job, type_) or cluster_fault(job, type_)) is not None:
             return Trial(Answer.INVALID, fault)
         pod = self._pod(job, raw, type_)
         try:
@@ -153,7 +154,7 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     if isinstance(error, Forbidden) and "exceeded quota" in why:
         return Trial(Answer.ACCEPTED)
-    if isinstance(error, ApiError) and any(word in str(error) for word in _DENIED):
+    if isinstance(error, ApiError) and is_denial(error):
         return Trial(Answer.FORBIDDEN, f"the API server refuses the Pods of type {type_}: {why}")
     if isinstance(error, Invalid) and "dry run" in why and error.status == 400:
         # https://github.com/kubernetes/apiserver/blob/master/pkg/admission/plugin/webhook/errors/statuserror.go
@@ -215,6 +216,14 @@ def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
                 f"{amount}, which training needs too: raise that, or lower the size"
             )
     return None
+
+
+def cluster_fault(job: ElasticJob, type_: str) -> str | None:
+    """Why a Pod of this type could not be told of its cluster; None if it can, or the user tells it. Pure."""
+    if not in_cluster(job) or sets_tf_config(job, type_):
+        return None
+    fault = config_fault(job)
+    return None if fault is None else f"spec.replicaSpecs: {fault}"
 
 
 def _is_quantity(amount: object) -> bool:

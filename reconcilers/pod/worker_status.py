@@ -18,13 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crds.elasticworker import (
-    AgentReport,
-    AgentState,
-    ElasticWorker,
-    ElasticWorkerStatus,
-    WorkerPhase,
-)
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.failure_policy import FailureRule
 from crds.model import Condition, ConditionStatus
 from reconcilers.account.worker_history import with_lives
@@ -41,6 +36,8 @@ from reconcilers.pod.start import NOTHING, STARTED, Hindrance, hindrance_of
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
 SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
+POD_REFUSED = "PodRefused"
+"""Its reason where the API server does not take the Pod."""
 WITHOUT_POD = "ended with its job, without a Pod"
 
 

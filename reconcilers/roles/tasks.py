@@ -30,7 +30,10 @@ FOLLOW_SECONDS = 60.0
 
 def cluster_of(job: ElasticJob) -> wire.Cluster:
     """What Pods are told: as it is published, or as it will be at first."""
-    status = job.status.cluster or next_cluster(job, {})
+    return _cluster(job, job.status.cluster or next_cluster(job, {}))
+
+
+def _cluster(job: ElasticJob, status: ClusterStatus) -> wire.Cluster:
     return wire.Cluster(
         job=job.metadata.name,
         namespace=job.metadata.namespace,
@@ -39,6 +42,29 @@ def cluster_of(job: ElasticJob) -> wire.Cluster:
         ports={t: wire.first_port(spec.template) for t, spec in job.spec.replica_specs.items()},
         lost=status.lost,
     )
+
+
+def config_fault(job: ElasticJob, counts: Mapping[str, int] | None = None) -> str | None:
+    """Why nobody could be told of the cluster that the job asks for; None if everybody can.
+
+    Args:
+        counts: by type, that are asked for instead of the job's.
+    """
+    asked = {type_: spec.replicas for type_, spec in job.spec.replica_specs.items()} | dict(counts or {})
+    tasks = {type_: list(range(asked[type_])) for type_ in wire.ROLES if type_ in asked}
+    if _fits(job, tasks):
+        return None
+    number, job_bytes = sum(map(len, tasks.values())), len(job.metadata.name)
+    return (
+        f"the addresses of {number} tasks do not fit into {names.ENV_TF_CONFIG}, which may have "
+        f"{wire.MAX_CONFIG_BYTES >> 10} KiB. In each is the name of the job twice ({job_bytes} characters), "
+        f"and that of its namespace ({len(job.metadata.namespace)}): shorten them, or ask for fewer workers"
+    )
+
+
+def _fits(job: ElasticJob, tasks: dict[str, list[int]]) -> bool:
+    cluster = _cluster(job, ClusterStatus(version=1, tasks=tasks, incarnations=[]))
+    return cluster.config_bytes() <= wire.MAX_CONFIG_BYTES
 
 
 def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> ClusterStatus:
@@ -54,6 +80,10 @@ def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> Clus
         for type_ in wire.ROLES
         if type_ in job.spec.replica_specs
     }
+    known_workers = frozenset(known.tasks.get(names.WORKER, ()) if known else tasks.get(names.WORKER, ()))
+    if not known_workers.issuperset(tasks.get(names.WORKER, ())) and not _fits(job, tasks):
+        # who comes to a cluster that is full has no task: with a variable too long, nobody could start anew
+        tasks[names.WORKER] = [index for index in tasks[names.WORKER] if index in known_workers]
     servers = tasks[names.PS]
     found = [by_slot.get((names.PS, index)) for index in servers]
     incarnations = [
@@ -87,8 +117,8 @@ def _tasks(
     wanted = wanted_slots(job, type_)
     if known is None:
         return list(wanted)
-    waits = type_ in of_types(job, makes_version=True)
-    new = [i for i in wanted if i not in known and not (waits and not runs(by_slot.get((type_, i))))]
+    waits, before = type_ in of_types(job, makes_version=True), frozenset(known)
+    new = [i for i in wanted if i not in before and not (waits and not runs(by_slot.get((type_, i))))]
     stays, fresh = set(wanted), iter(new)
     kept = (index if index in stays else next(fresh, None) for index in known)
     return [*(index for index in kept if index is not None), *fresh]

@@ -6,14 +6,16 @@ end where other plans end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from controller.resources import SCALEPLANS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.acts import Act, create
+from reconcilers.capacity.opportunity import REMEMBERED_SECONDS
 from reconcilers.job.acts import deleted
 from reconcilers.pod.builder import owner_reference
 from reconcilers.scale.plan import AUTO, LABEL_ASKED_BY, LABEL_SCALE_TYPE
@@ -31,11 +33,11 @@ class Scale:
     """By type, amounts for each of its Pods."""
 
 
-def acts(job: ElasticJob, scale: Scale, plans: Plans, why: str) -> tuple[Act, ...]:
+def acts(job: ElasticJob, scale: Scale, plans: Plans, why: str, now: datetime) -> tuple[Act, ...]:
     """The plan that asks for it, one for each generation of the job; and those that are over go.
 
-    Somebody else's plan that has yet to begin comes first: a newer one would end it. What was refused is not
-    asked for again.
+    Somebody else's plan that has yet to begin comes first: a newer one would end it. What was refused is
+    asked for again after an hour: an admission webhook or a policy may say otherwise by then.
 
     Args:
         plans: the job's.
@@ -46,7 +48,7 @@ def acts(job: ElasticJob, scale: Scale, plans: Plans, why: str) -> tuple[Act, ..
     asked = _asked(job, scale, why)
     name = asked["metadata"]["name"]
     same = next((each for each in plans.spent if each.metadata.name == name), None)
-    kept = same if same is not None and _was_refused(same, scale) else None
+    kept = same if same is not None and _was_refused(same, scale) and is_final(same, now) else None
     over = tuple(deleted(SCALEPLANS, each.metadata) for each in plans.spent if each is not kept)
     under_way = plans.newest is not None and plans.newest.metadata.name == name
     return over if same is not None or under_way else (create(SCALEPLANS, asked), *over)
@@ -63,6 +65,21 @@ def _was_refused(plan: ScalePlan, scale: Scale) -> bool:
     removed = tuple(pod.rank_index for pod in plan.spec.remove_pods)
     same = asked is not None and (asked.replicas, removed) == (scale.replicas, scale.removed)
     return same and plan.status.phase is ScalePlanPhase.FAILED
+
+
+def is_final(refused: ScalePlan, now: datetime) -> bool:
+    """Whether it is too early to ask again."""
+    return _seconds_to_retry(refused, now) > 0
+
+
+def seconds_to_retry(plans: Iterable[ScalePlan], now: datetime) -> float | None:
+    """Until what was refused may be asked for again; None if there is nothing to wait for."""
+    refused = (plan for plan in plans if plan.status.phase is ScalePlanPhase.FAILED)
+    return min((_seconds_to_retry(plan, now) for plan in refused if is_final(plan, now)), default=None)
+
+
+def _seconds_to_retry(refused: ScalePlan, now: datetime) -> float:
+    return REMEMBERED_SECONDS - (now - (refused.status.finish_time or now)).total_seconds()
 
 
 def plan_name(job: ElasticJob, why: str) -> str:

@@ -19,9 +19,11 @@ from crds.protocol import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.pod.builder import pod_name
 from reconcilers.roles.rules import ROLES, in_cluster
+from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
+from reconcilers.world.extra import opportunity_of
 from reconcilers.world.minimum import stated_minimum
-from reconcilers.world.slots import training_types, wanted_slots
+from reconcilers.world.slots import slots_of, training_types, wanted_slots
 
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
@@ -73,17 +75,50 @@ def is_automatic(plan: ScalePlan) -> bool:
     return plan.metadata.labels.get(LABEL_SCALE_TYPE) == AUTO
 
 
-def impossible(job: ElasticJob | None, name: str) -> Refusal | None:
-    """Why no plan at all can be carried out for this job, called `name`."""
+def is_growth(plan: ScalePlan) -> bool:
+    """Whether opportunistic growth has asked for it."""
+    return plan.metadata.labels.get(LABEL_ASKED_BY) == GROWTH
+
+
+def _gives_back(plan: ScalePlan, job: ElasticJob) -> bool:
+    """Whether growth gives back what nobody asked for. That is refused by nothing: neither a job that is
+    suspended, nor one that is not to be scaled any more, wants to keep it."""
+    said = plan.spec.replica_resource_specs.get(names.WORKER)
+    worker = job.spec.replica_specs.get(names.WORKER)
+    if not is_growth(plan) or worker is None or said is None or said.replicas is None:
+        return False
+    return said.replicas <= worker.replicas
+
+
+def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
+    """Why nothing can be carried out for the plan's job."""
+    name = plan.spec.owner_job
     if job is None or job.metadata.deletion_timestamp is not None:
         return Refusal("JobNotFound", f"spec.ownerJob: there is no ElasticJob {name}")
     phase = job.status.phase
     if phase is not None and phase.finished:
         ended = "has succeeded" if phase is JobPhase.SUCCEEDED else "has failed"
         return Refusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
-    if job.spec.suspend:
+    if job.spec.suspend and not _gives_back(plan, job):
         return Refusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
     return None
+
+
+def asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
+    """What the count that was asked for becomes by a plan that adds workers, or names some that are to go, of
+    a job that has grown beyond it; None if the plan says a count, or the job has not grown.
+
+    Who is named among the extra workers is none of those that were asked for.
+    """
+    known, said = opportunity_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
+    if known is None or (said is not None and said.replicas is not None):
+        return None
+    removed = _slots(plan.spec.remove_pods, "removePods", job).get(names.WORKER, frozenset())
+    created = sum((pod.type or names.WORKER) == names.WORKER for pod in plan.spec.create_pods)
+    if not (removed or created):
+        return None
+    asked_for = slots_of(job, names.WORKER).wanted(known.base)
+    return known.base + created - len(removed.intersection(asked_for))
 
 
 def intent_of(plan: ScalePlan, job: ElasticJob) -> Intent:
@@ -100,7 +135,9 @@ def intent_of(plan: ScalePlan, job: ElasticJob) -> Intent:
         if asked is not None and asked.replicas is not None:
             replicas[type_] = asked.replicas
         elif created[type_] or type_ in removed:
-            replicas[type_] = of_job.replicas + created[type_] - len(removed.get(type_, ()))
+            left = of_job.replicas - len(removed.get(type_, ()))
+            base = asked_base(plan, job) if type_ == names.WORKER else None
+            replicas[type_] = left + created[type_] if base is None else max(left, base)
     resources = {
         type_: requirements(job, type_, asked.resource)
         for type_, asked in spec.replica_resource_specs.items()
@@ -132,11 +169,24 @@ def refusal(
             "NothingAsked",
             "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
         )
-    for type_, replicas in intent.replicas.items():
-        found = _bad_count(job, type_, replicas, _path_of_count(plan, type_))
-        if found is not None:
-            return found
-    return _bad_resources(plan, job, nodes) or (_not_automatic(job, intent) if is_automatic(plan) else None)
+    found = _bad_counts(plan, job, intent) or _bad_resources(plan, job, nodes)
+    if found is not None or not is_automatic(plan) or _gives_back(plan, job):
+        return found
+    return _not_automatic(job, intent)
+
+
+def _bad_counts(plan: ScalePlan, job: ElasticJob, intent: Intent) -> Refusal | None:
+    """Of the counts, and of what is asked for besides extra workers."""
+    base = asked_base(plan, job)
+    counts = [*intent.replicas.items(), *([] if base is None else [(names.WORKER, base)])]
+    found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
+    if (bad := next((each for each in found if each is not None), None)) is not None:
+        return bad
+    more = [
+        type_ for type_, count in intent.replicas.items() if count > job.spec.replica_specs[type_].replicas
+    ]
+    fault = config_fault(job, intent.replicas) if more and in_cluster(job) else None
+    return None if fault is None else Refusal("OutOfRange", f"{_path_of_count(plan, min(more))}: {fault}")
 
 
 def _path_of_count(plan: ScalePlan, type_: str) -> str:
@@ -170,8 +220,9 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
     removed = _named(plan.spec.remove_pods, "removePods", job)
     moved = _named(plan.spec.migrate_pods, "migratePods", job)
     current = {(w.spec.type, w.spec.index): w for w in workers}
+    wanted = {type_: frozenset(wanted_slots(job, type_)) for type_ in training_types(job)}
     for pod in (*removed, *moved):
-        if pod.type is None or pod.index not in wanted_slots(job, pod.type):
+        if pod.type is None or pod.index not in wanted.get(pod.type, ()):
             return Refusal("WorkerNotFound", f"{pod.path}: {pod.said} is no worker of {job.metadata.name}")
         worker = current.get((pod.type, pod.index))
         if worker is not None and pod.incarnation not in (None, worker.spec.incarnation):

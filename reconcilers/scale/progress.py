@@ -51,7 +51,7 @@ def next_step(seen: Situation, now: datetime) -> Step:
     plan, job = seen.plan, seen.job
     if job is not None and _is_done(plan, job):
         return _end(plan, ScalePlanPhase.SUCCEEDED, "AsAsked", "the job is as the plan asked", now)
-    refused = impossible(job, plan.spec.owner_job)
+    refused = impossible(plan, job)
     if refused is not None or job is None:
         return _fail(plan, refused or Refusal("JobNotFound", "there is no job"), now)
     newer = _superseding(plan, seen.siblings)

@@ -108,7 +108,7 @@ def plan_roll(
     members = frozenset(published.members)
     present = {(type_, index) for type_ in workers.of_type for index in present_slots(job, type_)}
     old = [w for w in workers if slot_of(w) in fresh.outdated]
-    idle = [w for w in old if slot_of(w) in present and _loses_nothing(job, w, published)]
+    idle = [w for w in old if slot_of(w) in present and _loses_nothing(job, w, published, members)]
     settled = {slot_of(worker) for worker in idle}
     lonely = [w for w in old if slot_of(w) not in settled and not _in_world(w, published)]
     relaunches = [*idle, *_one_each(job, workers, lonely)]
@@ -134,14 +134,16 @@ def is_complete(
     return len(set(wanted).intersection(members)) >= bounds.without(len(left_out)).desired
 
 
-def _loses_nothing(job: ElasticJob, worker: ElasticWorker, published: Rendezvous) -> bool:
+def _loses_nothing(
+    job: ElasticJob, worker: ElasticWorker, published: Rendezvous, members: Collection[int]
+) -> bool:
     """Whether its Pod can be replaced at once: it has not started, or its agent waits beside a world."""
     if worker.status.phase is WorkerPhase.PENDING:
         return True
     if worker.status.phase is not WorkerPhase.RUNNING or worker.spec.type != names.WORKER or in_cluster(job):
         return False
     if published.phase is RendezvousPhase.FORMED:
-        return worker.spec.index not in published.members
+        return worker.spec.index not in members
     return published.phase is RendezvousPhase.FORMING and current_report(worker) is not None
 
 

@@ -18,10 +18,11 @@ from crds.job_status import Opportunity, Scaling
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.capacity.opportunity import begun_anew
 from reconcilers.nodecheck.finished import LONG_AGO
 from reconcilers.pod.worker_status import current_report
 from reconcilers.roles.rules import in_cluster
-from reconcilers.scale.plan import GROWTH, LABEL_ASKED_BY, Intent, intent_of
+from reconcilers.scale.plan import Intent, asked_base, intent_of, is_growth
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.rolling import Freshness
 from reconcilers.world.extra import policy_of
@@ -123,7 +124,7 @@ def take_up(
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
     }
     after = with_slots(after, slots)
-    scaling = _scaling(job, plans.named, managed_fields, now, is_asked=due is not None and _asks_count(due))
+    scaling = _scaling(job, plans.named, due, managed_fields, now)
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
     after = after.with_status(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
@@ -235,31 +236,50 @@ def _count_before(job: ElasticJob) -> int | None:
 def _scaling(
     job: ElasticJob,
     plan: ScalePlan | None,
+    due: ScalePlan | None,
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
-    *,
-    is_asked: bool,
 ) -> Scaling | None:
-    """`is_asked`: somebody's plan has just asked for the count, which growth may have come to before."""
+    """Whose count it is now.
+
+    Args:
+        plan: that the job carries out.
+        due: that is taken over just now. It may ask for the very count that growth has come to before.
+    """
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
+    is_asked = due is not None and _asks_count(due)
     if worker is None or (known is not None and known.replicas == worker.replicas and not is_asked):
         return _with_opportunity(job, known)
-    by, opportunity = SPEC, None
+    by, is_by_growth = SPEC, False
     if plan is not None and plan.status.replicas.get(names.WORKER) == worker.replicas:
-        by = f"ScalePlan {plan.metadata.name}"
-        if known is not None and is_growth(plan):
-            opportunity = known.opportunity
+        by, is_by_growth = f"ScalePlan {plan.metadata.name}", is_growth(plan)
     elif asked_through_scale(managed_fields):
         by = SCALE_SUBRESOURCE
+    opportunity = known.opportunity if known is not None else None
+    if known is not None and not is_by_growth:
+        opportunity = _begun_anew(job, known, due, now)
     return _with_opportunity(job, Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity))
 
 
-def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | None:
+def _begun_anew(job: ElasticJob, known: Scaling, due: ScalePlan | None, now: datetime) -> Opportunity | None:
     """Whatever count somebody else asks for is what opportunistic growth begins from."""
-    if scaling is None or (scaling.opportunity is not None) == (policy_of(job) is not None):
-        return scaling
-    begins = Opportunity(base=scaling.replicas) if policy_of(job) is not None else None
-    return scaling.model_copy(update={"opportunity": begins})
+    policy, count = policy_of(job), job.spec.replica_specs[names.WORKER].replicas
+    if policy is None:
+        return None
+    base = asked_base(due, job) if due is not None else None
+    return begun_anew(policy, known.opportunity, known.replicas, count, count if base is None else base, now)
+
+
+def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | None:
+    """With one if the job is to grow by itself, or has still to give back what it came to when it was."""
+    if scaling is None:
+        return None
+    known = scaling.opportunity
+    if policy_of(job) is not None:
+        known = known or Opportunity(base=scaling.replicas)
+    elif known is not None and (scaling.replicas <= known.base or job.spec.elastic_policy.shard_scaling):
+        known = None
+    return scaling.model_copy(update={"opportunity": known})
 
 
 def _is_by_growth(plan: ScalePlan | None, scaling: Scaling | None) -> bool:
@@ -269,11 +289,6 @@ def _is_by_growth(plan: ScalePlan | None, scaling: Scaling | None) -> bool:
 
 def _asks_count(plan: ScalePlan) -> bool:
     return names.WORKER in plan.status.replicas and not is_growth(plan)
-
-
-def is_growth(plan: ScalePlan) -> bool:
-    """Whether opportunistic growth has asked for it."""
-    return plan.metadata.labels.get(LABEL_ASKED_BY) == GROWTH
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from crds.elasticworker import ShardsReport
+from crds.agent_report import ShardsReport
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
 from crds.protocol import MAX_SHARD_SETS

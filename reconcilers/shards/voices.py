@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from crds.elasticworker import ElasticWorker, ShardsReport, WorkerPhase
+from crds.agent_report import ShardsReport
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.intervals import from_text
 from reconcilers.shards.lease import Crew
 from reconcilers.shards.sets import Voice, definition_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from crds.elasticworker import AgentReport, AgentState, FailureCause
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, FailureCause
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.exit_class import KILL_EXIT_CODES
 from reconcilers.world.participants import Participant
@@ -60,9 +61,10 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:
+        what = "leaves" if member.stops_in_good_order else "was lost"
         return Break(
             index,
-            f"worker {index} was lost: {member.gone_because}".removesuffix(": "),
+            f"worker {index} {what}: {member.gone_because}".removesuffix(": "),
             stops_in_good_order=member.stops_in_good_order,
         )
     report = member.report

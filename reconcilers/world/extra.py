@@ -10,7 +10,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import Opportunistic
 from crds.job_status import Opportunity
-from reconcilers.world.slots import wanted_slots
+from reconcilers.world.slots import place_of, wanted_slots
 
 
 def policy_of(job: ElasticJob) -> Opportunistic | None:
@@ -31,9 +31,10 @@ def extra_slots(job: ElasticJob) -> frozenset[int]:
 
 def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
     known = opportunity_of(job)
-    if known is None or worker.spec.type != names.WORKER or worker.spec.index < known.base:
-        return False  # nobody has to make the slots of 10,000 workers for each of them
-    return worker.spec.index in extra_slots(job)
+    if known is None or worker.spec.type != names.WORKER:
+        return False
+    place = place_of(job, names.WORKER, worker.spec.index)
+    return place is not None and place >= known.base
 
 
 def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:

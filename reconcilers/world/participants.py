@@ -6,8 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from crds import names
+from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import CHECKPOINT_SECONDS, PROTOCOL, RendezvousPhase
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.minimum import minimum_workers

@@ -38,8 +38,13 @@ class Decision:
 
     @property
     def broken(self) -> bool:
-        """Whether the world failed; one that is given up only for the next has not."""
+        """Whether the world cannot go on; one that is given up only for the next could."""
         return any(not b.trains_on for b in self.breaks)
+
+    @property
+    def failed(self) -> bool:
+        """Whether that is by a failure: who stops in good order leaves, as when the world shrinks."""
+        return _leaves_dead_peers(self.breaks)
 
     def changes(self, published: Rendezvous) -> bool:
         return self.rendezvous != published
@@ -175,7 +180,8 @@ def checkpoint_wait(
     if not bounds.grow_at_checkpoint_seconds:
         return 0.0
     joined = [p.seconds_since_joined for p in newcomers]
-    saved = [p.seconds_since_checkpoint for p in people if p.index in published.members]
+    members = frozenset(published.members)
+    saved = [p.seconds_since_checkpoint for p in people if p.index in members]
     if any(seconds is not None and seconds < min(joined) for seconds in saved):
         return 0.0
     since = published.checkpoint_awaited_since
@@ -231,7 +237,8 @@ def _with_fewer(
     """The world of a smaller count. Its slots are all still wanted: who is not in it stands by."""
     reason = f"the world shrinks from {len(published.members)} to {bounds.desired} workers"
     world = form(published, joinable, bounds, reason, now, keep=set(published.members))
-    gone = [index for index in published.members if index not in world.members]
+    stays = frozenset(world.members)
+    gone = [index for index in published.members if index not in stays]
     breaks = (Break(i, f"worker {i} stands by", departed=True, trains_on=True) for i in gone)
     return Decision(world, tuple(breaks))
 

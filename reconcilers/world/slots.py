@@ -15,6 +15,7 @@ for a greater count only when many are retired, because workers behind them chan
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -148,6 +149,18 @@ def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozense
 def wanted_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     """None, if the job has no such type."""
     return slots_of(job, type_).wanted(_slot_count(job, type_))
+
+
+def place_of(job: ElasticJob, type_: str, index: int) -> int | None:
+    """Where a slot is in `wanted_slots`, without making them all; None if it is not there."""
+    moves, retired = job.status.migrations.get(type_, Moves()), job.status.retired.get(type_, ())
+    place = index
+    for gone in (retired, moves.targets):  # both ascend, and have none in common
+        before = bisect_left(gone, index)
+        if before < len(gone) and gone[before] == index:
+            return None
+        place -= before
+    return place if place < _slot_count(job, type_) else None
 
 
 def training_types(job: ElasticJob) -> list[str]:

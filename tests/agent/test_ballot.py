@@ -112,6 +112,29 @@ def test_an_agent_that_is_lost_holds_nobody(round_: Round, lost: int) -> None:
     round_.look_until(lambda: not round_.ballots[0].is_open)
 
 
+@pytest.mark.parametrize("lost", range(SIZE))
+def test_an_agent_that_is_lost_before_its_processes_have_left_is_told_to_the_others(
+    round_: Round, lost: int
+) -> None:
+    round_.ballots[1].ask(KeptIn.STORAGE)
+    round_.look_until(lambda: None not in round_.agreed())
+    round_.close(lost)
+    others = [ballot for rank, ballot in enumerate(round_.ballots) if rank != lost]
+    round_.look_until(lambda: all(ballot.lost_at is not None for ballot in others))
+
+
+def test_agents_whose_processes_have_left_are_not_lost(round_: Round) -> None:
+    round_.ballots[1].ask(KeptIn.STORAGE)
+    round_.look_until(lambda: None not in round_.agreed())
+    for rank in (1, 0):
+        round_.ballots[rank].say_left()
+        round_.close(rank)
+    for _ in range(20):
+        time.sleep(0.01)
+        round_.look()
+    assert round_.ballots[2].lost_at is None
+
+
 def test_without_rank_0_there_are_no_votes(round_: Round) -> None:
     round_.ballots[1].ask(KeptIn.STORAGE)
     round_.look_until(lambda: min(round_.orders(1)) < GO_ON)

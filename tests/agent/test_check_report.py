@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.node_check.report import CheckReport
-from crds.elasticworker import AgentCheck
+from crds.agent_report import AgentCheck
 from crds.protocol import MAX_PAIR_PROBES, ProbeEnding
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult

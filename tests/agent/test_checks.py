@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from crds.elasticworker import AgentCheck, AgentReport, ProbeEnding
+from crds.agent_report import AgentCheck, AgentReport
+from crds.elasticworker import ProbeEnding
 from healthcheck.measurements import Metric
 from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state
 from tests.agent.fake_cluster import CHECK, FakeCluster

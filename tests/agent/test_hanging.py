@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from crds.elasticworker import AskedStacks
+from crds.agent_report import AskedStacks
 from crds.protocol import ASKED
 from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster

@@ -35,6 +35,12 @@ def test_one_line_a_worker_in_rank_order_with_its_processes() -> None:
     assert hosts_of([worker(1), worker(0)], slots=4) == ["10.0.1.0:4", "10.0.1.1:4"]
 
 
+def test_an_ipv6_address_has_brackets_so_that_the_count_is_no_part_of_it() -> None:
+    of = worker(0)
+    of["status"]["agent"]["address"] = "fd00:10::7"
+    assert hosts_of([of], slots=4) == ["[fd00:10::7]:4"]
+
+
 def test_what_cannot_be_used_is_left_out() -> None:
     def with_agent(**said: Any) -> JSON:
         found = worker(0)

@@ -10,7 +10,7 @@ import pytest
 from agent import network
 from agent.network import Route, SocketInterfaces, interface_of, path_to
 from agent.warm.warm_parent import without_round_variables
-from crds.elasticworker import Network
+from crds.agent_report import Network
 from crds.names import ENV_NETWORK_INTERFACES
 
 ON = {ENV_NETWORK_INTERFACES: "auto"}

@@ -23,7 +23,7 @@ from agent.supervision import asked as asking
 from agent.supervision import asked_profile
 from agent.supervision.asked_profile import AskedProfile, Request
 from agent.warm.profiler import Profiler
-from crds.elasticworker import Profile as Told
+from crds.agent_report import Profile as Told
 from crds.protocol import MAX_PROFILE_BYTES, PROFILE_SECONDS
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from agent.monitor.usage import Usage
 from agent.report.failure import Failure
 from agent.report.report import Facts, PendingReports, Report
 from agent.report.reporter import Reporter
-from crds.elasticworker import AgentReport
+from crds.agent_report import AgentReport
 from crds.protocol import AgentState, Tier
 from tests.agent.fake_cluster import FakeCluster
 

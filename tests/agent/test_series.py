@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent.monitor.chronicle import Chronicle, Part
 from agent.monitor.series import WINDOW_SAMPLES, Point, Series, Windows
 from agent.monitor.stepping import StepReport
-from crds.elasticworker import Series as Told
+from crds.agent_report import Series as Told
 from crds.protocol import MAX_POINTS
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -81,6 +81,25 @@ def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) 
     assert "resumes from memory, step=20" in done.stderr
 
 
+def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) -> None:
+    script = tmp_path / "flood.py"
+    script.write_text(
+        "import os, time\n"
+        "block = (b'x' * 99 + b'\\n') * 10_000\n"
+        "for _ in range(600):\n    os.write(2, block)\n"
+        "time.sleep(3)\n"
+        "os.write(2, b'the end\\n')\n"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
+    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--max-restarts=0", str(script)]
+    env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert b"[rank0]: the end\n" in done.stderr
+    assert b"\0" not in done.stderr, "what was cut out of the log was copied as zeros"
+    assert b"bytes are left out" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
     done = run(tmp_path, "time.sleep(1000)", "--memory-checkpoint=64Mi", "--hang-timeout=4")

@@ -7,7 +7,7 @@ import pytest
 
 from agent.monitor import usage
 from agent.monitor.usage import STALE_SECONDS, Usage, UsageMeter, meter_of_pod, read_gpus
-from crds.elasticworker import Usage as UsageStatus
+from crds.agent_report import Usage as UsageStatus
 
 GIB = 2**30
 

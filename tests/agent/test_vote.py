@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agent.supervision.vote import (
     DECISION_SECONDS,
     HOLD_SECONDS,
+    SAYS_LEFT,
     SETTLE_SECONDS,
     SLACK_SECONDS,
     Chair,
@@ -67,10 +68,11 @@ class Play:
         self.chair = Chair(self.agents)
         self.voters = [Voter() for _ in range(self.agents)]
         self.gone: set[int] = set()
+        self.left: set[int] = set()
         self.processes = [[Process() for _ in range(self.local)] for _ in range(self.agents)]
         self.line: dict[tuple[int, int], float] = {}
         for rank in range(self.agents):
-            self.chair.join(rank)
+            self.chair.join(rank, says_left=True)
             for process in self.processes[rank]:
                 self.later(self.chance.random() * self.step_seconds, lambda p=process: self.enter(p))
 
@@ -144,11 +146,15 @@ class Play:
         """In the order of sending on each line, after any time."""
         at = max(self.line.get(line, 0.0), self.now + self.any(self.delay_seconds))
         self.line[line] = at
-        self.later(at - self.now, act)
+        heapq.heappush(self.queue, (at, next(self.count), act))  # by `later`, rounding could change the order
 
     def chair_gets(self, rank: int, message: Message) -> None:
         if not {0, rank} & self.gone:
             self.from_chair(self.chair.receive(rank, message, self.now))
+
+    def chair_loses(self, rank: int) -> None:
+        if 0 not in self.gone:
+            self.from_chair(self.chair.lose(rank))
 
     def voter_gets(self, rank: int, message: Message) -> None:
         if rank in self.silent | self.gone:
@@ -178,6 +184,31 @@ class Play:
                 voter.look(self.now)
                 self.tell(rank)
 
+        for rank, local in enumerate(self.processes):
+            if rank not in self.silent | self.gone | self.left and all(p.left_after for p in local):
+                self.leave(rank)
+
+    def leave(self, rank: int) -> None:
+        """Its processes have left as it was agreed: so it says, and closes its connections."""
+        self.left.add(rank)
+        if rank:
+            self.to_chair(rank, self.voters[rank].leave())
+            self.send((rank, 0), lambda: rank in self.gone or self.chair_loses(rank))
+        else:
+            self.from_chair(self.chair.receive(0, *self.voters[0].leave(), self.now))
+            self.gone.add(0)
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """The chair's connections break, behind its last message."""
+        for other in range(1, self.agents):
+            self.send(
+                (0, other + self.agents),
+                lambda r=other: (
+                    r in self.silent | self.left or (self.voters[r].lose_chair(self.now), self.tell(r))
+                ),
+            )
+
     # What goes wrong.
 
     def kill_process(self, rank: int) -> None:
@@ -193,10 +224,9 @@ class Play:
         for process in self.processes[rank]:
             process.dead = True
         if rank:
-            self.send((rank, 0), lambda: self.from_chair(self.chair.lose(rank)))
+            self.send((rank, 0), lambda: self.chair_loses(rank))
             return
-        for other in range(1, self.agents):
-            self.send((0, other + self.agents), lambda r=other: (self.voters[r].close(), self.tell(r)))
+        self.hang_up()
 
 
 plays = st.builds(
@@ -229,6 +259,8 @@ def test_all_leave_after_the_same_step_and_nobody_goes_beyond(
         return  # training ended before
     assert {p.left_after for p in play.everybody()} == {step}
     assert len({p.tier for p in play.everybody()}) == 1
+    play.run(play.now + 4 * play.delay_seconds)
+    assert all(voter.lost_at is None for voter in play.voters), "who has left is not lost"
 
 
 @settings(max_examples=200, deadline=None)
@@ -261,9 +293,42 @@ def test_whatever_fails_nobody_passes_the_agreed_step_and_nobody_is_held_for_eve
         assert process.left_after is None or process.left_after == next(iter(agreed)).step
         if agreed and process.left_after is None and not deaths:
             assert process.ended <= next(iter(agreed)).step
+    if not deaths:
+        assert all(voter.lost_at is None for voter in play.voters)
     for a in agreed:
         if play.lockstep:  # whoever was not told is stopped by those who wait for nobody
             assert all(p.ended <= a.step for p in play.everybody())
+
+
+@pytest.mark.parametrize("killed", [0, 1, 2])
+def test_who_is_killed_before_its_processes_have_left_is_known_to_all_others(killed: int) -> None:
+    play = Play(random.Random(3), 3, 1, 0.5, 0.001, lockstep=True)
+    play.later(0.05, lambda: play.ask(1, KeptIn.STORAGE))
+    play.run(play.now + 0.1)
+    assert {v.stage for v in play.voters} == {Stage.AGREED}
+    play.kill_agent(killed)
+    play.run(play.now + 0.1)
+    lost = [voter.lost_at for rank, voter in enumerate(play.voters) if rank != killed]
+    assert all(at is not None and at <= play.now for at in lost)
+
+
+@pytest.mark.parametrize("older", [0, 1])
+def test_an_agent_of_an_older_dlr_leaves_without_a_word(older: int) -> None:
+    chair, voter = Chair(2), Voter()
+    for rank in range(2):
+        chair.join(rank, says_left=rank != older)
+    chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
+    hold = Message(Kind.HOLD, 1, SAYS_LEFT if older else 0)
+    voter.receive(hold, 0.0, can_take_part=True)
+    voter.answer([6], KeptIn.MEMORY)
+    for rank in range(2):
+        chair.receive(rank, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
+    voter.receive(Message(Kind.LEAVE, 1, 7, KeptIn.MEMORY), 0.0, can_take_part=True)
+    if older:
+        assert chair.lose(older) == []
+    else:
+        voter.lose_chair(1.0)
+        assert voter.lost_at is None
 
 
 def test_an_agent_that_never_answers_costs_the_time_to_decide_and_no_step() -> None:
@@ -288,14 +353,14 @@ def test_processes_that_take_no_part_call_the_vote_off_at_once(mute: int) -> Non
 
 def test_no_vote_is_opened_before_all_agents_are_there() -> None:
     chair = Chair(2)
-    chair.join(0)
+    chair.join(0, says_left=True)
     assert chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0) == [(0, Message(Kind.OFF, 1))]
 
 
 def test_the_safer_tier_counts_until_the_vote_is_decided() -> None:
     chair = Chair(2)
-    chair.join(0)
-    chair.join(1)
+    chair.join(0, says_left=True)
+    chair.join(1, says_left=True)
     chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
     chair.receive(1, Message(Kind.ASK, tier=KeptIn.STORAGE), 0.0)
     chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
@@ -306,8 +371,8 @@ def test_the_safer_tier_counts_until_the_vote_is_decided() -> None:
 
 def test_where_one_rank_has_no_memory_all_leave_for_storage() -> None:
     chair = Chair(2)
-    chair.join(0)
-    chair.join(1)
+    chair.join(0, says_left=True)
+    chair.join(1, says_left=True)
     chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
     chair.receive(1, Message(Kind.ENDED, 1, 6, KeptIn.STORAGE), 0.0)
     decided = chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -333,6 +334,39 @@ def test_an_optimizer_in_a_fork_does_not_wait_for_a_thread_that_it_does_not_have
     assert os.waitpid(fork(child), 0)[1] == 0
     gate.open()
     checkpointer.close()
+
+
+def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for ever for a thread that it does not have, or wrote into the slots beside its parent."""
+    made = state(1)
+    given(slots := slots_for(made), tmp_path, monkeypatch)
+    checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
+    checkpointer.step(1)
+    assert gate.reached.wait(60)
+
+    def child() -> None:
+        signal.alarm(60)
+        for call in (checkpointer.find, checkpointer.load, checkpointer.wait, lambda: checkpointer.step(2)):
+            with pytest.raises(
+                RuntimeError, match=r"is of process \d+, and this is process \d+, a fork of it"
+            ):
+                call()
+        with pytest.raises(
+            RuntimeError, match="in another one that was started from it, and the agent's mem"
+        ):
+            Checkpointer(tmp_path / "path", made)
+        checkpointer.close()
+
+    assert os.waitpid(fork(child), 0)[1] == 0
+    with pytest.raises(TypeError, match="cannot be copied or given to another process: take it out of what"):
+        pickle.dumps({"dataset": checkpointer})
+    gate.open()
+    made["optimizer"].step()
+    checkpointer.step(2)
+    checkpointer.close()
+    assert newest(slots).mark == Mark(1, 2, 0, 1)
 
 
 @pytest.mark.parametrize("ending", ["exception", "signal"])

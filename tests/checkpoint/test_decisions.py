@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from agent.memory.slot import Mark
 from dlr.checkpoint import interval
 from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, is_due, next_interval
 from dlr.checkpoint.memory import Layout
 from dlr.checkpoint.modules import MismatchError
+from dlr.checkpoint.own_slot import OwnSlot
 from dlr.checkpoint.plan import Piece, divide
+from dlr.checkpoint.reading import in_storage
+from dlr.checkpoint.saver import persist
 from dlr.checkpoint.state import capture, restore
-from tests.checkpoint.states import assert_whole, load, saved, set_step, state
+from tests.checkpoint.states import assert_whole, load, request, saved, set_step, state
 
 many = settings(max_examples=100, deadline=None)
 seconds = st.floats(1e-6, 1e4)
@@ -267,6 +274,70 @@ def test_sparse_and_conjugate_tensors_classes_of_their_own_and_an_optimizers_own
     assert repr(back["model"].state_dict()) == repr(made["model"].state_dict())
     assert repr(back["sparse"]) == repr(made["sparse"])
     assert back["optimizer"].state["calls"] == 2.0
+
+
+def with_tensor_of_tensors(number: float) -> dict[str, Any]:
+    """A frozen parameter of a class that consists of tensors, as torchao's quantized ones."""
+    model = nn.Linear(2, 2)
+    parts = TwoTensor(torch.full((40, 40), number), torch.full((40, 40), 2 * number))
+    model.base = nn.Parameter(parts, requires_grad=False)
+    return {"model": model, "plain": TwoTensor(torch.full((3,), number), torch.ones(3))}
+
+
+def test_a_tensor_that_consists_of_tensors_is_not_pickled_and_comes_back(tmp_path: Path) -> None:
+    """A pickle of one takes seconds for each gigabyte, in the training's thread."""
+    made = with_tensor_of_tensors(3.0)
+    assert len(capture(made).pickles["dlr.values"]) < 2000 < 40 * 40 * 4
+    slot = saved(made, mark := Mark(1, 1, 0, 1))
+    persist(request(slot, mark, tmp_path), lambda: None)
+    stored = in_storage(tmp_path / "step-1", 0, True)
+    load(of_memory := with_tensor_of_tensors(0.0), slot)
+    restore(of_storage := with_tensor_of_tensors(0.0), stored.values, stored.rng, stored.parts, stored.fill)
+    for back in (of_memory, of_storage):
+        assert isinstance(back["model"].base, nn.Parameter) and type(back["plain"]) is TwoTensor
+        assert (back["model"].base.a == 3).all() and (back["model"].base.b == 6).all()
+        assert (back["plain"].a == 3).all() and (back["plain"].b == 1).all()
+    alone = {"model": {"base": with_tensor_of_tensors(0.0)["model"].base}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(alone, checkpoint_id=tmp_path / "step-1")
+    assert (alone["model"]["base"].b == 6).all(), "torch alone finds it too"
+
+
+def test_a_part_of_a_dtensor_of_a_class_without_memory_is_filled() -> None:
+    """As FSDP2 has it where float8 is gathered: the part that a rank has wraps the tensor that has the memory."""
+    slot = saved({"model": (made := nn.Linear(4, 4, bias=False))}, Mark(1, 1, 0, 1))
+    part = TwoTensor(torch.zeros(4, 4), torch.zeros(4, 4))
+    OwnSlot(slot).fill({"model.weight": part})
+    assert torch.equal(part.a, made.weight) and torch.equal(part.b, made.weight)
+
+
+def with_buffer(buffer: Tensor) -> dict[str, Any]:
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", buffer)
+    return {"model": model}
+
+
+def test_tensors_whose_elements_share_their_memory_come_back_where_they_can() -> None:
+    made = {"plain": torch.arange(4.0).expand(3, 4), "strided": torch.arange(5.0).as_strided((3, 2), (1, 1))}
+    slot = saved(made, Mark(1, 1, 0, 1))
+    load(back := {"plain": torch.zeros(4).expand(3, 4), "strided": torch.zeros(3, 2)}, slot)
+    assert all(torch.equal(back[name], tensor) for name, tensor in made.items())
+    slot = saved(with_buffer(torch.ones(4).expand(3, 4)), Mark(1, 1, 0, 1))
+    with pytest.raises(
+        MismatchError, match=r"model\.mask has elements that share their memory, as expand\(\)"
+    ):
+        load(with_buffer(torch.zeros(4).expand(3, 4)), slot)
+    load(back := with_buffer(torch.zeros(3, 4)), slot)
+    assert torch.equal(back["model"].mask, torch.ones(3, 4))
+
+
+def test_a_type_that_torch_cannot_copy_is_refused_with_the_name_of_the_tensor() -> None:
+    packed = torch.zeros(4, dtype=torch.uint8).view(torch.int4)
+    with pytest.raises(
+        TypeError, match=r"^model\.mask cannot be pickled, so take it out of the state: .*int4"
+    ):
+        capture(with_buffer(packed))
 
 
 def test_a_model_without_memory_is_refused_with_what_to_do() -> None:

@@ -59,6 +59,22 @@ def test_memory_gives_way_to_what_is_newer_in_storage_and_whole(tmp_path: Path) 
     assert choose(tmp_path / "file", here(), beyond=8) is None, "storage that is away"
 
 
+@pytest.mark.parametrize("stored", [None, 3])
+def test_memory_that_starts_have_ended_with_gives_way_to_storage_and_is_not_given_up_without(
+    stored: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = saved(state(7), Mark(1, 7, 0, 1))
+    resume = {"tier": "memory", "round": 1, "step": 7, "worldSize": 1, "slot": slot.path, "lastResort": True}
+    (tmp_path / "file").write_text(json.dumps({"round": 4, "slots": [], "resume": resume}))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    if stored is not None:
+        save(tmp_path / "path", stored)
+    checkpointer = Checkpointer(tmp_path / "path", made := state(0), persist_every=None)
+    assert checkpointer.load() == (stored or 7)
+    assert_whole(made, stored or 7)
+    checkpointer.close()
+
+
 def test_a_checkpoint_of_another_model_is_named_with_its_path(tmp_path: Path) -> None:
     save(tmp_path, 5)
     checkpointer = Checkpointer(tmp_path, {"model": torch.nn.Linear(3, 4)})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
-from dlr.checkpoint import Checkpointer, StorageError, persistence, saver, storage
+from dlr.checkpoint import Checkpointer, persistence, saver, storage
 from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.saver import SaveError, persist
@@ -175,7 +175,7 @@ def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(
     slot = saved(state(5), mark := Mark(1, 5, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)
     checkpointer = Checkpointer(tmp_path, made := state(0), persist_every=None)
-    with pytest.raises(StorageError, match=r"has checkpoints of an earlier run, up to step 5, and training"):
+    with pytest.raises(RuntimeError, match=r"has checkpoints of an earlier run, up to step 5, and training"):
         checkpointer.step(1)
     assert checkpointer.load() == 5
     checkpointer.step(6)
@@ -205,7 +205,7 @@ def test_whoever_begins_anew_beside_what_memory_has_is_told(
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
     with pytest.raises(
-        StorageError, match=r"begun at step 1, where the agents' memory has step 86: call load"
+        RuntimeError, match=r"begun at step 1, where the agents' memory has step 86: call load"
     ):
         checkpointer.step(1)
     checkpointer.close()
@@ -250,6 +250,43 @@ def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
 def test_numbers_that_are_none_are_refused(tmp_path: Path, arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Checkpointer(tmp_path, {}, **arguments)
+
+
+def test_a_saver_that_stands_still_is_left_behind_and_told(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a network file system does not answer: the end of a training waited for it, for ever."""
+    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=1)
+    checkpointer.step(1)
+    checkpointer._storage.finish()
+    process = checkpointer._storage._saver._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    checkpointer.step(2)
+    monkeypatch.setattr(persistence, "STILL_SECONDS", 0.5)
+    checkpointer.close()
+    sentence = "step 2 is not saved to .*: the process that saves it has stood still for"
+    assert re.search(sentence, told(record)["StorageFails"])
+    assert len(re.findall("step 2 is not saved to", caplog.text)) == 1
+    assert process.wait(60) == -signal.SIGKILL
+    assert storage.steps_in(tmp_path / "path") == [1]
+
+
+def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(range(10))
+    done = threading.Event()
+
+    def activity(_: object) -> tuple[bytes, ...]:
+        if (look := next(looks, None)) is None:
+            done.set()
+        return (str(look).encode(),)
+
+    saving = Persistence(tmp_path, Surroundings(0, 1, "", "a"), None, Trouble())
+    monkeypatch.setattr(persistence, "STILL_SECONDS", 0.0)
+    monkeypatch.setattr(persistence.Saver, "activity", activity)
+    assert saving._comes(done)
 
 
 def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:

@@ -487,6 +487,49 @@ class TestDelete:
         assert done.exit_code == 1
         assert "not all of it is gone yet: pod/digits-worker-0-1, elasticjob/digits" in done.err
 
+    def test_says_after_some_seconds_that_the_node_of_what_is_left_is_off(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(delete, "LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(delete, "POLL_SECONDS", 0.02)
+        script_job(server)
+        left = listing(placed_pod())
+        server.answers |= {
+            f"DELETE {JOBS}/digits": {},
+            f"GET {JOBS}/digits": [job()] * 4 + [NO_JOB],
+            f"GET {PODS}": [left] * 7 + [listing()],
+            "GET /api/v1/nodes/node-1": node("Unknown"),
+        }
+        done = dlr("job", "delete", "digits")
+        assert done.exit_code == 0
+        assert done.err.count("pod/digits-worker-0-1 cannot end: its node node-1 is not ready") == 1
+
+    @pytest.mark.parametrize(
+        ("ready", "waited", "said"),
+        [
+            ("True", 5, ""),
+            ("True", 39, ""),
+            ("True", 41, "pod/digits-worker-0-1 should have ended by now"),
+            ("Unknown", 5, "its node node-1 is not ready"),
+            (None, 39, ""),
+            (None, 41, "pod/digits-worker-0-1 should have ended by now"),
+        ],
+    )
+    def test_knows_who_takes_too_long(self, ready: str | None, waited: float, said: str) -> None:
+        left = placed_pod()
+        left["metadata"]["deletionGracePeriodSeconds"] = 30
+        told = delete.why_left(left, node(ready) if ready else None, waited)
+        assert said in told if said else not told
+
+
+def placed_pod() -> dict[str, Any]:
+    left = pod("digits-worker-0-1")
+    return left | {"spec": left["spec"] | {"nodeName": "node-1"}}
+
+
+def node(ready: str) -> dict[str, Any]:
+    return {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
 
 class TestScale:
     def test_asks_through_the_scale_subresource(self, server: ScriptedServer, dlr: Dlr) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crds
-from crds.cluster import Cluster, tasks_from_text, tasks_to_text
+from crds.cluster import MAX_CONFIG_BYTES, Cluster, tasks_from_text, tasks_to_text
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 
@@ -84,18 +84,62 @@ def test_a_job_without_one_or_with_one_of_a_later_dlr_has_none() -> None:
     assert Cluster.parse(manifest() | {"status": {"cluster": {"version": 1, "tasks": {"ps": "z…"}}}}) is None
 
 
-def test_the_addresses_of_the_largest_job_fit_into_a_variable() -> None:
+def test_the_addresses_of_a_large_job_fit_into_a_variable_unless_names_are_long() -> None:
     """MAX_ARG_STRLEN of execve(2)."""
-    large = Cluster("a" * 44, "n" * 63, 1, {"ps": range(256), "worker": range(99_000, 100_000)}, {})
-    assert len(large.variables("ps", 0)["TF_CONFIG"]) < 2 * 128 * 1024
     usual = Cluster("wide-and-deep", "team-ads", 1, {"ps": range(256), "worker": range(1_000)}, {})
-    assert len(usual.variables("ps", 0)["TF_CONFIG"]) < 128 * 1024
+    assert usual.config_bytes() <= MAX_CONFIG_BYTES < 128 * 1024
+    long = Cluster("a" * 44, "n" * 63, 1, {"ps": range(256), "worker": range(1_000)}, {})
+    assert long.config_bytes() > 128 * 1024
+
+
+@given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 200), st.booleans())
+def test_no_task_is_told_more_than_the_longest_and_moves_do_not_fill_the_variable(
+    job: int, namespace: int, workers: int, chief: bool
+) -> None:
+    tasks = {"chief": [0] if chief else [], "ps": range(3), "worker": range(workers)}
+    large = Cluster("j" * job, "n" * namespace, 1, tasks, {})
+    slots = [(type_, index) for type_, found in tasks.items() for index in found]
+    told = [len(large.variables(*slot)["TF_CONFIG"]) for slot in [*slots, ("evaluator", 7)]]
+    assert max(told) <= large.config_bytes()
+    moved = Cluster("j" * job, "n" * namespace, 1, tasks | {"worker": range(9_000, 9_000 + workers)}, {})
+    assert moved.config_bytes() - large.config_bytes() <= 8 * 1024
+
+
+@pytest.mark.parametrize("type_", ["chief", "ps", "worker", "evaluator"])
+@given(replicas=st.integers(1, 256))
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_port_from_which_the_last_slot_would_get_none_is_refused(
+    schema: CompiledSchema, type_: str, replicas: int
+) -> None:
+    replicas = 1 if type_ == "chief" else replicas
+    highest = 65_400 - 8 * replicas
+
+    def job(port: int) -> Object:
+        container = RUNS["spec"]["containers"][0] | {"ports": [{"name": "cluster", "containerPort": port}]}
+        spec = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
+        return manifest(**{type_: spec})
+
+    assert faults(schema, job(highest)) == []
+    (refused,) = faults(schema, job(highest + 1))
+    assert refused.startswith(
+        f"spec: Invalid value: replicaSpecs.{type_}.template.spec.containers[0].ports: "
+    )
+    found = Cluster("wide", "ads", 1, {}, {type_: highest})
+    assert found.port(type_, 2 * replicas) <= 65_535, "also of a slot that has taken another's place"
 
 
 BAD: dict[str, tuple[Callable[[Object], object], str]] = {
     "a chief beside no ps": (
         lambda job: job["spec"]["replicaSpecs"].pop("ps"),
         "spec: Invalid value: replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
+    ),
+    "servers that nobody asks": (
+        lambda job: (
+            [job["spec"]["replicaSpecs"].pop(type_) for type_ in ("chief", "worker")]
+            + [job["spec"].update(distributionStrategy="ParameterServerStrategy")]
+        ),
+        "spec: Invalid value: replicaSpecs.ps alone trains nothing: add replicaSpecs.chief or "
+        "replicaSpecs.worker, which ask it",
     ),
     "two chiefs": (
         lambda job: job["spec"]["replicaSpecs"]["chief"].update(replicas=2),

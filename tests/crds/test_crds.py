@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 import crds
+from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentReport
 from crds.generate import DEFINITIONS, Definition, file_of, render
 from crds.schema import structural_schema
 

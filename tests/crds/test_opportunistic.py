@@ -18,6 +18,19 @@ BAD: dict[str, tuple[Callable[[Object, Object], object], str]] = {
         lambda spec, worker: worker.pop("maxReplicas"),
         "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, how far it grows",
     ),
+    "no room between the minimum and the maximum": (
+        lambda spec, worker: worker.update(replicas=4, minReplicas=4),
+        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas to be one nodeUnit above minReplicas "
+        "at least: else the job can never grow",
+    ),
+    "less room than a unit takes": (
+        lambda spec, worker: (
+            worker.update(minReplicas=2, maxReplicas=3),
+            spec["elasticPolicy"].update(nodeUnit=2),
+        ),
+        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas to be one nodeUnit above minReplicas "
+        "at least: else the job can never grow",
+    ),
     "workers that stand by": (
         lambda spec, worker: worker.update(standby=1),
         "elasticPolicy.opportunistic and replicaSpecs.worker.standby exclude each other: a worker that stands by "
@@ -59,6 +72,12 @@ def test_growth_that_cannot_be_is_refused_in_one_sentence(schema: CompiledSchema
     assert faults(schema, job) == []
     spoil(job["spec"], job["spec"]["replicaSpecs"]["worker"])
     assert faults(schema, job) == [f"spec: Invalid value: {sentence}"]
+
+
+def test_a_job_that_has_grown_to_its_maximum_is_taken(schema: CompiledSchema) -> None:
+    job = growing()
+    job["spec"]["replicaSpecs"]["worker"].update(replicas=4, minReplicas=2)
+    assert faults(schema, job) == []
 
 
 def test_a_type_that_nobody_knows_is_an_unknown_field_with_its_path(schema: CompiledSchema) -> None:

@@ -9,7 +9,8 @@ import pytest
 import re2
 
 from crds import xids
-from crds.elasticworker import AgentFailure, ExitClass
+from crds.agent_report import AgentFailure
+from crds.elasticworker import ExitClass
 from crds.xids import XIDS, Blame, Effect
 from healthcheck.probes.device_faults import xid_faults, xid_notes
 from healthcheck.probes.kernel_log import Line

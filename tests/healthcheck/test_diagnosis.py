@@ -39,7 +39,7 @@ def test_every_hard_fault_below_half_of_the_nodes_is_found_wherever_it_is(size: 
             played = play(fleet(size), hard(bad))
             assert played.faulty == set(bad)
             assert not played.named(Verdict.INCONCLUSIVE)
-            assert len(played.rounds) <= 10
+            assert len(played.rounds) <= 11
 
 
 @pytest.mark.parametrize("size", [4, 6, 33])
@@ -263,6 +263,46 @@ def test_the_more_parts_there_might_be_the_more_failures_tell_that_one_is_cut_of
     found = investigate(History({}, rounds), fleet(100), Settings()).evidence[Symptom.FAILED].attribution
     assert [cut.nodes for cut in found.cuts.proven] == ([tuple(part)] if proven else [])
     assert found.guilty == {}
+
+
+@pytest.mark.parametrize(
+    ("neighbours_passed", "neighbours_failed", "proven"), [(0, 6, True), (6, 6, False), (24, 0, True)]
+)
+def test_a_part_of_a_rack_whose_other_nodes_get_out_now_and_then_is_not_cut_off(
+    neighbours_passed: int, neighbours_failed: int, proven: bool
+) -> None:
+    """Nodes 1 and 2 failed with all six that they met outside of their rack; 3 to 8 are in it, too."""
+    around = [("1", "20"), ("2", "21"), ("1", "22"), ("2", "23"), ("1", "24"), ("2", "25"), ("1", "26")]
+    neighbours = [(str(3 + n % 6), str(30 + n)) for n in range(neighbours_passed + neighbours_failed)]
+    passes = [*pairwise(str(n) for n in range(3, 9)), *pairwise(str(n) for n in range(9, 100))]
+    tests = [GroupResult(pair, True) for pair in [("1", "2"), *passes * 2, *neighbours[neighbours_failed:]]]
+    tests += [GroupResult(pair, False) for pair in around + neighbours[:neighbours_failed]]
+    rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
+    found = investigate(History({}, rounds), racks(100, 8), Settings()).evidence[Symptom.FAILED].attribution
+    assert any({"1", "2"} <= set(cut.nodes) for cut in found.cuts.proven) == proven
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_that_are_broken_beside_a_labelled_rack_that_is_cut_off_are_found(seed: int) -> None:
+    """What they fail with nodes of that rack is the rack's, and says nothing of them."""
+    order = random.Random(seed).sample(fleet(100), 100)
+    inside, bad = {node.name for node in order[:10]}, {node.name for node in order[15::20]}
+    rack = {node.name: Domain("rack", str(place // 10)) for place, node in enumerate(order)}
+    nodes = [Node(node.name, domains=(rack[node.name],)) for node in fleet(100)]
+    played = play(nodes, cut(inside, bad), Settings(rotation=seed))
+    assert played.faulty == bad
+    assert [set(found.nodes) for found in played.verdicts.domains] == [inside]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("labelled", "broken"), [(True, 12), (False, 6)])
+def test_two_that_are_cut_off_beside_more_that_are_broken_are_not_blamed(
+    labelled: bool, broken: int, seed: int
+) -> None:
+    nodes = racks(100, 2) if labelled else fleet(100)
+    others = [node.name for node in nodes if node.name not in ("41", "42")]
+    bad = random.Random(seed).sample(others, broken)
+    assert play(nodes, cut(names(41, 42), bad), Settings(rotation=seed)).faulty <= set(bad)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
 from crds.protocol import PROTOCOL
 from crds.rendezvous import Rendezvous

@@ -66,11 +66,18 @@ class Life:
         self.say(index, state, round_, failure=told)
         return self.look()
 
-    def lose(self, index: int, exit_class: str = "NodeLost") -> Assessment:
+    def lose(
+        self, index: int, exit_class: str = "NodeLost", *, in_good_order: bool | None = None
+    ) -> Assessment:
         """Its Pod ends."""
         self.now += timedelta(seconds=1)
         end = WorkerExit(
-            incarnation=1, exit_class=exit_class, reason=exit_class, message="gone", time=self.now
+            incarnation=1,
+            exit_class=exit_class,
+            reason=exit_class,
+            message="gone",
+            in_good_order=in_good_order,
+            time=self.now,
         )
         lost = self.workers[index].status.model_copy(update={"phase": WorkerPhase.FAILED, "last_exit": end})
         self.workers[index] = self.workers[index].model_copy(update={"status": lost})

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.rendezvous.world import Member, Verb, World, next_action
-from controller.errors import AlreadyExists, Conflict, NotFound
+from controller.errors import AlreadyExists, Conflict, NotFound, api_error
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS, SCALEPLANS, Resource
 from crds.elasticjob import ElasticJob
@@ -22,8 +22,8 @@ from crds.elasticworker import ElasticWorker
 from crds.protocol import PROTOCOL, AgentState
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.builder import pod_name
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scaleplan import ScalePlanReconciler
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
@@ -55,6 +55,11 @@ class Stage:
     events: list[tuple[str, str]] = field(default_factory=list)
     unschedulable: set[int] = field(default_factory=set)
     """Slots whose Pods find no node."""
+    denied: str = ""
+    """What an admission webhook says to whoever changes the job's counts."""
+    denied_with: int = 403
+    pinned: int | None = None
+    """What such a webhook makes of every count that is written."""
 
     def __post_init__(self) -> None:
         self._versions = itertools.count(1)
@@ -313,6 +318,11 @@ class Client:
         self, resource: Resource, name: str, patch: JSON, namespace: str, *, subresource: str | None = None
     ) -> JSON:
         self._die_sometimes()
+        if self._stage.denied and resource is ELASTICJOBS and "spec" in patch:
+            denial = f"admission webhook denied the request: {self._stage.denied}"
+            raise api_error(self._stage.denied_with, "", denial)
+        if self._stage.pinned is not None and resource is ELASTICJOBS and "spec" in patch:
+            patch = merged(patch, {"spec": {"replicaSpecs": {"worker": {"replicas": self._stage.pinned}}}})
         return self._done(self._stage.patch(resource, name, patch, status=subresource == "status"))
 
     async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, NotFound
+from controller.errors import AlreadyExists, Conflict, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS
@@ -69,6 +69,29 @@ async def test_budget_that_goes_while_it_is_looked_at_is_made_with_the_next_try(
         await reconciler.reconcile(request)
     await reconciler.reconcile(request)
     assert len(client.made) == 1
+
+
+class Denied:
+    async def create(self, resource: object, obj: dict[str, Any]) -> dict[str, Any]:
+        raise Conflict(409, "Conflict", 'admission webhook "w" denied the request: no budgets')
+
+
+class Told:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def event(self, obj: object, type_: str, reason: str, message: str) -> None:
+        self.reasons.append(reason)
+
+
+async def test_a_budget_that_a_webhook_denies_is_told_whatever_code_it_has_and_tried_again() -> None:
+    told = Told()
+    reconciler = CompanionReconciler(
+        cast("Client", Denied()), cast("Cache", Stores()), cast("EventRecorder", told)
+    )
+    with pytest.raises(Conflict):
+        await reconciler.reconcile(Request(JOB.metadata.namespace, JOB.metadata.name))
+    assert told.reasons == ["PodDisruptionBudgetRefused"]
 
 
 class WithLeftover:

@@ -27,6 +27,7 @@ COMPUTED = {
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
+    ("maker.py", "POD_REFUSED"): {"PodRefused"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
     ("sizing.py", "type_"): {"Oversized", "Undersized"},
     ("refusal.py", "new.reason"): {answer.value for answer in REFUSED},

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from crds.elasticworker import AgentFailure, ExitClass
+from crds.agent_report import AgentFailure
+from crds.elasticworker import ExitClass
 from reconcilers.failure.consequences import text_follows_from_a_peer
 from reconcilers.failure.exit_class import CAUSES, FREE, classify_pod, classify_process, deleted
 from reconcilers.failure.signature import MAX_SIGNATURE, signature_of

@@ -162,6 +162,15 @@ def test_a_lost_pod_of_which_its_peers_told_first_is_named_in_the_world_and_in_a
     assert life.events[-1][2] == said, "it is told once"
 
 
+def test_a_pod_that_has_time_to_stop_leaves_and_is_no_failure() -> None:
+    life = Life.of()
+    life.train()
+    life.lose(1, "Killed", in_good_order=True)
+    told = ("Normal", "WorldChanged", "round 1: worker 1 leaves; 1 of at least 2 workers are ready")
+    assert life.events[-1] == told
+    assert (life.world.phase, life.world.broken_round, life.job.status.restarts) == (REFORMING, 0, {})
+
+
 def test_a_pod_that_is_lost_in_the_next_world_did_not_break_the_one_before() -> None:
     life = Life.of()
     life.train()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from localcluster.scheduler.gangs import group_of
 from reconcilers.companions import budget_of
-from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.gang import pod_group_of
+from reconcilers.pod.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.agent_report import AgentFailure
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import smells_of_hardware, suspected_at

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentFailure, AgentState
+from crds.agent_report import AgentFailure
+from crds.elasticworker import AgentState
 from crds.nodecheck import NodeCheck
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous

@@ -387,6 +387,8 @@ def test_what_is_found_out_by_waiting_has_failed_since_the_last_step() -> None:
     assert failed_at(silent, 1, lost, later(81)) == later(50)
     deleted = [*life.workers[:1], worker(1, WorkerPhase.FAILED, lastExit=end | {"exitClass": "Killed"})]
     assert failed_at(silent, 1, deleted, later(81)) == later(80)
+    leaves = Decision(reforming(1), (Break(1, "worker 1 leaves", stops_in_good_order=True),))
+    assert failed_at(leaves, 1, deleted, later(81)) is None, "as when the world shrinks"
 
 
 events = st.sampled_from(["form", "fail", "lose", "step", "check", "suspend", "wait"])

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds import names
-from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.builder import heartbeat_seconds
+from reconcilers.pod.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 TEMPLATE: dict[str, Any] = {

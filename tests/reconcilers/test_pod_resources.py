@@ -6,7 +6,7 @@ import pytest
 
 from crds import names
 from crds.model import ResourceRequirements
-from reconcilers.pod.assignment import build_job_pod
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.resources import resources_digest, resources_of
 from tests.reconcilers.build import job, worker
 

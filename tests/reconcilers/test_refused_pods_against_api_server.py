@@ -149,7 +149,7 @@ async def test_an_edit_that_is_refused_leaves_what_runs_alone(hollow: Hollow) ->
     patch = {"spec": {"replicaSpecs": {"worker": {"template": wrong}}}}
     await hollow.client.patch(ELASTICJOBS, "edited", patch, NAMESPACE)
     message = await sentence(hollow, "edited")
-    assert message.endswith("The Pods that exist go on, but no new one can be created")
+    assert "The Pods that exist go on, but no new one can be created; asked again" in message
     assert await hollow.pods("edited") == ["edited-worker-0-1", "edited-worker-1-1"], "none is rolled"
     waits = await condition(hollow, "edited", "Scaled", "False")
     assert waits["message"].startswith("still to get new resources: ")

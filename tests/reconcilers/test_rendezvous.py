@@ -5,11 +5,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState, Departure
+from crds.agent_report import Departure
+from crds.elasticworker import AgentState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import decide, dissolve, without_new_world
+from reconcilers.world.rendezvous import checkpoint_wait, decide, dissolve, without_new_world
+from tests.counting import Searched
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
@@ -286,6 +288,9 @@ def test_a_planned_change_is_no_failure() -> None:
         deleted = replace(leaving, leaving="", alive=False, stops_in_good_order=in_good_order)
         decision = decide(formed(0, 1, 2), [*others, deleted], bounds(3), NOW)
         assert (decision.rendezvous.members, decision.rendezvous.broken_round) == ([0, 2, 3], broken_round)
+        assert (decision.broken, decision.failed) == (True, not in_good_order)
+        said = "worker 1 leaves" if in_good_order else "worker 1 was lost"
+        assert decision.rendezvous.reason == said
 
 
 def test_a_world_that_all_left_by_vote_says_why_and_has_no_dead_peers() -> None:
@@ -383,3 +388,12 @@ def test_training_always_resumes_once_everyone_is_well(size: int, data: st.DataO
     for _ in range(3):
         world = decide(world, people, limits, later(1_000)).rendezvous
     assert world.phase is FORMED and world.members == list(range(size))
+
+
+def test_nobody_is_searched_for_among_all_members_while_a_growth_waits_for_a_checkpoint() -> None:
+    members = Searched(range(50))
+    world = formed(*members).model_copy(update={"members": members})
+    newcomer = participant(50)
+    waits = replace(bounds(51), grow_at_checkpoint_seconds=60.0)
+    assert checkpoint_wait(world, running(*range(50)), [newcomer], waits, NOW) > 0
+    assert members.times == 0

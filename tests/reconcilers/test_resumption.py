@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from crds.elasticworker import AgentFailure, AgentReport, CheckpointMemory, ExitClass, Resumed
+from crds.agent_report import AgentFailure, AgentReport, CheckpointMemory, Resumed
+from crds.elasticworker import ExitClass
 from crds.protocol import RendezvousPhase, Tier
 from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure import budgets

@@ -24,9 +24,19 @@ from reconcilers.failure.policy import given_up, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
-from reconcilers.pod.assignment import JobAssignment, build_job_pod
+from reconcilers.pod.assignment import JobAssignment
+from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.pod.trial import cluster_fault
 from reconcilers.roles.hot import LEAST_CORES, RATIO, hottest
-from reconcilers.roles.tasks import FOLLOW_SECONDS, Served, dated, next_cluster, still_served, told
+from reconcilers.roles.tasks import (
+    FOLLOW_SECONDS,
+    Served,
+    cluster_of,
+    dated,
+    next_cluster,
+    still_served,
+    told,
+)
 from reconcilers.scale.plan import refusal
 from reconcilers.world.slots import slots_of, wanted_slots, with_slots
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -366,6 +376,53 @@ def test_a_tf_config_of_the_users_own_is_kept_and_that_is_said() -> None:
     plan = looked_at(of, all_of())
     (event,) = (event for event in plan.events if event.reason == "TFConfigKept")
     assert "TF_CONFIG is set by the user for type chief, ps, worker, and kept" in event.message
+
+
+LONG = {"name": "wide-and-deep-" * 3, "namespace": "n" * 60, "uid": "u", "generation": 1}
+MANY = {"chief": 1, "ps": 16, "worker": 1_000}
+
+
+def long_named(counts: Mapping[str, int], **more: Any) -> ElasticJob:
+    of = roles_job(counts, **more)
+    return of.model_copy(update={"metadata": of.metadata.model_copy(update=LONG)})
+
+
+def test_a_cluster_whose_addresses_do_not_fit_into_a_variable_is_refused_in_a_sentence() -> None:
+    """execve(2) takes no variable of more than 128 KiB."""
+    of = long_named(MANY)
+    told = (
+        "spec.replicaSpecs: the addresses of 1017 tasks do not fit into TF_CONFIG, which may have 120 KiB. In each "
+        "is the name of the job twice (42 characters), and that of its namespace (60): shorten them, or ask for "
+        "fewer workers"
+    )
+    assert {cluster_fault(of, type_) for type_ in MANY} == {told}
+    assert len(cluster_of(of).variables("worker", 999)["TF_CONFIG"]) > 128 * 1024
+    assert cluster_fault(roles_job(MANY), "worker") is None
+    assert cluster_fault(long_named({"chief": 1, "ps": 16, "worker": 500}), "worker") is None
+    assert cluster_fault(long_named(MANY, envs={"TF_CONFIG": "{}"}), "worker") is None, "it is the user's own"
+
+
+def test_a_plan_for_more_tasks_than_can_be_told_is_refused_and_one_for_fewer_is_not() -> None:
+    for before, after_, refuses in ((500, 1_000, True), (1_000, 900, False)):
+        spec = {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": after_}}}
+        plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
+        refused = refusal(plan, long_named({"chief": 1, "ps": 16, "worker": before}), [], [])
+        assert (refused is not None) == refuses
+        if refused is not None:
+            assert refused.reason == "OutOfRange"
+            assert refused.message.startswith(
+                "spec.replicaResourceSpecs[worker].replicas: the addresses of 1017"
+            )
+
+
+def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_still_start() -> None:
+    """An edit of the count that is refused only by what the job says of its Pods."""
+    full = long_named({"chief": 1, "ps": 16, "worker": 500})
+    known = next_cluster(full, {})
+    of = long_named(MANY, status={"cluster": known.to_wire()})
+    assert next_cluster(of, {}).tasks == known.tasks
+    some = long_named({"chief": 1, "ps": 16, "worker": 501}, status={"cluster": known.to_wire()})
+    assert next_cluster(some, {}).tasks["worker"] == list(range(501))
 
 
 @pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])

@@ -8,9 +8,10 @@ from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from reconcilers.job.seen import built_with
 from reconcilers.job.workers import Workers
-from reconcilers.pod.assignment import build_job_pod
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.world.participants import Ages, bounds_of, participants_of
+from tests.counting import Searched
 from tests.reconcilers.build import job, report, worker
 from tests.reconcilers.test_rendezvous import formed
 
@@ -100,3 +101,11 @@ def test_pods_that_are_not_known_yet_are_not_judged() -> None:
     made_before = build_job_pod(of, known)
     made_before["metadata"]["annotations"].clear()
     assert freshness(of, [known], {"digits-worker-0-1": built_with(made_before)}) == Freshness()
+
+
+def test_nobody_is_searched_for_among_all_members_while_all_pods_are_outdated() -> None:
+    workers, world = [trains(i) for i in range(50)], formed(*range(50))
+    members = Searched(world.members)
+    world = world.model_copy(update={"members": members})
+    assert rolled(elastic(50), workers, world, *range(50)).leaving == {0}
+    assert members.times == 0

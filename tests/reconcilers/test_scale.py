@@ -35,6 +35,27 @@ def reasons(stage: Stage) -> list[str]:
     return [reason for reason, _ in stage.events]
 
 
+@pytest.mark.parametrize("code", [400, 403, 409, 418])
+async def test_a_count_that_a_webhook_denies_ends_the_plan_whatever_code_it_has(code: int) -> None:
+    stage = await training(3)
+    stage.denied, stage.denied_with = "not today", code
+    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 4}})
+    await stage.settle()
+    denial = "admission webhook denied the request: not today"
+    assert stage.told() == ("Refused", f"the job's counts were refused: {denial}")
+
+
+async def test_a_count_that_a_webhook_sets_back_at_once_ends_the_plan() -> None:
+    stage = await training(3)
+    stage.pinned = 3
+    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 4}})
+    await stage.settle()
+    assert stage.told() == (
+        "Refused",
+        "the job's counts were refused: a webhook made spec.replicaSpecs[worker].replicas 3, where the plan wrote 4",
+    )
+
+
 async def test_removing_the_middle_worker_is_one_round_and_the_others_keep_their_order() -> None:
     stage = await training(4, 2)
     stage.add_plan(removePods=[{"name": "j-worker-1"}])

@@ -24,7 +24,7 @@ from tests.reconcilers.build import job, worker
 
 
 def acts(of: ElasticJob, scale: Scale, plans: Plans) -> tuple[Act, ...]:
-    return auto_plans.acts(of, scale, plans, PLANS)
+    return auto_plans.acts(of, scale, plans, PLANS, NOW)
 
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

@@ -211,7 +211,7 @@ def test_automatic_plan_keeps_off_types_that_are_not_to_scale_and_within_the_lim
 def test_plans_for_jobs_that_are_gone_finished_or_suspended_fail(
     of: ElasticJob | None, reason: str, message: str
 ) -> None:
-    found = impossible(of, "digits")
+    found = impossible(plan(), of)
     assert found is not None and (found.reason, found.message) == (reason, message)
 
 

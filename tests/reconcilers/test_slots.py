@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reconcilers.pod.assignment import JobAssignment
+from reconcilers.world import slots as slots_module
+from reconcilers.world.extra import extra_slots, is_extra
 from reconcilers.world.slots import (
     FEW_RETIRED,
     Slots,
+    place_of,
     present_slots,
     slots_of,
     vacant_slots,
@@ -14,7 +18,7 @@ from reconcilers.world.slots import (
     wanted_slots,
     with_slots,
 )
-from tests.reconcilers.build import job
+from tests.reconcilers.build import NOW, job, worker
 
 
 def moving(replicas: int, *sources: int) -> Slots:
@@ -177,3 +181,45 @@ def test_no_slot_but_a_source_ever_gives_way_to_a_target(story: list[tuple[str, 
         assert len(present) == replicas and present.isdisjoint(targets) and present.isdisjoint(slots.retired)
         assert len(targets) == len(slots.moves) and set(slots.moves) <= present
         assert set(slots.finally_wanted(replicas)) == present - set(slots.moves) | targets
+
+
+GROWS = {"opportunistic": {"priorityClassName": "idle"}}
+
+
+@given(
+    count=st.integers(0, 30),
+    retired=st.sets(st.integers(0, 30), max_size=12),
+    sources=st.sets(st.integers(0, 30), max_size=6),
+    base=st.integers(0, 30),
+)
+def test_a_slot_has_the_place_that_it_has_among_all_that_are_wanted(
+    count: int, retired: set[int], sources: set[int], base: int
+) -> None:
+    known = {"replicas": count, "by": "spec", "at": NOW, "opportunity": {"base": base}}
+    of = job(replicas=count, elasticPolicy=GROWS, status={"scaling": known})
+    of = with_slots(of, {"worker": Slots(frozenset(retired)).moving(sources, count)})
+    all_wanted = wanted_slots(of, "worker")
+    for index in range(70):
+        assert place_of(of, "worker", index) == (all_wanted.index(index) if index in all_wanted else None)
+        assert is_extra(of, worker(index)) == (index in extra_slots(of))
+
+
+def test_what_a_worker_gets_is_made_without_the_slots_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 10,000 workers asks: with the slots of all for each it would be 100 million."""
+    made = 0
+
+    def counted(count: int, retired: object) -> tuple[int, ...]:
+        nonlocal made
+        made += count
+        return wanted(count, retired)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(slots_module, "wanted", counted)
+    known = {"replicas": 10_000, "by": "spec", "at": NOW, "opportunity": {"base": 10}}
+    of = job(replicas=10_000, elasticPolicy=GROWS, status={"scaling": known})
+    assert len(wanted_slots(of, "worker")) == made == 10_000
+    for index in (0, 9, 10, 9_999):
+        assignment = JobAssignment(worker(index), {}, of)
+        assert assignment.is_probe == (index >= 10)
+        pod = assignment.build_pod()
+        assert ("priorityClassName" in pod["spec"]) == (index >= 10)
+    assert made == 10_000

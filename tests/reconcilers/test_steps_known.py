@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from crds.agent_report import AgentFailure, RankStack, StepProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, FailureCause, RankStack, StepProgress
+from crds.elasticworker import AgentState, ElasticWorker, FailureCause
 from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
 from crds.progress import RoundProgress

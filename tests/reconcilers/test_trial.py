@@ -23,8 +23,8 @@ from reconcilers.job import refusal
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
 from reconcilers.job.workers import Workers
-from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.options import AgentSource, PodOptions
 from reconcilers.pod.trial import MAX_WHY, Answer, PodTrial, Trial, trial_of, users_path
 from tests.reconcilers.build import NOW, job, later, worker
@@ -236,15 +236,32 @@ def test_what_a_policy_forbids_is_asked_again_now_and_then_and_no_answer_takes_n
     assert len(plan.acts) == 2 and not refusal.is_refused(after(of, plan))
 
 
-def test_a_job_that_has_begun_is_not_asked_about_but_rarely_until_it_is_edited() -> None:
+def suspended(of: ElasticJob) -> ElasticJob:
+    return of.model_copy(update={"spec": of.spec.model_copy(update={"suspend": True})})
+
+
+def test_a_job_that_has_begun_or_waits_is_not_asked_about_but_rarely_until_it_is_edited() -> None:
     of = {answer: first_look(Trial(answer, "no"))[0] for answer in Answer}
+    paces = {Answer.FORBIDDEN: 300.0, Answer.INVALID: 3_600.0}
     for answer, known in of.items():
-        assert not refusal.is_due(known, None, True) and not refusal.is_due(
-            known, refusal.BEGUN_RETRY_SECONDS - 1, True
-        )
-        rarely = refusal.is_due(known, refusal.BEGUN_RETRY_SECONDS, True)
-        assert rarely == (answer is Answer.FORBIDDEN)
-        assert refusal.is_due(edited(known), 0.0, True)
+        for each, has_begun in ((known, True), (suspended(known), False)):
+            assert not refusal.is_due(each, None, has_begun)
+            pace = paces.get(answer)
+            assert not refusal.is_due(each, 1e9 if pace is None else pace - 1, has_begun)
+            assert refusal.seconds_to_look(each, has_begun) == pace
+            assert pace is None or refusal.is_due(each, pace, has_begun)
+            assert refusal.is_due(edited(each), 0.0, has_begun)
+
+
+def test_a_refusal_is_not_final_for_a_job_that_has_begun_and_it_says_when_it_is_asked_again() -> None:
+    """What a webhook makes of a Pod may be invalid today, and not tomorrow."""
+    workers = [worker(index) for index in range(2)]
+    of = after(job(), plan_job(seen(job(), REFUSED, workers), NOW))
+    assert plan_job(seen(of, None, workers), NOW).look_again_seconds is not None
+    message = next(c.message for c in of.status.conditions if c.type == refusal.PODS_ACCEPTED)
+    assert message.endswith("but no new one can be created; asked again every 60 minutes")
+    again = plan_job(seen(of, Trial(Answer.ACCEPTED), workers), later(3_600))
+    assert not refusal.is_refused(after(of, again))
 
 
 async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:

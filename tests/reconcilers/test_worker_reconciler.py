@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, api_error
 from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
@@ -22,7 +22,8 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.pod.access import RECHECK_SECONDS, WorkerAccess
-from reconcilers.worker import LEFTOVER_RETRY_SECONDS, REFUSED_RETRY_SECONDS, START_SECONDS
+from reconcilers.pod.maker import LEFTOVER_RETRY_SECONDS, REFUSED_RETRY_SECONDS
+from reconcilers.worker import START_SECONDS
 from tests.reconcilers.build import terminated
 from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed
@@ -149,6 +150,51 @@ async def test_somebody_elses_lease_is_a_refusal_that_names_it(api: Api, control
     assert reason == "PodRefused"
     assert f"the Lease {WORKER} is not of this ElasticWorker" in message and "delete it" in message
     assert api.get(LEASES, WORKER)["spec"] == {"holderIdentity": "an elector"}
+
+
+@pytest.mark.parametrize("code", [400, 403, 404, 405, 409, 410, 418, 422])
+async def test_whatever_code_a_webhook_denies_a_pod_with_it_is_told_once_and_tried_again(
+    api: Api, controller: Controller, code: int
+) -> None:
+    api.refusals[PODS] = api_error(
+        code, "", 'admission webhook "w.example.com" denied the request: not today'
+    )
+    for _ in range(3):
+        assert is_soon((await controller.look()).requeue_after_seconds)
+        api.seconds += REFUSED_RETRY_SECONDS
+    ((reason, message),) = api.events
+    assert (reason, message) == ("PodRefused", f"Pod {POD} was refused: {api.refusals[PODS]}")
+    api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
+    await controller.look()
+    assert [message[-20:] for _, message in api.events[1:]] == ["exceeded quota: team"]
+    del api.refusals[PODS]
+    await controller.look()
+    assert api.pod() is not None
+
+
+async def test_of_many_workers_that_are_refused_no_more_try_in_a_second_than_a_server_can_bear(
+    api: Api, controller: Controller
+) -> None:
+    many = merged(api.get(ELASTICJOBS, JOB), {"spec": {"replicaSpecs": {"worker": {"replicas": 10_000}}}})
+    api.put(ELASTICJOBS, many)
+    api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
+    wait = (await controller.look()).requeue_after_seconds
+    assert wait is not None and 100 <= wait <= 200
+
+
+async def test_a_probe_for_room_that_is_refused_is_told_in_the_worker_and_in_no_event(
+    api: Api, controller: Controller
+) -> None:
+    policy = {"elasticPolicy": {"opportunistic": {"priorityClassName": "idle"}}}
+    begun = {"replicas": 1, "by": "spec", "at": "2026-01-01T12:00:00Z", "opportunity": {"base": 0}}
+    grown = merged(api.get(ELASTICJOBS, JOB), {"spec": policy, "status": {"scaling": begun}})
+    api.put(ELASTICJOBS, grown)
+    api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")
+    assert is_soon((await controller.look()).requeue_after_seconds)
+    assert api.events == []
+    assert [(c["reason"], c["message"][-20:]) for c in api.status["conditions"]] == [
+        ("PodRefused", "exceeded quota: team")
+    ]
 
 
 async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker(

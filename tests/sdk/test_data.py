@@ -282,6 +282,21 @@ def test_another_order_is_refused_within_an_epoch_and_fine_between_epochs(change
         after.load_state_dict(before.state_dict())
 
 
+def test_two_samplers_that_step_together_draw_each_order_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    randperm = torch.randperm
+
+    def counted(length: int, **options: Any) -> Tensor:
+        drawn.append(length)
+        return randperm(length, **options)
+
+    monkeypatch.setattr(torch, "randperm", counted)
+    samplers = [ElasticDistributedSampler(range(length), 1, 0, global_batch_size=2) for length in (12, 14)]
+    for _ in zip(*(sampler.global_batches(iter(sampler)) for sampler in samplers), strict=False):
+        pass
+    assert drawn == [12, 14]
+
+
 def test_without_a_process_group_ranks_have_to_be_given() -> None:
     with pytest.raises(ValueError, match="process group"):
         ElasticDistributedSampler(range(10), global_batch_size=4)

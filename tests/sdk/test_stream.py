@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from dlr.data import ElasticStream
+from dlr.data import ElasticDistributedSampler, ElasticStream
 from dlr.data.stream import Lanes
 
 few = settings(max_examples=60, deadline=None)
@@ -158,8 +158,26 @@ def test_files_of_another_size_are_counted_again_and_others_only_once(tmp_path: 
     assert (sizes(), counted) == ([2, 2, 2], [])
     files[1].write_text("1\n2\n3\n")
     assert (sizes(), counted) == ([2, 3, 2], ["b"])
-    index.write_text("{ torn")
-    assert (sizes(), counted) == ([2, 3, 2], ["a", "b", "c"])
+    for damaged in ("{ torn", "[]", f'{{"{files[0]}": 7}}'):
+        index.write_text(damaged)
+        assert (sizes(), counted) == ([2, 3, 2], ["a", "b", "c"])
+
+
+def test_an_index_that_cannot_be_kept_ends_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = tmp_path / "no such folder" / "sizes.json"
+    assert stream(index=index).sizes == list(FILES.values())
+    assert "cannot be kept in the index" in caplog.text and str(index) in caplog.text
+
+
+def test_a_stream_and_a_sampler_refuse_each_other_s_state() -> None:
+    one = stream()
+    other = ElasticDistributedSampler(range(one.length), 1, 0, global_batch_size=8)
+    for from_one, into in ((one, other), (other, one)):
+        from_one.consumed = 8
+        with pytest.raises(ValueError, match=r"its order was drawn with .*files"):
+            into.load_state_dict(from_one.state_dict())
 
 
 def test_a_file_that_has_become_shorter_is_named() -> None:

@@ -41,7 +41,8 @@ def _in_memory(memories: Sequence[JSON], *, wants_copies: bool) -> list[str]:
     if replicated is not None:
         parts.append(f"step {replicated} in other Pods' memory too")
     elif step is not None and wants_copies:
-        parts.append("none in other Pods' memory")
+        alone = len(memories) == 1
+        parts.append("no other Pod to hold a copy" if alone else "none in other Pods' memory")
     every = next((memory["every"] for memory in memories if memory.get("every")), None)
     if parts and every is not None:
         parts.append("saved every step" if every == 1 else f"saved every {every} steps")

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
 from crds import names
-from dlr.commands.api import ELASTICJOBS, PODS, Api, ApiFailure
+from dlr.commands.api import ELASTICJOBS, NODES, PODS, Api, ApiFailure
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.job.lookup import get_job
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, number, object_names
 
+JSON = dict[str, Any]
+
 POLL_SECONDS = 0.5
 MOST_NAMED = 5
 """Of what is left of a job."""
+LOOK_SECONDS = 5.0
+"""After so long it is asked why what is left is still there, and again each time."""
+LATE_SECONDS = 10.0
+"""What the kubelet may take to tell that a Pod has ended, after its grace."""
 
 
 def delete(
@@ -66,29 +73,81 @@ def wait_until_gone(api: Api, name: str, deadline: float) -> None:
     Raises:
         CommandError: by then something of it is still there.
     """
-    told = False
+    begun, looked, told = time.monotonic(), 0.0, set[str]()
     while remains := _remains(api, name):
+        waited = time.monotonic() - begun
         if time.monotonic() > deadline:
-            raise CommandError(
-                f"The job {name!r} is deleted, but not all of it is gone yet: {_in_short(remains)}."
-            )
+            why = " ".join(f"{each}." for each in _reasons(api, name, waited))
+            left = f"The job {name!r} is deleted, but not all of it is gone yet: {_in_short(remains)}."
+            raise CommandError(f"{left} {why}".strip())
         if not told:
-            told = True
+            told.add("")
             print(
                 f"elasticjob {api.namespace}/{name} is being deleted; waiting for {_in_short(remains)}",
                 file=sys.stderr,
             )
+        if waited - looked >= LOOK_SECONDS:
+            looked = waited
+            for reason in _reasons(api, name, waited):
+                if reason not in told:
+                    told.add(reason)
+                    print(reason, file=sys.stderr)
         time.sleep(POLL_SECONDS)
 
 
-def _in_short(remains: list[str]) -> str:
+def why_left(pod: JSON, node: JSON | None, waited_seconds: float) -> str:
+    """Why a Pod that is to go is still there; empty as long as that is as it should be.
+
+    Args:
+        pod: is being deleted.
+        node: of the Pod; None if it is not known, as where nodes may not be read.
+        waited_seconds: since it was to go.
+    """
+    name, on = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
+    remedy = f"`kubectl delete pod {name} --force --grace-period=0` removes it from the cluster now"
+    if node is not None and not _is_ready(node):
+        return (
+            f"pod/{name} cannot end: its node {on} is not ready, so nobody there hears of it. "
+            f"It goes when the node is back, or is deleted; {remedy}"
+        )
+    if (
+        not on
+        or waited_seconds <= float(pod["metadata"].get("deletionGracePeriodSeconds") or 0) + LATE_SECONDS
+    ):
+        return ""
+    return f"pod/{name} should have ended by now, and its node {on} does not say so; {remedy}"
+
+
+def _reasons(api: Api, name: str, waited_seconds: float) -> list[str]:
+    pods = _pods(api, name)[:MOST_NAMED]
+    nodes = {on: _node(api, on) for pod in pods if (on := pod["spec"].get("nodeName"))}
+    reasons = (why_left(pod, nodes.get(pod["spec"].get("nodeName", "")), waited_seconds) for pod in pods)
+    return [reason for reason in reasons if reason]
+
+
+def _node(api: Api, name: str) -> JSON | None:
+    try:
+        return api.get(NODES, name)
+    except ApiFailure:  # nodes may not be read, or it is gone
+        return None
+
+
+def _is_ready(node: JSON) -> bool:
+    conditions = node.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _in_short(remains: Sequence[str]) -> str:
     more = len(remains) - MOST_NAMED
     return ", ".join(remains if more <= 0 else [*remains[:MOST_NAMED], f"and {more} more"])
 
 
+def _pods(api: Api, name: str) -> list[JSON]:
+    return api.find(PODS, label_selector=f"{names.LABEL_JOB}={name}")
+
+
 def _remains(api: Api, name: str) -> list[str]:
-    pods = api.find(PODS, label_selector=f"{names.LABEL_JOB}={name}")
-    remains = [f"pod/{pod['metadata']['name']}" for pod in pods]
+    remains = [f"pod/{pod['metadata']['name']}" for pod in _pods(api, name)]
     try:
         api.get(ELASTICJOBS, name)
         remains.append(f"elasticjob/{name}")

@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from controller.wording import first_line
-from crds.elasticworker import AgentFailure, ExitClass
+from crds.agent_report import AgentFailure
+from crds.elasticworker import ExitClass
 from dlr.commands.output import age, duration
 from reconcilers.failure.exit_class import classify_process
 

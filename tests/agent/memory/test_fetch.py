@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from queue import Queue
 
 import pytest
 from hypothesis import given
@@ -256,6 +257,42 @@ def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_th
         "no checkpoint from step 10 on has come to the memory of",
         "no checkpoint from step 16 on has come to the memory of",
     ]
+
+
+def test_copies_that_never_come_are_tried_for_less_and_less_often() -> None:
+    """Each one that is written over takes half of the network for nothing."""
+    failures = replication._Failures()
+    pauses = []
+    for at in range(20):
+        failures.add("peer", at, float(at))
+        pauses.append(failures.pause_seconds(5.0))
+    assert pauses[:4] == [10, 20, 40, replication.LONGEST_RETRY_SECONDS]
+    assert set(pauses[4:]) == {replication.LONGEST_RETRY_SECONDS}
+    assert failures.pause_seconds(300.0) == 300
+    assert failures.pause_seconds(0.01) == replication.RETRY_SECONDS, "what is refused at once costs nothing"
+
+
+@pytest.mark.parametrize("event", ["the processes have left", "another round"])
+def test_a_pause_is_over_when_nothing_is_written_over_any_more(
+    event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers: Queue[int] = Queue()
+    monkeypatch.setattr(replication, "offer", lambda peer, mark, *_: offers.put(mark.step))
+    monkeypatch.setattr(replication._Failures, "pause_seconds", lambda *_: 600.0)
+    thread = replication.Replication(
+        lambda: [Mark(1, 10, 0, 2)], "127.0.0.1:1", lambda _: None, lambda _: None
+    )
+    thread.follow("127.0.0.1:2")
+    thread.start()
+    assert offers.get(timeout=60) == 10
+    if event == "another round":
+        thread.follow(None)
+        thread.follow("127.0.0.1:2")
+    else:
+        thread.hasten()
+    assert offers.get(timeout=60) == 10
+    thread.stop()
+    thread.join(60)
 
 
 def test_a_copy_that_fails_now_and_then_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:

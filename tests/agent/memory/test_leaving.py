@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crds.protocol import BOUNDARY, ENV_PROGRESS_FILE, ORDER, PROGRESS_FORMAT
+from dlr.checkpoint import leaving
 from dlr.checkpoint.storage import read_manifest, verify
 from tests.agent.conftest import Agent, Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
@@ -131,3 +135,34 @@ def test_a_deleted_pod_and_a_suspension(cluster: FakeCluster, agents: Agents) ->
         cluster.wait(lambda i=index, n=incarnation: cluster.agent(i).get("incarnation") == n, "the next Pod")
     training.form([0, 1])
     training.assert_undisturbed()
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(variable.split("=", 1) for variable in variables if "=" in variable)
+
+
+def has_ended_the_agreed_step(record: Path) -> bool:
+    words = struct.unpack_from(PROGRESS_FORMAT, record.read_bytes())
+    return leaving.tier_to_leave(words[ORDER], words[BOUNDARY]) is not None
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_nobody_waits_for_the_part_of_a_pod_that_is_killed_as_it_leaves(
+    cluster: FakeCluster, agents: Agents, killed: int
+) -> None:
+    """As by `kubectl delete --grace-period=1`: it has begun to save, and the others wait for its part of that."""
+    training = Training(cluster, agents, 2, **MEMORY)
+    training.form([0, 1])
+    agent = training.running[killed]
+    (process,) = training_processes(agent.pid)
+    record = Path(environment_of(process)[ENV_PROGRESS_FILE])
+    agent.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 60
+    while not has_ended_the_agreed_step(record):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    agent.kill()
+    agent.wait()
+    agents.wait_log(1 - killed, "not all processes have left after step", timeout_seconds=30)  # of 57

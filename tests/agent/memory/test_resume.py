@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +59,15 @@ def test_lost_with_its_peer_comes_from_storage() -> None:
     assert decide([Inventory(1), both(1), Inventory(1), both(3)]) == Plan()
 
 
+def test_what_rounds_have_ended_with_gives_way_to_an_older_one_and_is_better_than_nothing() -> None:
+    members = [both(rank) for rank in range(4)]
+    tried = replace(members[2], exhausted=NEW)
+    assert decide([*members[:2], tried, members[3]]) == Plan(OLD)
+    only = [Inventory(1, "a:1", {NEW: frozenset({rank})}, exhausted=NEW) for rank in range(4)]
+    assert decide(only) == Plan(NEW, is_last_resort=True)
+    assert decide([replace(only[0], held={}), *only[1:]]) == Plan()
+
+
 def test_the_step_that_all_have() -> None:
     late = Inventory(1, "a:1", {OLD: frozenset({2})})
     assert decide([both(0), both(1), late, both(3)]) == Plan(OLD)
@@ -80,6 +90,7 @@ def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
     assert Inventory.decode("") is None
     assert Inventory.decode("[]") is None
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]]]') is None
+    assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null]') is None
 
 
 def test_a_later_round_counts_for_more_than_a_higher_step() -> None:
@@ -120,6 +131,7 @@ INVENTORIES = st.builds(
     st.dictionaries(CHECKPOINTS, st.frozensets(st.integers(0, 5), max_size=6), max_size=3).map(
         lambda held: {c: frozenset(r for r in ranks if r < c.world_size) for c, ranks in held.items()}
     ),
+    exhausted=st.none() | CHECKPOINTS,
 )
 
 
@@ -131,7 +143,9 @@ def test_what_is_agreed_upon_can_be_had_and_is_the_newest(members: list[Inventor
         for c in {c for m in members for c in m.held}
         if {r for m in members for r in m.held.get(c, ())} >= set(range(c.world_size))
     ]
-    assert plan.checkpoint == max(complete, default=None)
+    exhausted = {member.exhausted for member in members}
+    assert plan.checkpoint == max(complete, key=lambda c: (c not in exhausted, c), default=None)
+    assert plan.is_last_resort == (plan.checkpoint is not None and exhausted >= set(complete))
     if plan.checkpoint is None:
         return
     if plan.shards:
@@ -173,6 +187,7 @@ def test_an_inventory_survives_the_wire(inventory: Inventory) -> None:
     decoded = Inventory.decode(text)
     assert decoded is not None
     assert decoded.held.items() <= inventory.held.items()
+    assert decoded.exhausted == inventory.exhausted
     newest = max(inventory.held, default=None)
     if newest is not None:
         assert decoded.held[newest] == inventory.held[newest]

@@ -129,8 +129,20 @@ def test_a_lost_pod_resumes_from_its_peers_copy(
         "what is rank 0's is fetched in the meeting"
     )
     assert logs.resumed(2, 0) == logs.resumed(2, 1) >= kept
+    for index, incarnation in ((lost, 2), (1 - lost, 1)):
+        told = f"round=2 resumes from memory, step={logs.resumed(2, 0)}"
+        assert told in agents.log(index, incarnation), "only who fetched says more"
     cluster.wait(lambda: (cluster.agent(0)["memory"].get("resumed") or {}).get("tier") == "peer", "report")
     cluster.wait(lambda: replicated(cluster, 0) > reached, "replicas anew")
+
+
+def test_a_world_with_nobody_to_hold_copies_is_told_once(cluster: FakeCluster, agents: Agents) -> None:
+    start(agents, cluster, 1, **WITH_REPLICAS)
+    for round_ in (2, 3):
+        cluster.reform()
+        cluster.form([0])
+        cluster.wait_state({0: "Running"}, round_)
+    assert agents.log(0).count("this world has no other Pod") == 1
 
 
 def replicated(cluster: FakeCluster, index: int) -> int:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent.shards.desk import Desk
-from crds.elasticworker import ShardsReport
+from crds.agent_report import ShardsReport
 from crds.protocol import ENV_SHARDS_SOCKET
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import ShardSet

@@ -10,9 +10,11 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
-from tests.reconcilers.build import in_lists
-from tests.reconcilers.scale_stage import Stage
+from reconcilers.capacity.growth import to_give_back
+from tests.reconcilers.build import NOW, in_lists, job
+from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
 
 JSON = dict[str, Any]
 POLICY = {"opportunistic": {"priorityClassName": "idle", "probeSeconds": 60}}
@@ -223,6 +225,112 @@ async def test_a_count_that_somebody_asks_for_is_where_growth_begins_anew() -> N
     assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
 
 
+async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -> None:
+    """GitOps that keeps `replicas` as it is in a repository."""
+    stage = await training(room=2)
+    pauses = []
+    for _ in range(5):
+        while stage.count() == 2:
+            await stage.live(5)
+        stage.edit_job(replicas=2)
+        began = stage.seconds
+        await stage.live(10)
+        assert (stage.known()["base"], stage.count()) == (2, 2)
+        assert stage.known()["reason"].startswith("somebody has set the count back, from ")
+        while stage.count() == 2:
+            await stage.live(5)
+        pauses.append(stage.seconds - began)
+    assert [pause // 60 for pause in pauses] == [2, 4, 8, 16, 32]
+
+
+async def test_a_job_that_is_not_to_grow_any_more_comes_back_to_the_count_that_it_was_asked_for() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    before = stage.members()
+    assert before[-1] == [0, 1, 2, 3]
+    gone = {"spec": {"elasticPolicy": {"opportunistic": None}}}
+    stage.patch(ELASTICJOBS, "j", gone)
+    stage.edit_job(autoScale=False)
+    await stage.live(60)
+    assert (stage.count(), stage.members()) == (2, [*before, [0, 1]]), "in one restart"
+    assert "opportunity" not in stage.job()["status"]["scaling"]
+    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    assert told == ["2 extra workers given back: elasticPolicy.opportunistic is gone from the job"]
+
+
+async def test_a_job_that_is_suspended_asks_its_queue_for_no_more_than_its_user_did() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    assert stage.count() == 4
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
+    await stage.live(15)
+    assert (stage.count(), stage.known()["base"]) == (2, 2)
+    assert stage.job()["status"]["phase"] == "Suspended"
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": False}})
+    await stage.live(240)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
+
+
+async def test_a_suspended_job_that_may_not_give_back_tries_again_after_an_hour() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    stage.denied = "no"
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
+    await stage.live(30)
+    assert stage.count() == 4
+    stage.denied = ""
+    waits = await stage.jobs.reconcile(Request("default", "j"))
+    assert waits.requeue_after_seconds is not None and 3_500 < waits.requeue_after_seconds < 3_601
+    stage.seconds += waits.requeue_after_seconds
+    await stage.live(15)
+    assert stage.count() == 2
+
+
+async def test_a_job_that_is_suspended_takes_up_no_plan_for_more() -> None:
+    stage = await training()
+    stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
+    await stage.live(15)
+    said = {"labels": {"elastic.iml.github.io/asked-by": "room", "scale-type": "auto"}}
+    stage.add_plan("more", **said, replicaResourceSpecs={"worker": {"replicas": 3}})
+    await stage.live(15)
+    assert stage.told("more")[0] == "JobSuspended" and stage.count() == 2
+
+
+async def test_who_is_named_in_a_plan_goes_and_is_asked_for_no_more_only_if_it_was() -> None:
+    """Of a job that has grown: the count that was asked for is not the one that it has."""
+    for index, base, left in ((1, 2, [0, 2, 3, 4, 5]), (4, 3, [0, 1, 2, 3, 5])):
+        stage = await training(3, 6, room=3)
+        await stage.live(180)
+        before = stage.members()
+        assert before[-1] == [0, 1, 2, 3, 4, 5]
+        stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": index}])
+        await stage.live(45)
+        assert stage.phase("mine") == "Succeeded"
+        assert (stage.count(), stage.known()["base"], stage.members()) == (5, base, [*before, left])
+
+
+async def test_a_plan_that_adds_workers_makes_of_extra_ones_such_as_are_asked_for() -> None:
+    stage = await training(room=2)
+    await stage.live(180)
+    before = stage.members()
+    stage.add_plan("mine", createPods=[{}])
+    await stage.live(30)
+    assert stage.phase("mine") == "Succeeded"
+    assert (stage.count(), stage.known()["base"], stage.members()) == (4, 3, before)
+
+
+async def test_a_plan_may_not_take_so_many_that_fewer_are_asked_for_than_there_have_to_be() -> None:
+    stage = await training(room=2)
+    stage.edit_job(minReplicas=2)
+    await stage.live(180)
+    stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 1}])
+    await stage.live(15)
+    assert stage.told("mine") == (
+        "BelowMinimum",
+        "spec.removePods: 1 Pods of type worker, fewer than the job's minReplicas, 2",
+    )
+
+
 async def test_a_plan_that_asks_for_the_very_count_of_a_probe_is_not_lost_with_it() -> None:
     stage = await training()
     while stage.count() == 2:
@@ -251,6 +359,44 @@ async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_
     assert stage.told(plan["metadata"]["name"])[0] == "JobNotFound"
 
 
+async def test_a_probe_that_gets_no_pod_says_why_in_what_the_job_remembers() -> None:
+    stage = await training(room=0)
+    refused = UNSCHEDULABLE | {"reason": "PodRefused", "message": "Pod j-worker-2-1 was refused: quota"}
+    while stage.count() == 2:
+        await stage.live(5)
+    for worker in stage.workers()[2:]:
+        condition = refused | {"lastTransitionTime": worker["metadata"]["creationTimestamp"]}
+        stage.patch(
+            ELASTICWORKERS, worker["metadata"]["name"], {"status": {"conditions": [condition]}}, status=True
+        )
+    while stage.count() == 3:
+        await stage.live(5)
+    assert stage.known()["reason"] == (
+        "no Pod for 1 more worker within 60 s: Pod j-worker-2-1 was refused: quota"
+    )
+
+
+async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:
+    stage = await training(room=2, denied="budget of team ads is spent")
+
+    def tries() -> int:
+        return sum(reason == "Refused" for reason, _ in stage.events)
+
+    await stage.live(60)
+    assert (stage.count(), tries()) == (2, 1)
+    assert stage.known()["reason"].endswith("budget of team ads is spent")
+    stage.seconds += 3_300
+    await stage.live(60)
+    assert tries() == 1, "within the hour nobody asks"
+    stage.seconds += 300
+    await stage.live(60)
+    assert (stage.count(), tries()) == (2, 2)
+    stage.denied = ""
+    stage.seconds += 3_600
+    await stage.live(120)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
+
+
 @given(st.lists(st.integers(1, 60), max_size=12), st.sampled_from([None, 2, 3]))
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
@@ -258,18 +404,8 @@ def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
 ) -> None:
     async def play() -> tuple[int, list[int]]:
         """What was asked for, and who trains; the count may be that of the next probe."""
-        stage, left = await training(room=2), list(kills)
-
-        def crash() -> bool:
-            if not left:
-                return False
-            left[0] -= 1
-            if left[0] > 0:
-                return False
-            left.pop(0)
-            return True
-
-        stage.crash = crash
+        stage = await training(room=2)
+        stage.crash = killer(kills)
         await stage.live(120)
         if taken is not None:
             stage.take(taken)
@@ -277,3 +413,82 @@ def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(
         return stage.known()["base"], stage.members()[-1]
 
     assert asyncio.run(play()) == (2, [slot for slot in range(4) if slot != taken])
+
+
+def test_what_is_given_back_keeps_to_the_minimum_and_to_whole_units() -> None:
+    def back(base: int, unit: int = 1, **worker: Any) -> int | None:
+        known = {"replicas": 8, "by": "spec", "at": NOW, "opportunity": {"base": base}}
+        return to_give_back(
+            job(replicas=8, worker=worker, elasticPolicy={"nodeUnit": unit}, status={"scaling": known})
+        )
+
+    assert back(3) == 3
+    assert back(3, minReplicas=5) == 5, "which was raised since"
+    assert back(3, unit=4) == 4, "likewise"
+    assert back(8) is None and back(7, unit=4) is None
+    gone = job(status={"scaling": {"replicas": 8, "by": "spec", "at": NOW, "opportunity": {"base": 3}}})
+    without = gone.spec.model_copy(update={"replica_specs": {}})
+    assert to_give_back(gone.model_copy(update={"spec": without})) is None
+
+
+def killer(kills: list[int]) -> Callable[[], bool]:
+    """Says whether the controller is killed at a write: after so many writes, again and again."""
+    left = list(kills)
+
+    def crash() -> bool:
+        if not left:
+            return False
+        left[0] -= 1
+        if left[0] > 0:
+            return False
+        left.pop(0)
+        return True
+
+    return crash
+
+
+CHANGES: dict[str, tuple[Callable[[Training], object], int, int, list[int]]] = {
+    "suspended": (lambda stage: stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}}), 3, 3, []),
+    "to grow no more": (
+        lambda stage: stage.patch(ELASTICJOBS, "j", {"spec": {"elasticPolicy": {"opportunistic": None}}}),
+        3,
+        3,
+        [0, 1, 2],
+    ),
+    "without one that was asked for": (
+        lambda stage: stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 1}]),
+        5,
+        2,
+        [0, 2, 3, 4, 5],
+    ),
+    "without an extra one": (
+        lambda stage: stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": 4}]),
+        5,
+        3,
+        [0, 1, 2, 3, 5],
+    ),
+    "set back": (lambda stage: stage.edit_job(replicas=3), 3, 3, [0, 1, 2]),
+}
+"""Of a job that has grown from three to six: the change, and the count, what is asked for and who trains then."""
+
+
+@given(st.lists(st.integers(1, 20), max_size=6), st.sampled_from(sorted(CHANGES)))
+@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_a_controller_that_is_killed_while_a_grown_job_is_changed_ends_with_the_same(
+    kills: list[int], change: str
+) -> None:
+    act, count, base, members = CHANGES[change]
+
+    async def play() -> tuple[int, int, list[int]]:
+        stage = await training(3, 6, room=3)
+        await stage.live(150)
+        assert stage.members()[-1] == [0, 1, 2, 3, 4, 5]
+        act(stage)
+        stage.crash = killer(kills)
+        await stage.live(45)
+        scaling = stage.job()["status"]["scaling"]
+        world = stage.job()["status"]["rendezvous"]
+        known = scaling.get("opportunity", {"base": scaling["replicas"]})
+        return stage.count(), known["base"], stage.members()[-1] if world["phase"] == "Formed" else []
+
+    assert asyncio.run(play()) == (count, base, members)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
 from crds.job_status import Opportunity
-from reconcilers.capacity.opportunity import Room, next_step
+from reconcilers.capacity.opportunity import Room, begun_anew, next_step
 from tests.reconcilers.build import NOW, later
 
 POLICY = Opportunistic(priority_class_name="idle", probe_seconds=60)
@@ -65,3 +65,27 @@ def test_a_job_without_a_world_has_paid_for_nothing() -> None:
     held = Room(count=3, most=3, unit=1, asked_seconds=9.0, is_steady=False)
     unpaid = Opportunity(base=2, unpaid_from=2, in_vain=3)
     assert next_step(POLICY, unpaid, held, NOW).known == unpaid
+
+
+def test_a_count_that_is_set_back_is_no_news_of_what_brought_too_little() -> None:
+    known = Opportunity(base=2, ceiling=4, not_before=later(3_000), reason="add 5 % of a linear gain")
+    back = begun_anew(POLICY, known, before=4, count=2, base=2, now=NOW)
+    assert (back.base, back.not_before, back.ceiling, back.in_vain) == (2, later(3_000), None, 0)
+    other = begun_anew(POLICY, known, before=4, count=3, base=3, now=NOW)
+    assert (other.base, other.not_before) == (3, later(60)), "another count is"
+
+
+def test_who_asks_for_more_or_takes_nothing_that_was_extra_begins_anew_at_once() -> None:
+    grown = Opportunity(base=2, unpaid_from=2, in_vain=3)
+    assert begun_anew(POLICY, grown, before=4, count=5, base=5, now=NOW) == Opportunity(base=5)
+    assert begun_anew(POLICY, grown, before=4, count=4, base=4, now=NOW) == Opportunity(base=4)
+    assert begun_anew(POLICY, grown, before=2, count=1, base=1, now=NOW) == Opportunity(base=1)
+    assert begun_anew(POLICY, None, before=4, count=2, base=2, now=NOW) == Opportunity(base=2)
+
+
+def test_a_job_that_is_asked_for_all_that_it_may_have_says_that_it_cannot_grow() -> None:
+    full = Room(count=4, most=4, unit=1, asked_seconds=9.0, is_steady=True, world=4)
+    assert next_step(POLICY, Opportunity(base=4), full, NOW).known.reason == (
+        "4 workers are asked for, and maxReplicas leaves no room for 1 more"
+    )
+    assert next_step(POLICY, Opportunity(base=3), full, NOW).known.reason == "", "it has grown"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.shards.holding import Holding
-from crds.elasticworker import ShardsReport
+from crds.agent_report import ShardsReport
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease
 from crds.model import Condition, ConditionStatus

@@ -1,0 +1,101 @@
+"""Copies the log of a training process into the Pod's own log, while it grows, in place of torch's tail.
+
+torch reads a line as a whole, however long it is, and reads as zeros what `round_logs` has given back to the
+file system. So a process that wrote faster than its log was copied cost the agent gigabytes of memory, and
+the Pod's log gigabytes of zeros. This one reads a little at a time, and leaves out what is gone, with a line
+that says so.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+from collections.abc import Callable
+from threading import Event
+from typing import TextIO
+
+READ_BYTES = 64 << 10
+"""So much is read at a time. A line that is longer is copied in parts."""
+
+
+def copy_log(
+    header: str,
+    file: str,
+    dst: TextIO,
+    finished: Event,
+    interval_sec: float,
+    log_line_filter: Callable[[str], bool] = lambda _line: True,
+) -> None:
+    """Copy until the process has ended, and all that it wrote is copied. The arguments are torch's.
+
+    Args:
+        header: goes before each line.
+        file: the log; it may not be there yet.
+        dst: where it is copied to.
+        finished: is set when the process has ended.
+        interval_sec: between two looks at a log that does not grow.
+        log_line_filter: tells whether a line is copied.
+    """
+    while not os.path.exists(file):  # noqa: PTH110 (as torch names it)
+        if finished.wait(interval_sec):
+            return
+    with open(file, "rb", buffering=0) as log:  # noqa: PTH123
+        lines, at = _Lines(header, dst, log_line_filter), 0
+        while True:
+            ended = finished.is_set()  # asked first: what it wrote before its end is read below
+            start = _next_data(log.fileno(), at)
+            if start > at:
+                lines.leave_out(start - at)
+            data = os.pread(log.fileno(), READ_BYTES, start)
+            at = start + len(data)
+            if data:
+                lines.write(data)
+            elif ended:
+                lines.end()
+                return
+            else:
+                finished.wait(interval_sec)
+
+
+def _next_data(fd: int, at: int) -> int:
+    """The position from which there is something to read: `at`, or where a hole around it ends (lseek(2))."""
+    with contextlib.suppress(OSError):  # the end of the file, or a file system that knows no holes
+        return os.lseek(fd, at, os.SEEK_DATA)
+    return at
+
+
+class _Lines:
+    """Writes lines with a header. The beginning of a line is written too, so that nobody waits for it."""
+
+    def __init__(self, header: str, dst: TextIO, wanted: Callable[[str], bool]) -> None:
+        self._header = header
+        self._dst = dst
+        self._wanted = wanted
+        self._decoder = io.IncrementalNewlineDecoder(
+            codecs.getincrementaldecoder("utf-8")("replace"), translate=True
+        )
+        self._in_line = False
+
+    def write(self, data: bytes) -> None:
+        """Zeros are what the file lost while it was read."""
+        self._write_text(self._decoder.decode(data.replace(b"\0", b"")))
+
+    def leave_out(self, count: int) -> None:
+        self.end()
+        self._dst.write(f"{self._header}[... {count} bytes are left out ...]\n")
+
+    def end(self) -> None:
+        """End a line that has none."""
+        self._write_text(self._decoder.decode(b"", final=True))
+        if self._in_line:
+            self._dst.write("\n")
+            self._in_line = False
+
+    def _write_text(self, text: str) -> None:
+        for line in io.StringIO(text, newline="\n"):
+            if not self._wanted(line):
+                continue
+            self._dst.write(line if self._in_line else f"{self._header}{line}")
+            self._in_line = not line.endswith("\n")

@@ -1,0 +1,372 @@
+"""`status.agent` of an ElasticWorker: what an agent tells of itself and of its training processes.
+
+Each model here has the fields that `crds/protocol.py` names for it, which the agent writes without pydantic.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from crds.model import Index, Model, agreed
+from crds.progress import RoundProgress
+from crds.protocol import (
+    MAX_FIGURES,
+    MAX_FRAMES,
+    MAX_LOCAL_PROBES,
+    MAX_NUMBERS,
+    MAX_PAIR_PROBES,
+    MAX_POINTS,
+    MAX_PROFILE_NOTE,
+    MAX_PROFILE_TEXT,
+    MAX_REQUEST,
+    MAX_RESULT,
+    MAX_ROUNDS,
+    MAX_SENTENCE,
+    MAX_SENTENCES,
+    MAX_SHARD_REASON,
+    MAX_SHARD_SETS,
+    MAX_SHARD_TEXT,
+    MAX_STACKS,
+    MAX_TROUBLE,
+    AcceleratorsStatus,
+    AgentState,
+    AgentStatus,
+    AskedStacksStatus,
+    CheckpointTrouble,
+    CheckpointTroubleStatus,
+    CheckStatus,
+    DepartureStatus,
+    FailureCause,
+    FailureStatus,
+    MemoryStatus,
+    NetworkStatus,
+    PairProbeStatus,
+    ProbeEnding,
+    ProbeStatus,
+    ProfileStatus,
+    ProgressStatus,
+    RankStackStatus,
+    ResumedStatus,
+    SeriesPointStatus,
+    SeriesStatus,
+    ShardsStatus,
+    SlowStatus,
+    Tier,
+    UsageStatus,
+)
+from crds.shard_set_status import DefinedShardSet
+
+Text = Annotated[str, Field(max_length=8_192)]
+
+ATOMIC = {"x-kubernetes-list-type": "atomic"}
+
+
+@agreed(RankStackStatus)
+class RankStack(Model):
+    """Where one training process was when it was found hanging, or when somebody asked."""
+
+    rank: Index
+    """Global."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The last it told."""
+    in_collective: bool = False
+    """Waiting for other ranks, so rather a victim of the hang than its cause."""
+    frames: Annotated[str, Field(max_length=MAX_FRAMES)] = ""
+    """The main thread's Python frames, the innermost first, one a line."""
+
+
+@agreed(FailureStatus)
+class AgentFailure(Model):
+    """The last failure of the agent's training processes; it stays until the next."""
+
+    sequence: Annotated[int, Field(ge=1)]
+    """1, 2, … within the incarnation, so that none is counted twice or missed."""
+    round: Annotated[int, Field(ge=0)]
+    rank: Index | None = None
+    """The failed process's global rank."""
+    local_rank: Index = 0
+    exit_code: int | None = None
+    """As torch gives it: negative for a signal."""
+    signal: Annotated[str, Field(max_length=32)] | None = None
+    cause: FailureCause | None = None
+    """Where exit code and text do not say it."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The last that the failed process told in this round."""
+    stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    """Of a hang: where the worker's processes were."""
+    message: Text = ""
+    """The exception with the end of its traceback, from torch's error file."""
+    log_tail: Text = ""
+    time: datetime
+
+
+@agreed(ProgressStatus)
+class StepProgress(Model):
+    """The last training step reported, and when."""
+
+    step: Annotated[int, Field(ge=0)]
+    time: datetime
+    checkpoint_step: Annotated[int, Field(ge=0)] | None = None
+    """The step of the last checkpoint that the script told of (`dlr.checkpoint_saved`)."""
+    seconds_per_step: Annotated[float, Field(ge=0)] | None = None
+    """Lately."""
+
+
+@agreed(SeriesPointStatus)
+class SeriesPoint(Model):
+    """A few steps of the job's past."""
+
+    step: Annotated[int, Field(ge=0)]
+    """The last of them."""
+    time: datetime
+    world_size: Annotated[int, Field(ge=0)]
+    seconds_per_step: Annotated[float, Field(ge=0)]
+    """Their median."""
+    numbers: Annotated[dict[str, float], Field(max_length=MAX_NUMBERS)] = Field(default_factory=dict)
+    """What was told with `dlr.report`, by name: the mean since the point before."""
+
+
+@agreed(SeriesStatus)
+class Series(Model):
+    """The job's past, as rank 0's agent tells it; evenly thinned as the job grows."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    """A point stands for so many windows of five looks."""
+    points: Annotated[list[SeriesPoint], Field(max_length=MAX_POINTS, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    """The oldest first."""
+    latest: SeriesPoint | None = None
+    """The newest window."""
+
+
+@agreed(SlowStatus)
+class Slow(Model):
+    """Steps take longer than they did, as rank 0's agent noticed."""
+
+    since: datetime
+    step: Annotated[int, Field(ge=0)]
+    """The first that took longer."""
+    seconds_per_step: Annotated[float, Field(ge=0)]
+    """When it was noticed."""
+    usual_seconds: Annotated[float, Field(ge=0)]
+    """Of a step, before."""
+
+
+@agreed(UsageStatus)
+class Usage(Model):
+    """What the worker's Pod uses, lately."""
+
+    cpu_cores: Annotated[float, Field(ge=0)]
+    memory_bytes: Annotated[int, Field(ge=0)]
+    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Mean over its GPUs, 0 to 1."""
+    gpu_memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Of all its GPUs."""
+    memory_peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    """The most since its agent has started, of readings every few seconds."""
+    cpu_mean_cores: Annotated[float, Field(ge=0)] | None = None
+    """Since then."""
+    gpu_mean_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Since then."""
+
+
+@agreed(NetworkStatus)
+class Network(Model):
+    """On which of its interfaces the agent is reached by the others of its world."""
+
+    interface: Annotated[str, Field(max_length=64)]
+    address: Annotated[str, Field(max_length=64)]
+
+
+@agreed(ResumedStatus)
+class Resumed(Model):
+    """What the processes of a round have gone on from: each of them has loaded it."""
+
+    round: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Unset where an older agent says it of storage."""
+    tier: Tier
+
+
+@agreed(MemoryStatus)
+class CheckpointMemory(Model):
+    """The worker's checkpoints in memory, where the job keeps any."""
+
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The newest of its processes'."""
+    replicated_step: Annotated[int, Field(ge=0)] | None = None
+    """The newest that another Pod holds too."""
+    every: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two saves, as the script or `every="auto"` has it."""
+    resumed: Resumed | None = None
+
+
+@agreed(CheckpointTroubleStatus)
+class AgentCheckpointTrouble(Model):
+    """What does not work with checkpoints of the worker's processes: of the first one that tells of any."""
+
+    reason: CheckpointTrouble
+    message: Annotated[str, Field(max_length=MAX_TROUBLE)]
+
+
+@agreed(AcceleratorsStatus)
+class Accelerators(Model):
+    """What this worker computes on."""
+
+    kind: Annotated[str, Field(max_length=32)]
+    count: Annotated[int, Field(ge=0)]
+    model: Annotated[str, Field(max_length=256)] = ""
+
+
+Sentences = Annotated[
+    list[Annotated[str, Field(max_length=MAX_SENTENCE)]],
+    Field(max_length=MAX_SENTENCES, json_schema_extra=ATOMIC),
+]
+
+
+@agreed(ProbeStatus)
+class ProbeOutcome(Model):
+    """How one probe went; it says nothing yet about who is to blame."""
+
+    probe: Annotated[str, Field(max_length=64)]
+    ending: ProbeEnding
+    reason: Annotated[str, Field(max_length=MAX_SENTENCE)] = ""
+    figures: Annotated[dict[str, float], Field(max_length=MAX_FIGURES)] = Field(default_factory=dict)
+    faults: Sentences = Field(default_factory=list)
+    notes: Sentences = Field(default_factory=list)
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+
+
+@agreed(PairProbeStatus)
+class PairOutcome(ProbeOutcome):
+    """How the test with others went in one round."""
+
+    round: Annotated[int, Field(ge=1)]
+
+
+@agreed(CheckStatus)
+class AgentCheck(Model):
+    """What the agent found out for one NodeCheck, the last that it took part in."""
+
+    uid: Annotated[str, Field(max_length=64)]
+    """The NodeCheck's."""
+    local: Annotated[
+        list[ProbeOutcome],
+        Field(max_length=MAX_LOCAL_PROBES, json_schema_extra=ATOMIC),
+    ] = Field(default_factory=list)
+    """The node's own tests, when all of them have ended."""
+    pairs: Annotated[
+        list[PairOutcome],
+        Field(max_length=MAX_PAIR_PROBES, json_schema_extra=ATOMIC),
+    ] = Field(default_factory=list)
+    """The tests with others, one a round that it took part in."""
+
+
+@agreed(DepartureStatus)
+class Departure(Model):
+    """All training processes of a round left after the same step, by vote of their agents."""
+
+    round: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)]
+    """It is saved."""
+
+
+@agreed(AskedStacksStatus)
+class AskedStacks(Model):
+    """Where the worker's processes were when somebody asked (`dlr job stacks`)."""
+
+    request: Annotated[str, Field(max_length=MAX_REQUEST)]
+    """What asked: the job's annotation elastic.iml.github.io/stacks."""
+    time: datetime
+    """When they were taken."""
+    stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)]
+
+
+@agreed(ProfileStatus)
+class Profile(Model):
+    """What one of the worker's processes did for some seconds (`dlr job profile`)."""
+
+    request: Annotated[str, Field(max_length=MAX_REQUEST)]
+    """What asked: the job's annotation elastic.iml.github.io/profile."""
+    by: Annotated[str, Field(max_length=32)] = ""
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    data: Annotated[str, Field(max_length=MAX_PROFILE_TEXT)] = ""
+    """Chrome's trace format, compressed by gzip, in base64; empty if there is none."""
+    note: Annotated[str, Field(max_length=MAX_PROFILE_NOTE)] = ""
+    """Why there is none, or why it is shorter than was asked for."""
+
+
+@agreed(ShardsStatus)
+class ShardsReport(DefinedShardSet):
+    """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
+
+    lease: Annotated[int, Field(ge=0)] = 0
+    """The number of the lease that the rest speaks of; 0 if it knows of none."""
+    rest: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    """What of it is neither done nor failed."""
+    failed: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    """What of it has failed here."""
+    reason: Annotated[str, Field(max_length=MAX_SHARD_REASON)] = ""
+    """Why the first of these failed."""
+    wants: bool = False
+    """It could do with more elements."""
+    leaves: bool = False
+    """Nobody works on the lease any more: the rest is for others."""
+    restoration: Annotated[int, Field(ge=0)] = 0
+    """The number of the restoration that its processes ask for; 0 if the set is as they want it."""
+    undone: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    """What is to be done after it. All else counts as done."""
+
+
+@agreed(AgentStatus)
+class AgentReport(Model):
+    """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
+
+    protocol: Annotated[int, Field(ge=1)] = 1
+    """Which form of a world it reads; dlr 0.1 does not say, and reads 1."""
+    incarnation: Annotated[int, Field(ge=1)]
+    pod_uid: Annotated[str, Field(max_length=64)]
+    address: Annotated[str, Field(max_length=253)]
+    store_port: Annotated[int, Field(ge=0, le=65_535)]
+    """The agent's TCPStore, which the world uses when this agent is rank 0; 0 where `dlr exec` needs none."""
+    local_world_size: Annotated[int, Field(ge=1)]
+    observed_round: Annotated[int, Field(ge=0)] = 0
+    """The highest round acted upon."""
+    state: AgentState
+    since: datetime
+    failure: AgentFailure | None = None
+    progress: StepProgress | None = None
+    rounds: Annotated[
+        list[RoundProgress],
+        Field(max_length=MAX_ROUNDS, json_schema_extra=ATOMIC),
+    ] = Field(default_factory=list)
+    """The last rounds of this incarnation in which steps were told, the oldest first."""
+    series: Series | None = None
+    slow: Slow | None = None
+    """Unset while training is as fast as it was."""
+    usage: Usage | None = None
+    network: Network | None = None
+    """Of a job with `elasticPolicy.networkInterfaces`."""
+    memory: CheckpointMemory | None = None
+    checkpoint_trouble: AgentCheckpointTrouble | None = None
+    """Unset where checkpoints work, or none was due yet."""
+    accelerators: Accelerators | None = None
+    check: AgentCheck | None = None
+    departure: Departure | None = None
+    """The last one of this agent's processes."""
+    result: Annotated[str, Field(max_length=MAX_RESULT)] | None = None
+    """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
+    asked_stacks: AskedStacks | None = None
+    """For a minute or so after they were asked for."""
+    profile: Profile | None = None
+    """Likewise."""
+    shards: (
+        Annotated[list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """The sets that its processes pull from; unset if they pull from none."""

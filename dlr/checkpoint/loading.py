@@ -1,0 +1,167 @@
+"""What there is to go on from, in memory and in storage, and how it comes into the live state."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.memory.slot import DamagedError, Mark
+from crds.protocol import CheckpointTrouble, Tier
+from dlr.checkpoint import storage
+from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.modules import MismatchError, trained_among
+from dlr.checkpoint.own_slot import Source, own_slot
+from dlr.checkpoint.state import restore
+from dlr.checkpoint.storage import Manifest
+from dlr.checkpoint.surroundings import MemoryResume, Surroundings, logger
+from dlr.checkpoint.trouble import Trouble
+
+LOST_SECONDS = 60.0
+"""So long at least the agent is told that a checkpoint was lost, which no later save mends."""
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint in memory is not what was written. The next start goes on from another one."""
+
+
+class Loading:
+    """The checkpoints of one start.
+
+    Args:
+        path: of those in storage.
+        here: where this process trains.
+        trouble: is told where a checkpoint was lost.
+    """
+
+    def __init__(self, path: Path, here: Surroundings, trouble: Trouble) -> None:
+        self._path = path
+        self._here = here
+        self._trouble = trouble
+        self._found: Manifest | Literal[False] | None = False
+        """What storage has that goes before memory; False before anybody has looked."""
+
+    def find(self, *, is_start: bool) -> int:
+        """The step of the checkpoint that `load` brings back; 0 if there is none. All ranks call it.
+
+        Args:
+            is_start: whether this start has not saved anything yet.
+
+        Raises:
+            StorageError: as `choose`.
+        """
+        resume, manifest = self._here.resume, self._find(is_start)
+        if manifest is not None:
+            return manifest.step
+        return 0 if resume is None else resume.step
+
+    def load(self, state: MutableMapping[str, Any], *, is_start: bool) -> tuple[int, Tier] | None:
+        """Bring it back, in place, and tell its step and where it was; None if there is none.
+
+        Raises:
+            DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
+        """
+        resume, manifest = self._here.resume, self._find(is_start)
+        self._found = False  # whoever loads again wants what is there then
+        if manifest is not None:
+            self._load_from_storage(state, manifest)
+            found = manifest.step, Tier.STORAGE
+        elif resume is not None:
+            self._load_from_memory(state, resume)
+            found = resume.step, Tier.MEMORY
+        else:
+            self._tell_lost()
+            return None
+        self._trouble.works(CheckpointTrouble.LOST)
+        return found
+
+    def refuse_earlier_run(self, step: int) -> None:
+        """Make sure that a training which begins at that step, without `load`, is not beside another's.
+
+        To save beside newer checkpoints would lose what is newer, the one or the other.
+
+        Raises:
+            RuntimeError: there are such checkpoints.
+        """
+        resume = self._here.resume
+        if resume is not None and resume.step >= step:
+            raise RuntimeError(
+                f"training has begun at step {step}, where the agents' memory has step {resume.step}: call "
+                "load() before the first step"
+            )
+        with suppress(OSError):
+            there = storage.steps_in(self._path)
+            if there and there[0] >= step:
+                raise RuntimeError(
+                    f"{self._path} has checkpoints of an earlier run, up to step {there[0]}, and training "
+                    f"has begun at step {step} without them: call load() before the first step, or give "
+                    "this run a path of its own"
+                )
+
+    def _find(self, is_start: bool) -> Manifest | None:
+        """What storage has that is newer than what memory has, or that goes before it."""
+        if self._found is False:
+            if self._here.rank == 0 and is_start:  # so nothing of this start is there
+                storage.clear_attempt(self._path, self._here.attempt)
+            self._found = choose(self._path, self._here, self._preferred_up_to())
+        return self._found
+
+    def _preferred_up_to(self) -> int | None:
+        """The step up to which memory goes before storage; None where it has nothing."""
+        resume = self._here.resume
+        if resume is None:
+            return None
+        return 0 if resume.is_last_resort else resume.step
+
+    def _load_from_storage(self, state: MutableMapping[str, Any], manifest: Manifest) -> None:
+        from dlr.checkpoint.reading import in_storage  # takes a second to import
+
+        same_world = manifest.world_size == self._here.world_size
+        folder = storage.folder_of(self._path, manifest.step)
+        source = in_storage(folder, self._here.rank, same_world)
+        self._restore(state, source, str(folder), manifest.world_size)
+
+    def _load_from_memory(self, state: MutableMapping[str, Any], resume: MemoryResume) -> None:
+        here, where = self._here, f"step {resume.step} in memory"
+        try:
+            if resume.slot is not None:
+                mark = Mark(resume.round, resume.step, here.rank, here.world_size)
+                with own_slot(resume.slot, mark) as source:
+                    self._restore(state, source, where, resume.world_size)
+            else:
+                from dlr.checkpoint.reading import in_slots  # takes a second to import
+
+                self._restore(state, in_slots(resume, here.rank), where, resume.world_size)
+        except (DamagedError, OSError) as error:
+            raise DamagedCheckpointError(
+                f"the checkpoint of step {resume.step} in memory is not used: {error}; "
+                "the next start goes on from another one"
+            ) from error
+
+    def _restore(self, state: MutableMapping[str, Any], source: Source, where: str, ranks: int) -> None:
+        name = source.own_of_each(trained_among((part.name for part in source.parts), state))
+        if name is not None:
+            raise MismatchError(
+                f"the checkpoint {where} is for {ranks} ranks alone: of {name} each rank had one of its own, "
+                f"under one name, and nobody knows how {self._here.world_size} would share them; go on with "
+                f"{ranks} ranks, and give tensors that ranks do not share names of their own"
+            )
+        try:
+            restore(state, source.values, source.rng, source.parts, source.fill)
+        except MismatchError as error:
+            raise MismatchError(
+                f"the checkpoint {where} does not fit: {error}; go on with the model and optimizer that it "
+                "is of, or give this run a path of its own"
+            ) from None
+
+    def _tell_lost(self) -> None:
+        """There is nothing; say so where there was something."""
+        if (step := self._here.lost_step) is None:
+            return
+        sentence = (
+            f"training begins at step 0: of step {step} in memory a part is lost, and {self._path} has no "
+            "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one"
+        )
+        logger.warning("%s", sentence)
+        self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)

@@ -1,0 +1,134 @@
+"""What a worker needs of the API server, made where it is missing: the rights of its Pod, its Lease, the Pod.
+
+A Pod comes last, since its agent begins with the other two. What is refused is tried again, now and then.
+"""
+
+from __future__ import annotations
+
+import random
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import ApiError, Forbidden
+from controller.events import EventRecorder
+from controller.resources import ELASTICJOBS, LEASES, PODS, Object
+from controller.wording import shortened
+from crds.model import ConditionStatus
+from reconcilers.clock import Clock
+from reconcilers.conditions import condition_of, says
+from reconcilers.pod.access import WorkerAccess
+from reconcilers.pod.assignment import Assignment
+from reconcilers.pod.builder import pod_name, service_account
+from reconcilers.pod.ends import MAX_MESSAGE
+from reconcilers.pod.gang import GangGate, Obstacle
+from reconcilers.pod.heartbeat import lease_of
+from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.options import PodOptions
+from reconcilers.pod.ownership import Leftover, belongs_to, ensure
+from reconcilers.pod.worker_status import POD_REFUSED, SCHEDULED
+from reconcilers.refused import is_refusal
+
+REFUSED_RETRY_SECONDS = 30.0
+"""At most, and half of it at least: a try must not come again and again just when others use a quota up that
+have a rhythm, such as a job that probes for room (`reconcilers/capacity`)."""
+REFUSED_TRIES_PER_SECOND = 50
+"""Of a job with so many workers that each would otherwise try too often."""
+LEFTOVER_RETRY_SECONDS = 10.0
+"""What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
+
+
+class PodMaker:
+    def __init__(
+        self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock, options: PodOptions
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._leases = cache.store(LEASES)
+        self._agent = options.agent
+        self._access = WorkerAccess(client, cache, clock.monotonic)
+        self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
+        self._draw = random.Random(0)  # the same in each run of the simulator
+
+    async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
+        """The Pod of the incarnation, or why it cannot come yet."""
+        group = assignment.pod_group
+        obstacle = await self._gate.obstacle(group) if group is not None else None
+        if obstacle is not None:
+            return None, obstacle
+        try:
+            return await self._create(assignment), None
+        except Leftover as leftover:
+            return None, Obstacle("WaitingForDeletion", str(leftover), LEFTOVER_RETRY_SECONDS)
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
+            self._tell(assignment, message)
+            return None, Obstacle(POD_REFUSED, message, self._refused_retry_seconds(assignment))
+
+    def _tell(self, assignment: Assignment, message: str) -> None:
+        """Once a reason: the worker's condition says it from then on. A probe for room is told of nowhere but
+        in what the job remembers of its growth."""
+        known = condition_of(assignment.worker.status.conditions, SCHEDULED)
+        if not assignment.is_probe and not says(known, ConditionStatus.FALSE, message):
+            self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
+
+    def _refused_retry_seconds(self, assignment: Assignment) -> float:
+        most = max(REFUSED_RETRY_SECONDS, assignment.workers / REFUSED_TRIES_PER_SECOND)
+        return most * self._draw.uniform(0.5, 1.0)
+
+    async def _create(self, assignment: Assignment) -> Object:
+        """With its rights and its Lease, which come first.
+
+        Raises:
+            Leftover: an earlier worker's Lease or Pod is still there.
+            ApiError: the API server refuses one of them.
+        """
+        worker, pod = assignment.worker, assignment.build_pod()
+        if self._agent is not None and assignment.wants_agent:
+            inject_agent(pod, self._agent)
+        namespace, account = worker.metadata.namespace, service_account(pod["spec"])
+        await self._access.ensure(namespace, account)
+        if self._lease(assignment) is None:
+            await ensure(self._client, LEASES, self._wanted_lease(assignment, None))
+        try:
+            return await ensure(self._client, PODS, pod)
+        except Forbidden:
+            await self._access.ensure(namespace, account, missed=True)
+            return await ensure(self._client, PODS, pod)
+
+    async def ensure_lease(
+        self, assignment: Assignment, pod: Object | None
+    ) -> tuple[Object | None, float | None]:
+        """Make sure of the Lease, and of the rights, of a Pod that is there; seconds until the next try.
+
+        Args:
+            pod: None of a worker that has none, or whose Pod has ended: then nothing is made.
+        """
+        worker, lease = assignment.worker, self._lease(assignment)
+        if pod is None or assignment.released:
+            return lease, None
+        try:
+            if account := service_account(pod["spec"]):
+                await self._access.ensure(worker.metadata.namespace, account)
+            if lease is None:
+                lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
+        except Leftover:
+            return None, LEFTOVER_RETRY_SECONDS
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
+            self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
+            return lease, self._refused_retry_seconds(assignment)
+        return lease, None
+
+    def _lease(self, assignment: Assignment) -> Object | None:
+        metadata = assignment.worker.metadata
+        found = self._leases.get(metadata.namespace, metadata.name)
+        return found if found is not None and belongs_to(found, metadata.uid) else None
+
+    def _wanted_lease(self, assignment: Assignment, pod: Object | None) -> Object:
+        timeout_seconds = assignment.heartbeat_timeout_seconds
+        return lease_of(assignment.worker, pod, timeout_seconds, self._clock.now())

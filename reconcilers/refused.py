@@ -1,0 +1,22 @@
+"""What the API server refuses for what it is, rather than for when it came. Pure."""
+
+from __future__ import annotations
+
+from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating
+
+_DENIED = ("denied the request", "denied request")
+"""What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
+422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
+
+
+def is_denial(error: ApiError) -> bool:
+    """Whether a webhook or a policy refuses the object."""
+    return any(word in str(error) for word in _DENIED)
+
+
+def is_refusal(error: ApiError) -> bool:
+    """Whether it is to be told and tried again later: the object is invalid, or a quota, a right, a policy or
+    a webhook forbids it. All else is a race, or nothing that anybody foresaw."""
+    if isinstance(error, NamespaceTerminating):
+        return False
+    return isinstance(error, Invalid | Forbidden) or is_denial(error)

@@ -1,0 +1,127 @@
+"""The logs of training processes, as they come into the Pod's log."""
+
+from __future__ import annotations
+
+import io
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.monitor import log_tail
+from agent.monitor.log_tail import copy_log
+from agent.monitor.round_logs import cut_middle
+
+MIB = 1 << 20
+
+
+class Writer(io.StringIO):
+    """What is copied, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Condition()
+
+    def write(self, text: str) -> int:
+        with self.written:
+            self.written.notify_all()
+            return super().write(text)
+
+    def wait_for(self, text: str) -> None:
+        with self.written:
+            assert self.written.wait_for(lambda: text in self.getvalue(), 20), self.getvalue()
+
+
+def copied(log: Path, **options: Any) -> str:
+    """The copy of a log whose process has ended."""
+    dst, finished = Writer(), threading.Event()
+    finished.set()
+    copy_log("[rank0]: ", str(log), dst, finished, 0.01, **options)
+    return dst.getvalue()
+
+
+def test_lines_are_copied_as_they_come_and_to_the_end(tmp_path: Path) -> None:
+    log, dst, finished = tmp_path / "stderr.log", Writer(), threading.Event()
+    copier = threading.Thread(target=copy_log, args=("[rank0]: ", str(log), dst, finished, 0.01))
+    copier.start()
+    with log.open("wb", buffering=0) as file:
+        file.write(b"first\nsec")
+        dst.wait_for("sec")
+        file.write(b"ond\n 10%\r 20%\r\nlast")
+        finished.set()
+    copier.join(20)
+    assert not copier.is_alive()
+    lines = ["first", "second", " 10%", " 20%", "last"]
+    assert dst.getvalue() == "".join(f"[rank0]: {line}\n" for line in lines)
+
+
+def test_what_was_cut_out_before_it_was_copied_is_left_out_with_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_bytes(b"first\n" + b"x" * 99 * MIB + b"\nlast\n")
+    cut_middle(log, MIB)
+    tracemalloc.start()
+    try:
+        text = copied(log)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "\0" not in text
+    lines = text.splitlines()
+    assert (lines[0], lines[-1]) == ("[rank0]: first", "[rank0]: last")
+    assert "bytes are left out" in lines[2]
+    assert len(text) < MIB
+    assert peak < 8 * MIB, "a hole of 98 MiB was read"
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_bytes(b"x" * 64 * MIB)
+
+    class Nowhere(io.StringIO):
+        size = 0
+
+        def write(self, text: str) -> int:
+            self.size += len(text)
+            return len(text)
+
+    finished, dst = threading.Event(), Nowhere()
+    finished.set()
+    tracemalloc.start()
+    try:
+        copy_log("", str(log), dst, finished, 0.01)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert dst.size == 64 * MIB + 1
+    assert peak < 8 * MIB
+
+
+def test_a_log_that_was_never_written_ends_with_its_process(tmp_path: Path) -> None:
+    assert copied(tmp_path / "none") == ""
+
+
+def test_only_wanted_lines_are_copied(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_text("a loss\nb\nanother loss\n")
+    wanted: Callable[[str], bool] = lambda line: "loss" in line  # noqa: E731
+    assert copied(log, log_line_filter=wanted) == "[rank0]: a loss\n[rank0]: another loss\n"
+
+
+@given(data=st.binary(max_size=200), size=st.integers(1, 20))
+def test_whatever_a_process_writes_is_copied_as_text(
+    data: bytes, size: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    log = tmp_path_factory.mktemp("log") / "stderr.log"
+    log.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_tail, "READ_BYTES", size)
+        text = copied(log)
+    expected = data.replace(b"\0", b"").decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    lines = expected.split("\n")
+    whole = lines[:-1] + ([lines[-1]] if lines[-1] else [])
+    assert text == "".join(f"[rank0]: {line}\n" for line in whole)
