@@ -89,6 +89,8 @@ class NodeCheckSpec(Model):
     screening_rounds: Annotated[int, Field(ge=1, le=12)] = 2
     """Rounds in which every node is tested, each with another partner, though nothing has failed. Each meets
     one of the N - 1 links of a node, and sees again what fails only now and then."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=3_600)] | None = None
+    """Delete the check itself so many seconds after it finished, once cordons and records follow from it."""
 
 
 GroupMembers = Annotated[

@@ -23,6 +23,7 @@ from reconcilers.pod.worker_status import SCHEDULED, current_report
 
 MAX_MESSAGE = 500
 POD_ENDED = "PodEnded"
+NO_WORKER = "NoWorker"
 TOO_LATE = "TooLate"
 """Reason of whatever was not there when the time for it was over."""
 
@@ -131,9 +132,11 @@ def absence_of(participant: CheckedNode) -> Out:
     That is no fault of the node's unless its Pod was lost with it (`out_of`): images, quota, scheduling,
     admission and slow disks keep Pods of healthy nodes from starting in time.
     """
+    if participant.worker is None:
+        return Out("no worker could be made for it in time, or it was deleted", reason=NO_WORKER)
     known = out_of(participant)
-    if known is not None or participant.worker is None:
-        return known or Out("its worker was deleted", reason="WorkerDeleted")
+    if known is not None:
+        return known
     status = participant.worker.status
     for type_, what in ((SCHEDULED, "could not be placed"), (STARTED, "does not start")):
         condition = condition_of(status.conditions, type_)

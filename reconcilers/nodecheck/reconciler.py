@@ -17,17 +17,16 @@ from typing import Any, Protocol
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.errors import AlreadyExists
+from controller.errors import AlreadyExists, ApiError, NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.slices import Slices, computed
+from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
 from crds.model import ConditionStatus, validated
 from crds.nodecheck import (
-    MAX_NODES,
     Accelerator,
     NodeCheck,
     NodeCheckPhase,
@@ -45,6 +44,7 @@ from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.further_evidence import with_all_evidence
 from reconcilers.nodecheck.nodes import (
+    MAX_MESSAGE,
     CheckedNode,
     Out,
     checked_nodes_of,
@@ -67,20 +67,31 @@ from reconcilers.nodecheck.scope import (
     new_check_worker,
     one_each,
     speakers,
+    too_many,
     wanted_workers,
 )
 from reconcilers.nodecheck.size import has_no_room, has_room_for_round, to_wire
-from reconcilers.nodecheck.steps import Ended, ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.nodecheck.steps import (
+    Ended,
+    ended_gathering,
+    ended_step,
+    history_of,
+    nodes_without_worker,
+    settled_nodes,
+)
 from reconcilers.nodecheck.told import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
+from reconcilers.refused import is_refusal
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.slots import wanted_slots
 
 SLACK_SECONDS = 0.05
 BEHIND_SECONDS = 0.5
 """What the API server knows, a watch shows within moments."""
+REFUSED_SECONDS = 30.0
+"""After that, workers that were refused are asked for again."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
 
 
@@ -127,15 +138,27 @@ class NodeCheckReconciler(Reconciler):
 
     async def reconcile(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
-        if found is None or is_finished(found[1]):
+        if found is None:
             return Result()
         check, raw = found
+        if is_finished(raw):
+            return await self._expire(check)
         turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
         try:
             await self._write(turn, await self._next(turn))
         finally:
             self._beginning.pop(check.metadata.uid, None)
         return Result(turn.look_again_seconds)
+
+    async def _expire(self, check: NodeCheck) -> Result:
+        """Delete a finished check when its time is over."""
+        left_seconds = check_status.seconds_to_expiry(check, self._clock.now())
+        if left_seconds is None or left_seconds > 0:
+            return Result(left_seconds)
+        metadata = check.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(NODECHECKS, metadata.name, metadata.namespace, uid=metadata.uid)
+        return Result()
 
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
         """The status that follows from what is there; the same one while there is somebody to wait for."""
@@ -193,7 +216,7 @@ class NodeCheckReconciler(Reconciler):
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
         self._beginning[turn.check.metadata.uid] = Claim(turn.check, frozenset(scope.nodes), begins=True)
         if has_no_room(turn.check.spec, scope):
-            return self._refuse(turn, _too_many(len(scope.nodes)))
+            return self._refuse(turn, too_many(len(scope.nodes)))
         await slices.pause()
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
@@ -221,9 +244,12 @@ class NodeCheckReconciler(Reconciler):
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
-        missing = await computed(len(turn.status.nodes), _nodes_without_worker, turn.check, workers)
-        await in_parallel(self._create_worker(turn.check, index, node) for index, node in missing)
+        missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
+        refused = await self._create_workers(turn.check, missing)
         _, ended = await self._ended(turn, "agents", ended_gathering)
+        if ended is None and refused:
+            turn.look_again_seconds = min(REFUSED_SECONDS, turn.look_again_seconds or REFUSED_SECONDS)
+            return check_status.waiting(turn.status, "WorkerRefused", refused, turn.now)
         if ended is None:
             message = "waits for the agents on its nodes"
             return check_status.waiting(turn.status, "WaitingForAgents", message, turn.now)
@@ -233,6 +259,16 @@ class NodeCheckReconciler(Reconciler):
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
         turn.event("Normal", "RoundStarted", f"local tests: {count} nodes")
         return check_status.started(status, turn.now)
+
+    async def _create_workers(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> str:
+        """Why the API server, a quota or a policy refuses one of them; empty if it does not."""
+        try:
+            await in_parallel(self._create_worker(check, index, node) for index, node in missing)
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            return shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
+        return ""
 
     async def _create_worker(self, check: NodeCheck, index: int, node: str) -> None:
         with contextlib.suppress(AlreadyExists):  # made before; the cache has yet to show it
@@ -365,21 +401,6 @@ def rotation_of(uid: str) -> int:
 def has_nodes(check: dict[str, Any]) -> bool:
     """Whether it is fixed which nodes a check is of."""
     return bool(check.get("status", {}).get("nodes"))
-
-
-def _nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) -> list[tuple[int, str]]:
-    """The nodes that are to be tested and have no worker yet, each with its place in the check."""
-    made = {p.node for p in checked_nodes_of(check, workers) if p.worker is not None}
-    needless = made | settled_nodes(check.status)
-    return [(index, node) for index, node in enumerate(check.status.nodes) if node not in needless]
-
-
-def _too_many(nodes: int) -> CheckRefusal:
-    message = (
-        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs, and for {MAX_NODES} "
-        "at most: check them in several, by nodes or nodeSelector"
-    )
-    return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 
 
 def _status_patch(raw: dict[str, Any], status: NodeCheckStatus) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.model import ObjectMeta
-from crds.nodecheck import NodeCheck, NodeCheckSpec
+from crds.nodecheck import MAX_NODES, NodeCheck, NodeCheckSpec
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from healthcheck.settings import Settings
@@ -107,6 +107,15 @@ def lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
             FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked"
         )
     return None
+
+
+def too_many(nodes: int) -> CheckRefusal:
+    """The refusal of a check of so many nodes."""
+    message = (
+        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs, and for {MAX_NODES} "
+        "at most: check them in several, by nodes or nodeSelector"
+    )
+    return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 
 
 def one_each(nodes: Iterable[str]) -> tuple[Candidate, ...]:

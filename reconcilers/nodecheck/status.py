@@ -13,6 +13,7 @@ from crds.nodecheck import (
     CheckGroup,
     FaultyDomain,
     FaultyLink,
+    NodeCheck,
     NodeCheckPhase,
     NodeCheckStatus,
     NodeResult,
@@ -182,6 +183,12 @@ def concluded(
             "completion_time": now,
         }
     )
+
+
+def seconds_to_expiry(check: NodeCheck, now: datetime) -> float | None:
+    """Until a finished check is to be deleted; None if it is to stay."""
+    ttl, completed = check.spec.ttl_seconds_after_finished, check.status.completion_time
+    return None if ttl is None or completed is None else ttl - (now - completed).total_seconds()
 
 
 def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:

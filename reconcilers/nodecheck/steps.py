@@ -11,8 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from crds.agent_report import PairOutcome, ProbeOutcome
-from crds.elasticworker import ProbeEnding
-from crds.nodecheck import CheckGroup, CheckRound, FailedTest, NodeCheckStatus, NodeResult, Withdrawal
+from crds.elasticworker import ElasticWorker, ProbeEnding
+from crds.nodecheck import (
+    CheckGroup,
+    CheckRound,
+    FailedTest,
+    NodeCheck,
+    NodeCheckStatus,
+    NodeResult,
+    Withdrawal,
+)
 from healthcheck.diagnosis import Cause
 from healthcheck.local import local_result
 from healthcheck.measurements import (
@@ -31,6 +39,7 @@ from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
     absence_of,
+    checked_nodes_of,
     departure_of,
     out_of,
 )
@@ -102,6 +111,13 @@ def ended_step(
         return _ended_local(present, overdue=overdue)
     silent = {status.nodes[place] for done in status.rounds for test in done.failed for place in test.silent}
     return _ended_round(status.round, status.groups, present, silent, overdue=overdue)
+
+
+def nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) -> list[tuple[int, str]]:
+    """The nodes that are to be tested and have no worker yet, each with its place in the check."""
+    made = {p.node for p in checked_nodes_of(check, workers) if p.worker is not None}
+    needless = made | settled_nodes(check.status)
+    return [(index, node) for index, node in enumerate(check.status.nodes) if node not in needless]
 
 
 def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:

@@ -109,6 +109,7 @@ class TestWhatIsAsked:
             (["--all", "--gpu"], {"nodeSelector": {}, "accelerator": "nvidia.com/gpu"}),
             (["--all", "--accelerator", "none"], {"nodeSelector": {}, "accelerator": "none"}),
             (["--all", "--straggler-ratio", "3"], {"nodeSelector": {}, "stragglerRatio": 3.0}),
+            (["--all", "--ttl", "604800"], {"nodeSelector": {}, "ttlSecondsAfterFinished": 604_800}),
             (
                 ["--all", "--no-cordon", "--timeout", "60", "--topology", "rack", "--topology", "zone"],
                 {

@@ -209,6 +209,7 @@ def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: s
         ("POST", f"{GROUP}/{DEFAULT}/elasticjobs"),
         ("PATCH", f"{GROUP}/{DEFAULT}/scaleplans/any"),
         ("PATCH", f"{LEASES}/rights-worker-0"),
+        ("PATCH", "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases/dlr-controller"),
         ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
         ("POST", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"),
     ],

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from controller.errors import NotFound
+from controller.errors import Invalid, NotFound
 from controller.manager import Manager
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, Resource
 from reconcilers.clock import Clock
 from reconcilers.setup import add_indexes, add_node_checks
 from tests.reconcilers.check_stage import BAD, GOOD, Agents
@@ -356,3 +356,89 @@ async def test_machine_that_takes_over_a_name_during_a_check_is_not_judged_by_th
         assert [(left["node"], left["reason"]) for left in status["withdrawn"]] == [
             ("anew-6", "NodeReplaced")
         ]
+
+
+async def test_finished_check_is_deleted_when_its_time_is_over_and_not_before(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    await nodes.add_nodes("kept")
+    hours_ago = {"old": 2, "young": 0, "forever": 2}
+    for name, hours in hours_ago.items():
+        spec = {} if name == "forever" else {"ttlSecondsAfterFinished": 3_600}
+        await nodes.add_check(name, nodes=["kept"], **spec)
+        ended = (datetime.now(UTC) - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"status": {"phase": "Succeeded", "nodes": ["kept"], "completionTime": ended}}
+        await nodes.client.patch(NODECHECKS, name, patch, NAMESPACE, subresource="status")
+    async with controller(server) as manager:
+
+        async def gone() -> bool:
+            with suppress(NotFound):
+                await nodes.check("old")
+                return False
+            return looks(manager) >= 1  # the young one's, which is looked at again when its time is over
+
+        await nodes.until("the old one to go", gone)
+        assert await nodes.check("young") and await nodes.check("forever")
+
+
+async def test_time_that_leaves_none_for_what_follows_from_a_check_is_refused(nodes: Nodes) -> None:
+    with pytest.raises(Invalid, match="ttlSecondsAfterFinished"):
+        await nodes.add_check("hasty", nodes=["a"], ttlSecondsAfterFinished=0)
+
+
+POLICIES, BINDINGS = (
+    Resource(
+        "admissionregistration.k8s.io", "v1", f"validatingadmissionpolic{plural}", kind, namespaced=False
+    )
+    for plural, kind in (
+        ("ies", "ValidatingAdmissionPolicy"),
+        ("ybindings", "ValidatingAdmissionPolicyBinding"),
+    )
+)
+
+
+async def refuse_workers(nodes: Nodes, check: str) -> None:
+    """A policy of the cluster's, as a quota would, lets nobody make the check's workers."""
+    rule = {
+        "apiGroups": [ELASTICWORKERS.group],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": [ELASTICWORKERS.plural],
+    }
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [
+            {"expression": f"!object.metadata.name.startsWith('{check}-')", "message": "over quota"}
+        ],
+    }
+    binding = {"policyName": check, "validationActions": ["Deny"]}
+    for resource, wanted in ((POLICIES, spec), (BINDINGS, binding)):
+        made = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": check}}
+        await nodes.client.create(resource, made | {"spec": wanted})
+
+
+async def test_check_whose_workers_are_refused_says_so_and_comes_to_an_end(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    await nodes.add_nodes("barred-1", "barred-2")
+    await refuse_workers(nodes, "barred")
+    async with controller(server):
+        await nodes.add_check("barred", nodes=["barred-1", "barred-2"], timeoutSeconds=10)
+        waits = await nodes.until_condition("barred", "Running", "WorkerRefused")
+        assert "over quota" in waits["message"]
+        status = await nodes.until_check("barred", phase="Succeeded")
+        assert status["inconclusive"] == ["barred-1", "barred-2"] and not status.get("faultyNodes")
+
+
+async def test_workers_that_were_refused_for_a_while_are_made_when_that_is_over(
+    server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconcilers.nodecheck.reconciler.REFUSED_SECONDS", 0.5)
+    await nodes.add_nodes("later-1", "later-2")
+    await refuse_workers(nodes, "later")
+    async with controller(server):
+        await nodes.add_check("later", nodes=["later-1", "later-2"])
+        await nodes.until_condition("later", "Running", "WorkerRefused")
+        await nodes.client.delete(BINDINGS, "later")
+        await nodes.start_all("later", 2)
+        assert not (await nodes.carry_out("later", Agents())).get("inconclusive")

@@ -125,6 +125,16 @@ def command(
             callback=object_name, help="The NodeCheck's name; default: a new one.", rich_help_panel=HOW
         ),
     ] = None,
+    ttl_seconds: Annotated[
+        int | None,
+        typer.Option(
+            "--ttl",
+            metavar="SECONDS",
+            min=1,
+            help="The NodeCheck is deleted so long after its end, an hour at least. Default: it stays.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     namespace: Namespace = None,
     output: Output = Format.TABLE,
     kubeconfig: Kubeconfig = None,
@@ -140,7 +150,13 @@ def command(
     target = Target(tuple(nodes or ()), selector, every_node, job, local)
     target.require_one()
     wishes = Wishes(
-        _accelerator(accelerator, gpu), cordon, timeout_seconds, straggler_ratio, tuple(topology or ()), name
+        _accelerator(accelerator, gpu),
+        cordon,
+        timeout_seconds,
+        straggler_ratio,
+        tuple(topology or ()),
+        name,
+        ttl_seconds,
     )
     if local:
         _require_local(wishes, wait)

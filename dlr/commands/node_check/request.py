@@ -49,6 +49,7 @@ class Wishes:
     straggler_ratio: float | None = None
     topology_keys: tuple[str, ...] = ()
     name: str | None = None
+    ttl_seconds: int | None = None
 
 
 def node_check(target: Target, wishes: Wishes) -> JSON:
@@ -68,6 +69,8 @@ def node_check(target: Target, wishes: Wishes) -> JSON:
         spec["stragglerRatio"] = wishes.straggler_ratio
     if wishes.topology_keys:
         spec["topologyKeys"] = list(wishes.topology_keys)
+    if wishes.ttl_seconds is not None:
+        spec["ttlSecondsAfterFinished"] = wishes.ttl_seconds
     return {
         "apiVersion": names.API_VERSION,
         "kind": "NodeCheck",
