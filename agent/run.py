@@ -31,6 +31,7 @@ from agent.monitor.progress_monitor import ProgressMonitor
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError, create_handler
 from agent.rendezvous.last_round import prefetch
 from agent.rendezvous.world import ExitReason
+from agent.report.error_file import write_error_file
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, UNLIMITED_RESTARTS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
@@ -274,6 +275,7 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
         if ended.reason is ExitReason.JOB_SUCCEEDED:
             code = 0
         elif ended.reason is ExitReason.JOB_FAILED and agent.last_failure is not None:
+            write_error_file(os.environ, agent.last_failure)
             code = exit_code(agent.last_failure.exit_code)
         else:
             code = EXIT_TERMINATED
@@ -281,6 +283,7 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
     if result.is_failed() and agent.last_failure is not None:
         allowed = agent.get_worker_group().spec.max_restarts
         logger.error("no restarts are left: --max-restarts allows %d", allowed)
+        write_error_file(os.environ, agent.last_failure)
         return exit_code(agent.last_failure.exit_code)
     return 0
 

@@ -30,6 +30,11 @@ from crds.protocol import (
 
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
+MAX_STEP = (1 << 63) - 1
+"""The API server takes no larger number, and refuses the whole report with it."""
+CLOCK_SECONDS = 1.0
+"""So far a time may lie ahead, where the clock has been set back just now."""
+
 BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX)
 """Endings of the files that a process may write beside its record."""
 
@@ -177,7 +182,8 @@ class ProgressFiles:
         return self._receiver.environment
 
     def _note_step(self, step: int) -> None:
-        self._posted = StepReport(time.monotonic(), step)
+        if 0 <= step <= MAX_STEP:
+            self._posted = StepReport(time.monotonic(), step)
 
     def _shared_metrics(self) -> Path:
         return Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
@@ -202,11 +208,12 @@ class ProgressFiles:
         try:
             metrics = json.loads(self._shared_metrics().read_text())
             at, step = float(metrics["timestamp"]), int(metrics["step"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
-        if at < self._since or step < 0:
-            return None
-        return StepReport(time.monotonic() - (time.time() - at), step)
+        now = time.time()
+        if not (self._since <= at <= now + CLOCK_SECONDS and 0 <= step <= MAX_STEP):
+            return None  # of an earlier start, or of a script with other units, such as milliseconds
+        return StepReport(time.monotonic() - (now - at), step)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,12 @@ _NO_MESSAGE = "<NONE>"
 
 _SEARCH_BYTES = 64 * 1024
 TRACEBACK = "Traceback (most recent call last):"
+_GROUP = f"  + Exception Group {TRACEBACK}"
+_SAID_IN_GROUP = re.compile(r"^(?P<before> +)\| (?P<said>(?!Traceback |Exception Group Traceback )[^ ].*)$")
+"""A line of a group that is neither of a stack nor of the frame around it."""
+_OF_A_GROUP = (" sub-exception)", " sub-exceptions)")
+_OUTERMOST = 2
+"""Spaces before what the group says of itself; those in it have more."""
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
@@ -192,11 +198,26 @@ def last_traceback(log: str) -> str:
     start = log.rfind(TRACEBACK)
     if start < 0:
         return ""
+    if log[log.rfind("\n", 0, start) + 1 : start].strip(" ")[:1] in ("|", "+"):
+        return _last_group(log)
     lines = log[start:].splitlines()
     for number, line in enumerate(lines[1:], start=1):
         if line and not line[0].isspace():
             return "\n".join([line, *lines[:number]])
     return ""  # cut off: the process died while it wrote
+
+
+def _last_group(log: str) -> str:
+    """The last group of exceptions: `Type: message: the first of them`, and then all as Python draws it."""
+    start = log.rfind(_GROUP)
+    if start < 0:
+        return ""  # cut off
+    drawn = list(itertools.takewhile(lambda line: line.startswith("  "), log[start:].splitlines()))
+    said = [match for line in drawn if (match := _SAID_IN_GROUP.match(line))]
+    own = [match["said"] for match in said if len(match["before"]) == _OUTERMOST]
+    inner = (match["said"] for match in said if len(match["before"]) > _OUTERMOST)
+    first = next((line for line in inner if not line.endswith(_OF_A_GROUP)), "")
+    return "\n".join([": ".join(filter(None, [*own[:1], first])), *drawn]) if own else ""
 
 
 def last_crash(log: str) -> str:

@@ -12,8 +12,7 @@ import logging
 import select
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from agent import signals
 from agent.monitor import open_files
 from agent.monitor.hang import LOOK_SECONDS
 from agent.monitor.hang_guard import HangGuard, Started
-from agent.monitor.log_tail import copy_log
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
@@ -52,15 +50,10 @@ from agent.supervision.orphans import Orphans, adopt
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
+from agent.supervision.starting import Starting, WorldMovedOnError
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
-from agent.torch_compat.elastic import (
-    LocalElasticAgent,
-    logs_copied_by,
-    processes_started_by,
-    return_value_fds,
-)
+from agent.torch_compat.elastic import LocalElasticAgent, return_value_fds
 from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
 from crds.protocol import AgentState
 
 logger = logging.getLogger(__name__)
@@ -76,10 +69,6 @@ left the others takes so long to shut Python down, and its exit code 0 explains 
 
 UNLIMITED_RESTARTS = 2**31 - 1
 """The job's `restartCount` counts, for all its workers together; an agent counts only if it is told to."""
-
-
-class WorldMovedOnError(Exception):
-    """Another world is wanted than the one whose processes were to be started."""
 
 
 class DlrElasticAgent(LocalElasticAgent):
@@ -131,7 +120,6 @@ class DlrElasticAgent(LocalElasticAgent):
         spec.rdzv_handler.on_meeting = self._meet
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
-        self._warm_start = warm_start
         self._processes: TrainingProcesses | None = None
         """The processes of the round that runs, or ran last."""
         self._shutdown_at: float | None = None
@@ -139,6 +127,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans = Orphans(
             self.progress_files.marker, warm_start.sessions if warm_start is not None else tuple
         )
+        self._starting = Starting(session, warm_start, self._orphans)
         adopt("training processes")
         self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
         self._asked_stacks = AskedStacks(self._session, self._hang_guard)
@@ -271,13 +260,12 @@ class DlrElasticAgent(LocalElasticAgent):
     # The processes.
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        self._await_warm_parent()
+        self._starting.await_warm_parent()
         self._post_mortem.begin()
         self._pcontext = None
         try:
             self._saved_notes.hand_on()
-            forks = processes_started_by(self._fork) if self._warm_start else nullcontext()
-            with forks, logs_copied_by(copy_log):
+            with self._starting.by_us():
                 pids: dict[int, Any] = super()._start_workers(worker_group)
             signals.take_back()
             open_files.give_back(pids.values())
@@ -297,30 +285,6 @@ class DlrElasticAgent(LocalElasticAgent):
     def _tell_checkpoints(self, directory: Path, ranks: Sequence[int]) -> list[dict[str, str]]:
         assert self._memory is not None
         return self._memory.write_files(directory, ranks, self._session.failures_per_hour())
-
-    def _await_warm_parent(self) -> None:
-        """Wait until there is something to fork from, while the world is as it was.
-
-        Raises:
-            WorldMovedOnError: it is not: the round is over before it began here.
-        """
-        session = self._session
-        if self._warm_start is None:
-            return
-        news = session.watcher.fileno()
-        self._warm_start.await_warm(news, session.is_settled, READY_SECONDS)
-        if not session.is_settled():
-            raise WorldMovedOnError
-
-    def _fork(
-        self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
-    ) -> ForkedProcess | None:
-        """Fork a process, whose start may still be abandoned before its session and environment show it."""
-        assert self._warm_start is not None
-        process = self._warm_start.start(argv, env, redirects)
-        if process is not None:
-            self._orphans.started([process.pid])
-        return process
 
     def _check_devices(self, group: WorkerGroup, processes: TrainingProcesses) -> RunResult | None:
         """Return a result if a device has a fault."""

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import json
+import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.warm.script
 import crds.elasticworker
+from agent.report.error_file import write_error_file
 from agent.report.failure import (
     Failure,
     RankStack,
@@ -113,6 +116,50 @@ def test_of_chained_exceptions_the_last_counts() -> None:
         "Traceback (most recent call last):\n  File b\nTypeError: 2\n"
     )
     assert last_traceback(log) == "TypeError: 2\nTraceback (most recent call last):\n  File b"
+
+
+def printed_group(*, nested: bool) -> str:
+    """As Python prints it, with torch's prefix."""
+
+    def fail() -> None:
+        raise ValueError("the real cause\nin two lines")
+
+    inner: list[Exception] = []
+    try:
+        fail()
+    except ValueError as error:
+        inner = [error]
+    if nested:
+        inner = [ExceptionGroup("inner", inner)]
+    try:
+        raise ExceptionGroup("in a TaskGroup", [*inner, KeyError("k")])
+    except ExceptionGroup as group:
+        lines = "".join(traceback.format_exception(group)).splitlines()
+    return "".join(f"[rank0]: {line}\n" for line in ["", *lines])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_group_of_exceptions_is_told_with_the_first_of_them(nested: bool) -> None:
+    said = last_traceback(printed_group(nested=nested) + "[rank0]:[W] a later line\n")
+    headline, *drawn = said.splitlines()
+    assert headline == "ExceptionGroup: in a TaskGroup (2 sub-exceptions): ValueError: the real cause"
+    assert drawn[0] == "  + Exception Group Traceback (most recent call last):"
+    assert drawn[-2].endswith("| KeyError: 'k'")
+    assert last_traceback(printed_group(nested=nested)[200:]) == "", "cut off"
+
+
+def test_what_ends_the_agent_is_in_its_own_error_file(tmp_path: Path) -> None:
+    stderr = tmp_path / "stderr.log"
+    frames = "".join(f'  File "train.py", line {line}, in main\n    main()\n' for line in range(1000))
+    stderr.write_text(f"Traceback (most recent call last):\n{frames}RuntimeError: out of luck\n")
+    failure, file = report(1, stderr=stderr), tmp_path / "termination-log"
+    write_error_file({}, failure)
+    write_error_file({"TORCHELASTIC_ERROR_FILE": str(tmp_path)}, failure)  # it cannot be written
+    write_error_file({"TORCHELASTIC_ERROR_FILE": str(file)}, failure)
+    as_torch_reads_it = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(file))
+    assert as_torch_reads_it.error_file_data["message"]["message"] == "RuntimeError: out of luck"
+    assert as_torch_reads_it.timestamp == int(failure.time.timestamp())
+    assert file.stat().st_size <= 4096, "a termination log has no room for more"
 
 
 def test_traceback_that_was_cut_off_is_none() -> None:

@@ -178,6 +178,26 @@ def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
     assert saved == sorted(step for step in saved if step is not None)
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"step": 12, "timestamp": time.time() * 1000 + 60_000},
+        {"step": 12, "timestamp": float("nan")},
+        {"step": float("inf"), "timestamp": time.time() + 0.5},
+        {"step": 1 << 70, "timestamp": time.time() + 0.5},
+        {"step": [], "timestamp": time.time() + 0.5},
+        [],
+    ],
+)
+def test_whatever_a_script_writes_into_the_metrics_file_the_agent_lives(
+    files: ProgressFiles, told: object
+) -> None:
+    (env,) = files.renew(1)
+    Path(env[ENV_RUNTIME_METRICS]).write_text(json.dumps(told))
+    assert files.read().newest is None
+    assert files.read_rank(0).step is None
+
+
 def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
     (env,) = files.renew(1)
     metrics = Path(env[ENV_RUNTIME_METRICS])

@@ -122,9 +122,12 @@ def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_that_comes_back_ends_it(tmp_path: Path) -> None:
+def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "termination-log"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
     done = run(tmp_path, "sys.exit(3)", "--max-restarts=1")  # without memory each start is the first
     assert done.returncode == 3
+    assert "the process exited with code 3" in file.read_text()
     assert done.stdout.splitlines() == ["begins at 1 with 0"] * 2
     assert "no restarts are left: --max-restarts allows 1" in done.stderr
 

@@ -1,0 +1,64 @@
+"""How the processes of a round are started: forked by the warm parent where that works, else spawned."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from agent.monitor.log_tail import copy_log
+from agent.session import Session
+from agent.supervision.orphans import Orphans
+from agent.torch_compat.elastic import logs_copied_by, processes_started_by
+from agent.warm.starter import WarmStart
+from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
+
+
+class WorldMovedOnError(Exception):
+    """Another world is wanted than the one whose processes were to be started."""
+
+
+class Starting:
+    """The way in which torch starts the processes of an agent.
+
+    Args:
+        warm_start: None if they are to be spawned.
+        orphans: learns of each process at once.
+    """
+
+    def __init__(self, session: Session, warm_start: WarmStart | None, orphans: Orphans) -> None:
+        self._session = session
+        self._warm_start = warm_start
+        self._orphans = orphans
+
+    def await_warm_parent(self) -> None:
+        """Wait until there is something to fork from, while the world is as it was.
+
+        Raises:
+            WorldMovedOnError: it is not: the round is over before it began here.
+        """
+        session = self._session
+        if self._warm_start is None:
+            return
+        news = session.watcher.fileno()
+        self._warm_start.await_warm(news, session.is_settled, READY_SECONDS)
+        if not session.is_settled():
+            raise WorldMovedOnError
+
+    @contextlib.contextmanager
+    def by_us(self) -> Iterator[None]:
+        """Meanwhile torch has processes forked, and their logs copied, by what is ours."""
+        with contextlib.ExitStack() as ours:
+            if self._warm_start is not None:
+                ours.enter_context(processes_started_by(self._fork))
+            ours.enter_context(logs_copied_by(copy_log))
+            yield
+
+    def _fork(
+        self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
+    ) -> ForkedProcess | None:
+        """Fork a process, whose start may still be abandoned before its session and environment show it."""
+        assert self._warm_start is not None
+        process = self._warm_start.start(argv, env, redirects)
+        if process is not None:
+            self._orphans.started([process.pid])
+        return process
