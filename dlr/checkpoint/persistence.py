@@ -275,6 +275,7 @@ class Saver:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or not self.runs:
             self._process = start_saver()
+            self.is_abandoned = False
         return self._process
 
 
