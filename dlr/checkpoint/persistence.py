@@ -257,13 +257,14 @@ class Saver:
             process.kill()
 
     def close(self) -> None:
-        """Let it end, which it does when it is idle."""
+        """End it. Nobody waits for what it does any more, which may be the import of torch."""
         with self._starting:
             if self._process is not None:
+                self._process.kill()
                 with suppress(OSError):  # it died, and part of a request is not sent
                     _stream(self._process.stdin).close()
                 with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(_END_SECONDS if self.is_abandoned else None)
+                    self._process.wait(_END_SECONDS)
                 self._process = None
 
     def _save(self, request: Request, has_read: Callable[[], None]) -> str | None:
@@ -274,6 +275,7 @@ class Saver:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or not self.runs:
             self._process = start_saver()
+            self.is_abandoned = False
         return self._process
 
 

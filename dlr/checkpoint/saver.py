@@ -190,8 +190,11 @@ class _Save:
         digests = dict(enumerate(map(json.loads, self._collect("digest-{}.json"))))
         if not (own := own_of_each(pieces, digests)):
             return
-        if request.rank == 0:
-            _warn(request.path, len(own), min(own), request.world_size)
+        numbers = {name for of_rank in digests.values() for name, sums in of_rank.items() if sums is not None}
+        if request.rank == 0 and (
+            names := own & numbers
+        ):  # not where each rank of a data loader has its place
+            _warn(request.path, len(names), min(names), request.world_size)
         self._plans = [
             [
                 replace(piece, name=own_name(piece.name, rank)) if piece.name in own else piece
@@ -240,9 +243,9 @@ class _Save:
 def _warn(path: str, count: int, name: str, ranks: int) -> None:
     """Say once that a checkpoint is for as many ranks alone."""
     logger.warning(
-        "the checkpoints in %s have %d tensors of each rank's own, such as %s, since ranks hold different "
-        "ones under one name: %d ranks can load them, and no other number; give tensors that ranks do not "
-        "share names of their own, or make them parts of DTensors",
+        "the checkpoints in %s have %d tensors once a rank, such as %s, since ranks hold different ones "
+        "under one name: of parameters and optimizers, %d ranks can load such, and no other number; give "
+        "what ranks do not share names of its own, or make it a part of a DTensor",
         path,
         count,
         name,

@@ -209,6 +209,17 @@ def test_a_saver_that_died_in_the_middle_of_a_request_does_not_fail_the_end() ->
     assert not saver.runs and process.returncode == -signal.SIGKILL
 
 
+def test_a_saver_that_has_nothing_to_do_is_not_waited_for() -> None:
+    """It may have just been started, and import torch for long on a busy machine."""
+    saver = Saver()
+    saver.start()
+    process = saver._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    saver.close()
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_what_fails_as_a_process_leaves_is_not_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

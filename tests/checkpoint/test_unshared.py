@@ -65,7 +65,7 @@ def refusals(folder: Path, world: int, **options: object) -> list[str]:
 
 def test_storage_keeps_what_each_rank_has_under_the_same_names_and_says_so(tmp_path: Path) -> None:
     run(tmp_path, 2, "1", main=by_hand)
-    assert "tensors of each rank's own, such as model." in (tmp_path / "err.1.0").read_text()
+    assert "tensors once a rank, such as model." in (tmp_path / "err.1.0").read_text()
     run(tmp_path, 2, "0", main=by_hand, round=2)
     saved, loaded = zip(lines(tmp_path, 0), lines(tmp_path, 1), strict=True)
     for number in (0, 1, 3):
