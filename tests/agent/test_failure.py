@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.warm.script
-import crds.elasticworker
 from agent.report.error_file import write_error_file
 from agent.report.failure import (
     Failure,
@@ -23,6 +22,7 @@ from agent.report.failure import (
     last_traceback,
     read_tail,
 )
+from crds.agent_report import AgentFailure
 from crds.protocol import FailureCause
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -236,5 +236,5 @@ def test_survives_the_way_through_the_status() -> None:
     hang = replace(failure, cause=FailureCause.HANG, step=41, stacks=stacks, exit_code=None)
     assert Failure.from_status(hang.to_status()) == hang
     assert hang.signal is None
-    told = crds.elasticworker.AgentFailure.model_validate(hang.to_status())
+    told = AgentFailure.model_validate(hang.to_status())
     assert (told.cause, told.step, told.stacks[0].in_collective) == ("Hang", 41, True)

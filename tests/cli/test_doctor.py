@@ -256,6 +256,7 @@ def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> No
     assert missing(DOCUMENTS, patch, {"verb": "escalate", "resource": "clusterroles"}) == [
         "patch leases.coordination.k8s.io"  # the workers'
     ]
-    assert missing(DOCUMENTS, patch, {"verb": "escalate", "resource": "roles"}) == [
-        "patch leases.coordination.k8s.io dlr-controller in dlr-system"
+    update = {"verb": "update", "resource": "leases"}
+    assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [
+        "update leases.coordination.k8s.io dlr-controller in dlr-system"
     ]
