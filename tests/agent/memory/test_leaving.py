@@ -165,4 +165,5 @@ def test_nobody_waits_for_the_part_of_a_pod_that_is_killed_as_it_leaves(
     os.kill(process, signal.SIGKILL)
     agent.kill()
     agent.wait()
-    agents.wait_log(1 - killed, "not all processes have left after step", timeout_seconds=30)  # of 57
+    # Not all of them, or all, where the dead Pod's saver could still say that it gives up; the grace is 57 s.
+    agents.wait_log(1 - killed, "processes have left after step", timeout_seconds=30)
