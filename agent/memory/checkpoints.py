@@ -387,6 +387,9 @@ class CheckpointMemory:
                 return False
             self._fetch_targets.take(target)
             agreed = self._agreed
+        if not (self._pool.has_touched(target) or self._handover.is_under_way):
+            threading.Thread(target=self._make_ready, args=(target,), name="dlr-ready", daemon=True).start()
+            return False  # it is offered again
         try:
             self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
         except FetchError as error:
@@ -394,6 +397,13 @@ class CheckpointMemory:
             return False
         self._handover.note_arrival()
         return True
+
+    def _make_ready(self, target: Slot) -> None:
+        """Have the pages of a slot before a replica comes: what is offered may be written over meanwhile."""
+        try:
+            self._pool.touch_now(target)
+        finally:
+            self._fetch_targets.give_back(target)
 
     def _share(self) -> float:
         """Of the time that a replica's fetch takes: all of it, once no process trains that it could slow."""

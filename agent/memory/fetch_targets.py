@@ -26,9 +26,14 @@ class FetchTargets:
         """Those that a fetch writes into now."""
 
     def take(self, slot: Slot) -> Slot:
-        """Take a slot, which `fetch` gives back."""
+        """Take a slot, which `fetch` gives back, or `give_back` where there is no fetch."""
         self.slots.append(slot)
         return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Have others take a slot."""
+        with self._lock:
+            self.slots.remove(slot)
 
     def take_oldest(self, checkpoint: Checkpoint) -> Slot:
         """Take the oldest slot, for a part of that checkpoint.
@@ -69,8 +74,7 @@ class FetchTargets:
                     target.begin()
                     raise FetchError(f"{address} sent another checkpoint")
         finally:
-            with self._lock:
-                self.slots.remove(target)
+            self.give_back(target)
 
 
 def _is_of(slot: Slot, checkpoint: Checkpoint) -> bool:

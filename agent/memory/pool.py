@@ -69,6 +69,10 @@ class Pool:
                 populate(part)
         self._touched.add(slot)
 
+    def has_touched(self, slot: Slot) -> bool:
+        """Whether that slot has all its pages."""
+        return slot in self._touched
+
     def close(self) -> None:
         """Give the memory back, as soon as no process has it mapped."""
         self._stop_event.set()

@@ -98,8 +98,7 @@ class Replication(threading.Thread):
             began = time.monotonic()
             if not self._offer(peer, new):
                 now = time.monotonic()
-                failures.add(peer, new[0].step, now)
-                self._wait(turn, failures.pause_seconds(now - began))
+                self._wait(turn, failures.add(peer, new[0].step, now, now - began))
                 continue
             failures = _Failures()
             held = {(peer, mark) for mark in marks}
@@ -137,16 +136,21 @@ class _Failures:
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
         """The step of the first, and when it failed."""
-        self._count = 0
+        self._in_vain = 0
+        """How many of them were fetched, at least in part."""
         self._is_told = False
 
-    def add(self, peer: str, step: int, now: float) -> None:
+    def add(self, peer: str, step: int, now: float, took: float) -> float:
         """Note one more, and warn once they have lasted for long.
 
         Args:
             now: of a monotonic clock, in seconds.
+            took: the seconds of this offer.
+
+        Returns:
+            How many seconds to wait. What the peer refuses at once costs nothing: it has no room yet, or is
+            about to make some. What it fetches in vain costs half of the network.
         """
-        self._count += 1
         first_step, since = self._first = self._first or (step, now)
         if not self._is_told and step != first_step and now - since >= WARN_SECONDS:
             self._is_told = True
@@ -157,15 +161,7 @@ class _Failures:
                 peer,
                 now - since,
             )
-
-    def pause_seconds(self, took: float) -> float:
-        """How long to wait after the last one.
-
-        What the peer refuses at once costs nothing; what it fetches in vain costs half of the network.
-
-        Args:
-            took: the seconds of the last one.
-        """
         if took <= RETRY_SECONDS:
             return RETRY_SECONDS
-        return min(took * 2.0 ** min(self._count, 30), max(LONGEST_RETRY_SECONDS, took))
+        self._in_vain += 1
+        return min(took * 2.0 ** min(self._in_vain, 30), max(LONGEST_RETRY_SECONDS, took))

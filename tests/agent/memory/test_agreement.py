@@ -18,6 +18,7 @@ from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreed import Agreed, HeldReplicas
 from agent.memory.agreement import Agreement
 from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
+from agent.memory.fetch_targets import FetchTargets
 from agent.memory.layout import CONTROL_BYTES, Part, lay_out
 from agent.memory.persisting import Persisting
 from agent.memory.resume import Checkpoint, Inventory
@@ -211,6 +212,23 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
     assert memory._agreed.held == HeldReplicas(0, world.memories[0].address, 1)  # type: ignore[union-attr]
     assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
     assert all(mark.rank != 2 for _, mark in memory._pool.held())
+
+
+def test_a_copy_is_fetched_when_its_slot_has_its_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may come more slowly than what is offered is written over, and a copy in vain puts off the next."""
+    pools = {memory._fetch_targets: memory._pool for memory in world.memories if memory is not None}
+    have_pages: list[bool] = []
+    fetch = FetchTargets.fetch
+
+    def note(targets: FetchTargets, target: Slot, *rest: Any) -> None:
+        have_pages.append(pools[targets].has_touched(target))
+        fetch(targets, target, *rest)
+
+    monkeypatch.setattr(FetchTargets, "fetch", note)
+    told = world.meet(1)
+    for turn in range(3):
+        world.save(told, 10 + turn, turn)
+    assert have_pages == [True] * 9
 
 
 def test_after_a_failure_a_smaller_world_has_each_old_rank_s_part_persisted_once(

@@ -262,14 +262,12 @@ def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_th
 def test_copies_that_never_come_are_tried_for_less_and_less_often() -> None:
     """Each one that is written over takes half of the network for nothing."""
     failures = replication._Failures()
-    pauses = []
-    for at in range(20):
-        failures.add("peer", at, float(at))
-        pauses.append(failures.pause_seconds(5.0))
+    refused = {failures.add("peer", at, float(at), took=0.01) for at in range(20)}
+    assert refused == {replication.RETRY_SECONDS}, "what is refused at once costs nothing"
+    pauses = [failures.add("peer", at, float(at), took=5.0) for at in range(20, 40)]
     assert pauses[:4] == [10, 20, 40, replication.LONGEST_RETRY_SECONDS]
     assert set(pauses[4:]) == {replication.LONGEST_RETRY_SECONDS}
-    assert failures.pause_seconds(300.0) == 300
-    assert failures.pause_seconds(0.01) == replication.RETRY_SECONDS, "what is refused at once costs nothing"
+    assert failures.add("peer", 40, 40.0, took=300.0) == 300
 
 
 @pytest.mark.parametrize("event", ["the processes have left", "another round"])
@@ -278,7 +276,7 @@ def test_a_pause_is_over_when_nothing_is_written_over_any_more(
 ) -> None:
     offers: Queue[int] = Queue()
     monkeypatch.setattr(replication, "offer", lambda peer, mark, *_: offers.put(mark.step))
-    monkeypatch.setattr(replication._Failures, "pause_seconds", lambda *_: 600.0)
+    monkeypatch.setattr(replication._Failures, "add", lambda *_: 600.0)
     thread = replication.Replication(
         lambda: [Mark(1, 10, 0, 2)], "127.0.0.1:1", lambda _: None, lambda _: None
     )
@@ -298,8 +296,8 @@ def test_a_pause_is_over_when_nothing_is_written_over_any_more(
 def test_a_copy_that_fails_now_and_then_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
     failures = replication._Failures()
     for at in range(int(replication.WARN_SECONDS)):
-        failures.add("peer", at, float(at))
-    failures.add("peer", 100, replication.WARN_SECONDS - 0.1)
+        failures.add("peer", at, float(at), took=0.01)
+    failures.add("peer", 100, replication.WARN_SECONDS - 0.1, took=0.01)
     assert not caplog.records
-    failures.add("peer", 101, replication.WARN_SECONDS)
+    failures.add("peer", 101, replication.WARN_SECONDS, took=0.01)
     assert len(caplog.records) == 1
