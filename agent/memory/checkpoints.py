@@ -8,6 +8,7 @@ peers fetch replicas from here, and theirs come here.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
+
+READY_NICENESS = 5
+"""Of who makes room for a replica: a first step goes before it, at three to one."""
 
 
 class OutdatedMeetingError(Exception):
@@ -369,27 +373,20 @@ class CheckpointMemory:
         self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
-        """Fetch what a peer offers, and tell whether it is here."""
+        """Fetch what a peer offers, and tell whether it is here. What is not taken is offered again."""
         with self._lock:
             if self._agreed.held is None or address != self._agreed.held.address:
                 logger.debug("%s offers a replica, and is none of ours", address)
                 return False
             if any(held == mark for _, held in self._pool.held()):
                 return True
-            taken = [*(slot for slots in self._own for slot in slots), *self._fetch_targets.slots]
-            target = None
-            if self._own:  # else the next round is being agreed upon
-                free = (slot for slot in self._pool.slots if slot not in taken)
-                kept = min(self._newest_of(self._own) or (), default=None)
-                resumed = kept is not None and (kept.round, kept.step) >= (mark.round, mark.step)
-                target = slot_for_replica(free, mark, has_resumed=resumed)
-            if target is None:
+            if (target := self._replica_target(mark)) is None:
                 return False
             self._fetch_targets.take(target)
             agreed = self._agreed
         if not (self._pool.has_touched(target) or self._handover.is_under_way):
             threading.Thread(target=self._make_ready, args=(target,), name="dlr-ready", daemon=True).start()
-            return False  # it is offered again
+            return False
         try:
             self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
         except FetchError as error:
@@ -398,8 +395,32 @@ class CheckpointMemory:
         self._handover.note_arrival()
         return True
 
+    def _replica_target(self, mark: Mark) -> Slot | None:
+        """The slot for a replica; None for the time being. The lock is held."""
+        if not self._own:  # the next round is being agreed upon
+            return None
+        if not self._handover.is_under_way and (self._processes_load() or self._is_making_ready()):
+            return None
+        taken = [*(slot for slots in self._own for slot in slots), *self._fetch_targets.slots]
+        free = (slot for slot in self._pool.slots if slot not in taken)
+        kept = min(self._newest_of(self._own) or (), default=None)
+        resumed = kept is not None and (kept.round, kept.step) >= (mark.round, mark.step)
+        return slot_for_replica(free, mark, has_resumed=resumed)
+
+    def _processes_load(self) -> bool:
+        """Whether the processes here may still load what the round goes on from, which training waits for."""
+        agreed = self._agreed
+        if agreed.checkpoint is None or self._files.resumed(agreed.round) is not None:
+            return False
+        kept = self._newest_of(self._own)
+        return kept is None or min(kept).round < agreed.round
+
+    def _is_making_ready(self) -> bool:
+        return not all(map(self._pool.has_touched, self._fetch_targets.slots))
+
     def _make_ready(self, target: Slot) -> None:
         """Have the pages of a slot before a replica comes: what is offered may be written over meanwhile."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READY_NICENESS)  # of this thread alone
         try:
             self._pool.touch_now(target)
         finally:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,15 +85,28 @@ def populate(memory: memoryview) -> None:
         bytes(memory[:: mmap.PAGESIZE])  # an older kernel
 
 
-def map_pages(memory: memoryview) -> None:
+def map_pages(memory: memoryview, descriptor: int) -> None:
     """Have all pages of a mapped file mapped into this process, so that nothing has to wait for it later.
 
+    What the file has no pages for is left out: they would be made here and now, and small ones.
+
     Args:
-        memory: it begins with a page.
+        memory: the file from its beginning.
     """
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    if _libc.madvise(address, len(memory), _MADV_POPULATE_READ) != 0:
-        bytes(memory[:: mmap.PAGESIZE])  # an older kernel: a read maps many at once, where a write maps one
+    for start, stop in _with_pages(descriptor):
+        if _libc.madvise(address + start, stop - start, _MADV_POPULATE_READ) != 0:
+            bytes(memory[start : stop : mmap.PAGESIZE])  # an older kernel: a read maps many at once
+
+
+def _with_pages(descriptor: int) -> Iterator[tuple[int, int]]:
+    """The ranges of a file that have pages (lseek(2), SEEK_DATA); they begin with one each."""
+    stop = 0
+    with suppress(OSError):  # there are no more
+        while True:
+            start = os.lseek(descriptor, stop, os.SEEK_DATA)
+            stop = os.lseek(descriptor, start, os.SEEK_HOLE)
+            yield start, stop
 
 
 def _mmap(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:

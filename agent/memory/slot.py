@@ -354,8 +354,8 @@ class Slot:
         return torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def map_pages(self) -> None:
-        """Have all of it mapped into this process."""
-        map_pages(self._memory)
+        """Have all of it mapped into this process, as far as it has pages."""
+        map_pages(self._memory, self._descriptor)
 
     def bytes(self, start: int, stop: int) -> memoryview:
         """A view of a range of it, without a copy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import resource
 
 from agent.memory.slot import Slot
@@ -26,4 +27,19 @@ def test_pages_that_are_mapped_cost_a_writer_no_faults() -> None:
     assert mapped < (faults() - before - mapped) / 4
     assert mapped < nbytes / mmap.PAGESIZE / 10
     for slot in (other, opened, made):
+        slot.close()
+
+
+def test_what_has_no_pages_is_not_given_any_where_it_is_mapped() -> None:
+    """Of a replacement's slots most have none yet: to make them would take seconds of its first step."""
+    nbytes = 16 << 20
+    made = Slot.create("pages", nbytes)
+    made.bytes(4 << 20, 6 << 20)[:] = bytes(2 << 20)
+    opened = Slot.open(made.path)
+    opened.map_pages()
+    assert os.stat(made.path).st_blocks * 512 < nbytes / 2  # noqa: PTH116
+    before = faults()
+    assert not any(opened.bytes(4 << 20, 6 << 20)[:: mmap.PAGESIZE])
+    assert faults() - before < 8
+    for slot in (opened, made):
         slot.close()
