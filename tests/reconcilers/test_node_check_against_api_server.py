@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
@@ -329,6 +330,27 @@ async def test_check_of_a_job_that_is_gone_is_refused_by_the_servers_own_word(
         await nodes.until_condition("jobless", "Failed", "JobNotFound")
         await nodes.add_check("unlabelled", nodeSelector={"no": "such"})
         await nodes.until_condition("unlabelled", "Failed", "NoNodes")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"nodeSelector": {"pool": "two words"}}, "NoNodes"),
+        ({"nodeSelector": {"pool": "a,spot"}}, "NoNodes"),
+        ({"nodes": [""]}, "NodeNotFound"),
+        ({"jobName": ""}, "JobNotFound"),
+    ],
+)
+async def test_check_of_what_can_be_no_name_or_label_is_refused_and_not_waited_for(
+    server: ApiServer, nodes: Nodes, spec: JSON, reason: str
+) -> None:
+    """Some of these mean something else to the server, which then has it."""
+    name = f"nothing-{zlib.crc32(str(spec).encode())}"
+    node = {"metadata": {"name": name, "labels": {"pool": "a", "spot": "yes"}}}
+    await nodes.client.create(NODES, {"apiVersion": "v1", "kind": "Node"} | node)
+    async with controller(server):
+        await nodes.add_check(name, **spec)
+        await nodes.until_condition(name, "Failed", reason)
 
 
 async def test_machine_that_takes_over_a_name_during_a_check_is_not_judged_by_the_last_ones_tests(
