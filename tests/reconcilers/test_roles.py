@@ -425,6 +425,18 @@ def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_stil
     assert next_cluster(some, {}).tasks["worker"] == list(range(501))
 
 
+def test_who_takes_anothers_place_in_a_cluster_that_is_full_has_its_task_and_moves_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its number has more digits, and so its address."""
+    counts = {"chief": 1, "ps": 2, "worker": 10}
+    known = next_cluster(roles_job(counts), {})
+    full = roles_job(counts, status={"cluster": known.to_wire()})
+    monkeypatch.setattr("crds.cluster.MAX_CONFIG_BYTES", cluster_of(full).config_bytes())
+    moved = with_slots(full, {"worker": slots_of(full, "worker").without({3}, 10)})
+    assert next_cluster(moved, {}).tasks["worker"] == [0, 1, 2, 10, *range(4, 10)]
+
+
 @pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])
 def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -> None:
     plan = ScalePlan.model_validate(
