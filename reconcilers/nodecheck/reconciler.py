@@ -86,6 +86,9 @@ from reconcilers.world.slots import wanted_slots
 SLACK_SECONDS = 0.05
 BEHIND_SECONDS = 0.5
 """What the API server knows, a watch shows within moments."""
+CONSEQUENCES_SECONDS = 600.0
+"""For so long a controller knows a finished check, before it deletes it: even if that was over long before it
+came, the nodes' cordons and records are still to follow from it."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
 
 
@@ -146,11 +149,14 @@ class NodeCheckReconciler(Reconciler):
         return Result(turn.look_again_seconds)
 
     async def _expire(self, check: NodeCheck) -> Result:
-        """Delete a finished check when its time is over."""
-        left_seconds = check_status.seconds_to_expiry(check, self._clock.now())
-        if left_seconds is None or left_seconds > 0:
+        """Delete a finished check when its time is over, and what follows from it has been done."""
+        left_seconds, metadata = check_status.seconds_to_expiry(check, self._clock.now()), check.metadata
+        if left_seconds is None:
+            return Result()
+        known_seconds = self._since.age_seconds(metadata.uid, "finished")
+        left_seconds = max(left_seconds, CONSEQUENCES_SECONDS - known_seconds)
+        if left_seconds > 0:
             return Result(left_seconds)
-        metadata = check.metadata
         with contextlib.suppress(NotFound):
             await self._client.delete(NODECHECKS, metadata.name, metadata.namespace, uid=metadata.uid)
         return Result()

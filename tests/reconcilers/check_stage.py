@@ -326,6 +326,10 @@ class _Client:
         self._die_sometimes()
         return done
 
+    async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> None:
+        assert self._stage.get(resource, name)["metadata"]["uid"] == uid
+        self._stage.delete(resource, name)
+
     async def list(self, resource: Resource, namespace: str, *, label_selector: str) -> JSON:
         found = self._stage.stores.store(resource).list(namespace)
         return {"items": [obj for obj in found if _has_labels(obj, label_selector)]}

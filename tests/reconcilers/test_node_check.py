@@ -22,6 +22,7 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
+from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.nodecheck.workers import REFUSED_SECONDS
 from tests.counting import calls
@@ -134,6 +135,20 @@ async def test_workers_that_a_quota_refuses_are_not_asked_for_again_by_every_loo
     await staged.reconcile()
     assert len(staged.stores.store(ELASTICWORKERS)) == 6
     assert {*(await staged.play()).status.nodes} == {*SIX} and not staged.status().get("inconclusive")
+
+
+async def test_check_whose_time_was_over_while_no_controller_was_there_is_kept_until_all_follows_from_it() -> (
+    None
+):
+    staged = Stage()
+    ended = (NOW - timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    over = {"phase": "Succeeded", "nodes": SIX, "completionTime": ended}
+    staged.add_check(status=over, nodes=SIX, ttlSecondsAfterFinished=3_600)
+    again = await staged.reconcile()
+    assert again == CONSEQUENCES_SECONDS and staged.status()
+    staged.seconds += again
+    assert await staged.reconcile() is None
+    assert not staged.stores.store(NODECHECKS)
 
 
 async def test_groups_meet_at_the_first_members_agent() -> None:

@@ -381,8 +381,9 @@ async def test_machine_that_takes_over_a_name_during_a_check_is_not_judged_by_th
 
 
 async def test_finished_check_is_deleted_when_its_time_is_over_and_not_before(
-    server: ApiServer, nodes: Nodes
+    server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("reconcilers.nodecheck.reconciler.CONSEQUENCES_SECONDS", 0.0)
     await nodes.add_nodes("kept")
     hours_ago = {"old": 2, "young": 0, "forever": 2}
     for name, hours in hours_ago.items():
