@@ -69,11 +69,11 @@ class Training:
     left_out: frozenset[int]
     """Workers that the world does without, though they are wanted."""
     failures: Assessment
-    given_up: Mapping[str, str]
+    exhausted_workers: Mapping[str, str]
     """By uid, whose Pod is not started again, and why."""
     fresh: Freshness
     """Whose Pods are outdated."""
-    asked_anew: bool
+    scale_requested: bool
     """Something was asked of the job's scale just now."""
     finding: Finding | None
     """Of the checks of its nodes."""
@@ -98,10 +98,10 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
         training.left_out,
         training.fresh,
         now,
-        anew=training.asked_anew,
-        given_up=training.given_up,
+        anew=training.scale_requested,
+        exhausted_workers=training.exhausted_workers,
     )
-    conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
+    conditions = job_status.with_given_up(conditions, training.exhausted_workers.values(), now)
     events = [*_of_workers(job, conditions)]
     if job.status.phase is JobPhase.SUSPENDED and _has_begun(job):
         events.append(Event("Normal", "Resumed", "the job is resumed: its Pods are being created"))

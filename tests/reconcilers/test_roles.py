@@ -20,7 +20,7 @@ from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.companions import service_of
 from reconcilers.conditions import condition_of
-from reconcilers.failure.policy import given_up, spare_workers
+from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
@@ -293,7 +293,7 @@ def test_a_spent_budget_fails_the_job_only_of_what_it_cannot_do_without(type_: s
     plan = looked_at(of, members)
     assert (after(of, plan).status.phase is JobPhase.FAILED) is fails
     workers = Workers(members.values())
-    assert bool(given_up(workers, spare_workers(of, workers))) is not fails
+    assert bool(exhausted_workers(workers, spare_workers(of, workers))) is not fails
 
 
 def test_the_last_worker_is_not_spare() -> None:
