@@ -8,6 +8,7 @@ decision has overtaken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.cache import Cache
@@ -76,11 +77,21 @@ class ElasticJobReconciler(Reconciler):
     async def _apply(self, seen: Seen, plan: Plan) -> None:
         if plan.first:
             await self._write(seen.job, {})
-            await carry_out(self._client, self._recorder, seen.raw, plan.first)
+            await self._carry_out(seen, plan.first)
         if plan.status_patch or plan.acts:
             await self._write(seen.job, plan.status_patch)
         tell(self._recorder, seen.raw, plan.events)
-        await carry_out(self._client, self._recorder, seen.raw, plan.acts)
+        await self._carry_out(seen, plan.acts)
+
+    async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
+        """A refusal is told, and tried again with the back-off: nothing else says why no worker comes."""
+        try:
+            await carry_out(self._client, self._recorder, seen.raw, acts)
+        except ApiError as error:
+            if is_refusal(error):
+                message = f"the API server refuses what the job needs: {error}"
+                self._recorder.event(seen.raw, "Warning", "WriteRefused", message)
+            raise
 
     async def _write(self, job: ElasticJob, status_patch: Object) -> None:
         """An empty one changes nothing, and says whether the job is still as it was when it was seen.

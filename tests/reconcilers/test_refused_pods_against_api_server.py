@@ -14,6 +14,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.job import refusal
 from reconcilers.pod.trial import PodTrial, Trial
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+from tests.reconcilers.test_node_check_against_api_server import refuse_workers
 
 Template = dict[str, Any]
 
@@ -222,6 +223,16 @@ async def condition(hollow: Hollow, name: str, type_: str, status: str) -> dict[
 
     is_there: dict[str, Any] = await hollow.until(f"{type_}={status} of {name}", found)
     return is_there
+
+
+async def test_a_job_whose_workers_are_refused_says_so(hollow: Hollow) -> None:
+    """The ElasticWorkers themselves: by a policy, or a quota for objects."""
+    await refuse_workers(hollow, "barred-job")
+    await hollow.submit("barred-job")
+    await hollow.until("an Event", lambda: told(hollow, "barred-job", ("WriteRefused",)))
+    events = (await hollow.client.list(EVENTS, NAMESPACE))["items"]
+    (message,) = {e["message"] for e in events if e["reason"] == "WriteRefused"}
+    assert message.startswith("the API server refuses what the job needs: ") and "over quota" in message
 
 
 async def told(hollow: Hollow, name: str, reasons: Iterable[str]) -> bool:
