@@ -28,7 +28,8 @@ from reconcilers.job.saving import events_of_saving
 from reconcilers.job.slow import Neighbour, events_of_slow
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
-from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
+from reconcilers.nodecheck.job_checks import named
+from reconcilers.nodecheck.job_finding import NODES_CHECKED, QUIET, Finding, interrupted
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.roles.progress import TF_CONFIG_KEPT
 from reconcilers.roles.rules import in_cluster

@@ -42,7 +42,7 @@ from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import WorkerPlan, plan_workers, slot_of
-from reconcilers.nodecheck.job_checks import CheckState, finding_of
+from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
