@@ -104,7 +104,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
-    missing = () if look.is_held or profile.is_waiting(look.job) else slots.missing[:most]
+    waits = look.is_held or profile.is_waiting(look.job) or seen.workers_refused_seconds is not None
+    missing = () if waits else slots.missing[:most]
     surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
     more = 0.0 if 0 < len(missing) < len(slots.missing) else None
     plan = replace(
@@ -114,6 +115,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
+            seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.seconds_to_look(look.job, seen.has_begun),
             beginning.look_again_seconds,
