@@ -8,6 +8,7 @@ decision has overtaken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.cache import Cache
@@ -15,10 +16,11 @@ from controller.client import Client
 from controller.errors import ApiError
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, Object
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, Object
 from controller.slices import computed, let_go
+from controller.store import Memory
 from crds.elasticjob import ElasticJob
-from reconcilers.acts import Act, carry_out, tell
+from reconcilers.acts import Act, Verb, carry_out, tell
 from reconcilers.clock import Clock
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
@@ -26,6 +28,9 @@ from reconcilers.pod.options import PodOptions
 from reconcilers.refused import is_refusal
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
+REFUSED_SECONDS = 30.0
+"""After that, ElasticWorkers that were refused are asked for again. Each worker that is there leads to looks,
+which are not to ask for all that are missing each time."""
 
 
 class ElasticJobReconciler(Reconciler):
@@ -41,12 +46,15 @@ class ElasticJobReconciler(Reconciler):
         self._recorder = recorder
         self._clock = clock
         self._view = JobView(client, cache, clock, pods or PodOptions())
+        self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
+        """By job, on the monotonic clock."""
 
     async def reconcile(self, request: Request) -> Result:
         seen = await self._view.of(request)
         if seen is None:
             return Result()
         workers = list(seen.workers)
+        seen = replace(seen, workers_refused_seconds=self._refused_seconds(seen.job))
         result = await self._look(seen)
         del seen  # and with it all but `workers`, of which the cache may have newer ones by now
         await let_go(workers)
@@ -76,11 +84,28 @@ class ElasticJobReconciler(Reconciler):
     async def _apply(self, seen: Seen, plan: Plan) -> None:
         if plan.first:
             await self._write(seen.job, {})
-            await carry_out(self._client, self._recorder, seen.raw, plan.first)
+            await self._carry_out(seen, plan.first)
         if plan.status_patch or plan.acts:
             await self._write(seen.job, plan.status_patch)
         tell(self._recorder, seen.raw, plan.events)
-        await carry_out(self._client, self._recorder, seen.raw, plan.acts)
+        await self._carry_out(seen, plan.acts)
+
+    async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
+        """A refusal is told, and tried again with the back-off: nothing else says why no worker comes."""
+        try:
+            await carry_out(self._client, self._recorder, seen.raw, acts)
+        except ApiError as error:
+            if is_refusal(error):
+                message = f"the API server refuses what the job needs: {error}"
+                self._recorder.event(seen.raw, "Warning", "WriteRefused", message)
+                if any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts):
+                    until = self._clock.monotonic() + REFUSED_SECONDS
+                    self._refused_until.put(seen.job.metadata.uid, until)
+            raise
+
+    def _refused_seconds(self, job: ElasticJob) -> float | None:
+        left_seconds = (self._refused_until.get(job.metadata.uid) or 0.0) - self._clock.monotonic()
+        return left_seconds if left_seconds > 0 else None
 
     async def _write(self, job: ElasticJob, status_patch: Object) -> None:
         """An empty one changes nothing, and says whether the job is still as it was when it was seen.

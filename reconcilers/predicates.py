@@ -1,4 +1,4 @@
-"""Which changes wake a reconciler, and which concern it not."""
+"""Which changes wake a reconciler, and which do not concern it."""
 
 from __future__ import annotations
 

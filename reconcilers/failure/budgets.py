@@ -64,7 +64,7 @@ class Overdrawn:
 
 
 def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
-    """The budget with this failure in it; `held_until` is left to `held`."""
+    """The budget with this failure in it; `held_until` is left to `with_hold`."""
     start = _ground(budget or FailureBudget(), failed.reached)
     if failed.follows:
         return start.model_copy(update={"consequences": start.consequences + 1})
@@ -92,7 +92,7 @@ def explained(budget: FailureBudget) -> FailureBudget:
     return budget.model_copy(update={"consequences": 0, "held_until": None})
 
 
-def held(
+def with_hold(
     budget: FailureBudget, heartbeat_timeout_seconds: float, now: datetime, lasted_seconds: float = 0.0
 ) -> FailureBudget:
     """The budget after a failure at `now`, with how long the next world waits.

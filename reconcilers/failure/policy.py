@@ -218,8 +218,8 @@ def _spare_by_role(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
     return {uid: excess for uid, excess in spent.items() if uid not in training}
 
 
-def given_up(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[str, str]:
-    """By uid, whose Pod has ended and is not started again, and why: there are enough others."""
+def exhausted_workers(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[str, str]:
+    """Workers that get no further Pod, by uid, with the reason: there are enough others."""
     failed = [
         w for w in workers.exceptional if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED
     ]
@@ -248,7 +248,7 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
     charged = budgets.after(before, failed)
     formed_at = (job.status.rendezvous or Rendezvous()).formed_at
     lasted_seconds = (now - formed_at).total_seconds() if formed_at else 0.0
-    return budgets.held(charged, job.spec.elastic_policy.heartbeat_timeout_seconds, now, lasted_seconds)
+    return budgets.with_hold(charged, job.spec.elastic_policy.heartbeat_timeout_seconds, now, lasted_seconds)
 
 
 def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> bool:

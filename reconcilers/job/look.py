@@ -12,7 +12,7 @@ from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
-from reconcilers.failure.policy import given_up, spare_workers
+from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job import refusal, slow
 from reconcilers.job.relaunch import suspended_pods
 from reconcilers.job.seen import Seen
@@ -23,7 +23,7 @@ from reconcilers.scale.rolling import Freshness
 
 @dataclass(frozen=True)
 class Look:
-    """What follows is worked out when it is first asked for."""
+    """Each property is worked out when it is first read."""
 
     seen: Seen
     job: ElasticJob
@@ -32,7 +32,7 @@ class Look:
     """But for those that are to go."""
     fresh: Freshness
     """Whose Pods have the resources that the job, as it is published, wants."""
-    asked_anew: bool
+    scale_requested: bool
     """Whether something was asked of its scale just now."""
     now: datetime
 
@@ -70,6 +70,6 @@ class Look:
         return spare_workers(self.job, self.workers)
 
     @cached_property
-    def given_up(self) -> Mapping[str, str]:
-        """By uid, the workers that are not started again, and why."""
-        return given_up(self.workers, self.spare)
+    def exhausted_workers(self) -> Mapping[str, str]:
+        """Workers that get no further Pod, by uid, with the reason."""
+        return exhausted_workers(self.workers, self.spare)

@@ -28,7 +28,8 @@ from reconcilers.job.saving import events_of_saving
 from reconcilers.job.slow import Neighbour, events_of_slow
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
-from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
+from reconcilers.nodecheck.job_checks import named
+from reconcilers.nodecheck.job_finding import NODES_CHECKED, QUIET, Finding, interrupted
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.roles.progress import TF_CONFIG_KEPT
 from reconcilers.roles.rules import in_cluster
@@ -69,11 +70,11 @@ class Training:
     left_out: frozenset[int]
     """Workers that the world does without, though they are wanted."""
     failures: Assessment
-    given_up: Mapping[str, str]
+    exhausted_workers: Mapping[str, str]
     """By uid, whose Pod is not started again, and why."""
     fresh: Freshness
     """Whose Pods are outdated."""
-    asked_anew: bool
+    scale_requested: bool
     """Something was asked of the job's scale just now."""
     finding: Finding | None
     """Of the checks of its nodes."""
@@ -98,10 +99,10 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
         training.left_out,
         training.fresh,
         now,
-        anew=training.asked_anew,
-        given_up=training.given_up,
+        anew=training.scale_requested,
+        exhausted_workers=training.exhausted_workers,
     )
-    conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
+    conditions = job_status.with_given_up(conditions, training.exhausted_workers.values(), now)
     events = [*_of_workers(job, conditions)]
     if job.status.phase is JobPhase.SUSPENDED and _has_begun(job):
         events.append(Event("Normal", "Resumed", "the job is resumed: its Pods are being created"))

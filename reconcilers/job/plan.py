@@ -42,7 +42,7 @@ from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import WorkerPlan, plan_workers, slot_of
-from reconcilers.nodecheck.job_checks import CheckState, finding_of
+from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
@@ -57,7 +57,7 @@ from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.rendezvous import Decision
 from reconcilers.world.slots import present_slots, training_types
-from reconcilers.world.standby import standing_by, told_otherwise
+from reconcilers.world.standby import needs_standby_update, standing_by
 
 MIN_CREATES = 100
 CREATE_LOOKS = 10
@@ -104,7 +104,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
-    missing = () if look.is_held or profile.is_waiting(look.job) else slots.missing[:most]
+    waits = look.is_held or profile.is_waiting(look.job) or seen.workers_refused_seconds is not None
+    missing = () if waits else slots.missing[:most]
     surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
     more = 0.0 if 0 < len(missing) < len(slots.missing) else None
     plan = replace(
@@ -114,6 +115,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
+            seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.seconds_to_look(look.job, seen.has_begun),
             beginning.look_again_seconds,
@@ -265,7 +267,7 @@ def _world(look: Look) -> tuple[Course, Roll]:
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
     bounds = growth.with_extra(bounds_of(job), job, workers, published, people)
     if active is None and not refusal.is_refused(job):  # whose next Pods could not be made
-        stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.given_up}
+        stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
     return plan_world(published, roll.marked(people), bounds, look.standing, active, look.now), roll
 
@@ -293,7 +295,7 @@ def _relaunches(
     wanted = [
         worker
         for worker in there
-        if worker.metadata.uid not in look.given_up and slot_of(worker) not in given_back
+        if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
     ]
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
@@ -322,9 +324,9 @@ def _go_on(
         world=world,
         left_out=course.left_out,
         failures=failures,
-        given_up=look.given_up,
-        fresh=freshness(job, workers, look.seen.pods) if look.asked_anew else look.fresh,
-        asked_anew=look.asked_anew,
+        exhausted_workers=look.exhausted_workers,
+        fresh=freshness(job, workers, look.seen.pods) if look.scale_requested else look.fresh,
+        scale_requested=look.scale_requested,
         finding=finding_of(job, state),
         active_check=look.active_check,
         suspected_at=look.suspected_at,
@@ -359,7 +361,7 @@ def _plan(
     draft = _with_usage(look, draft)
     standing = found.standing_by
     concerned = look.workers if standing else look.workers.exceptional
-    told = [told_standby(worker, standing) for worker in told_otherwise(concerned, standing)]
+    told = [told_standby(worker, standing) for worker in needs_standby_update(concerned, standing)]
     return Plan(
         status_patch=draft.patch(),
         events=(*found.events, *sizing.told(look.job.status.conditions, draft.status.conditions)),

@@ -17,12 +17,11 @@ from typing import Any, Protocol
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.errors import AlreadyExists, ApiError, NotFound
+from controller.errors import NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICWORKERS, NODECHECKS
+from controller.resources import NODECHECKS
 from controller.slices import Slices, computed
-from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus, validated
@@ -44,7 +43,6 @@ from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.further_evidence import with_all_evidence
 from reconcilers.nodecheck.nodes import (
-    MAX_MESSAGE,
     CheckedNode,
     Out,
     checked_nodes_of,
@@ -64,7 +62,6 @@ from reconcilers.nodecheck.scope import (
     is_idle,
     lost_job,
     named_nodes,
-    new_check_worker,
     one_each,
     speakers,
     too_many,
@@ -81,17 +78,17 @@ from reconcilers.nodecheck.steps import (
 )
 from reconcilers.nodecheck.told import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.view import CheckView
+from reconcilers.nodecheck.workers import CheckWorkers
 from reconcilers.observations import Observations
-from reconcilers.parallel import in_parallel
-from reconcilers.refused import is_refusal
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.slots import wanted_slots
 
 SLACK_SECONDS = 0.05
 BEHIND_SECONDS = 0.5
 """What the API server knows, a watch shows within moments."""
-REFUSED_SECONDS = 30.0
-"""After that, workers that were refused are asked for again."""
+CONSEQUENCES_SECONDS = 600.0
+"""For so long a controller knows a finished check, before it deletes it: even if that was over long before it
+came, the nodes' cordons and records are still to follow from it."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
 
 
@@ -131,6 +128,7 @@ class NodeCheckReconciler(Reconciler):
         self._contact = contact
         self._clock = clock
         self._view = CheckView(cache, client)
+        self._workers = CheckWorkers(client, cache, clock.monotonic)
         self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
         self._beginning: dict[str, Claim] = {}
         """By uid, while it is written that a check begins. Another one, made in the same second, may take
@@ -151,11 +149,14 @@ class NodeCheckReconciler(Reconciler):
         return Result(turn.look_again_seconds)
 
     async def _expire(self, check: NodeCheck) -> Result:
-        """Delete a finished check when its time is over."""
-        left_seconds = check_status.seconds_to_expiry(check, self._clock.now())
-        if left_seconds is None or left_seconds > 0:
+        """Delete a finished check when its time is over, and what follows from it has been done."""
+        left_seconds, metadata = check_status.seconds_to_expiry(check, self._clock.now()), check.metadata
+        if left_seconds is None:
+            return Result()
+        known_seconds = self._since.age_seconds(metadata.uid, "finished")
+        left_seconds = max(left_seconds, CONSEQUENCES_SECONDS - known_seconds)
+        if left_seconds > 0:
             return Result(left_seconds)
-        metadata = check.metadata
         with contextlib.suppress(NotFound):
             await self._client.delete(NODECHECKS, metadata.name, metadata.namespace, uid=metadata.uid)
         return Result()
@@ -245,11 +246,12 @@ class NodeCheckReconciler(Reconciler):
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
         missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
-        refused = await self._create_workers(turn.check, missing)
+        refused = await self._workers.make(turn.check, missing)
         _, ended = await self._ended(turn, "agents", ended_gathering)
-        if ended is None and refused:
-            turn.look_again_seconds = min(REFUSED_SECONDS, turn.look_again_seconds or REFUSED_SECONDS)
-            return check_status.waiting(turn.status, "WorkerRefused", refused, turn.now)
+        if ended is None and refused is not None:
+            left_seconds = max(refused.retry_at - self._clock.monotonic(), 0.0)
+            turn.look_again_seconds = min(left_seconds, turn.look_again_seconds or left_seconds)
+            return check_status.waiting(turn.status, "WorkerRefused", refused.message, turn.now)
         if ended is None:
             message = "waits for the agents on its nodes"
             return check_status.waiting(turn.status, "WaitingForAgents", message, turn.now)
@@ -259,20 +261,6 @@ class NodeCheckReconciler(Reconciler):
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
         turn.event("Normal", "RoundStarted", f"local tests: {count} nodes")
         return check_status.started(status, turn.now)
-
-    async def _create_workers(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> str:
-        """Why the API server, a quota or a policy refuses one of them; empty if it does not."""
-        try:
-            await in_parallel(self._create_worker(check, index, node) for index, node in missing)
-        except ApiError as error:
-            if not is_refusal(error):
-                raise
-            return shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
-        return ""
-
-    async def _create_worker(self, check: NodeCheck, index: int, node: str) -> None:
-        with contextlib.suppress(AlreadyExists):  # made before; the cache has yet to show it
-            await self._client.create(ELASTICWORKERS, new_check_worker(check, index, node))
 
     # --- steps ----------------------------------------------------------------------------------------
 

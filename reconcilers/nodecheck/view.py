@@ -9,7 +9,7 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import NotFound
+from controller.errors import Invalid, NotFound
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
 from controller.slices import Slices
 from crds import names
@@ -61,21 +61,28 @@ class CheckView:
         return await self._parsed(raw for raw in listed["items"] if owner in owner_uids(raw))
 
     async def is_behind(self, check: NodeCheck) -> bool:
-        """Whether the API server has what the check would be refused for the want of: its job, or nodes."""
+        """Whether the API server has what the check would be refused for the want of: its job, or nodes.
+
+        What cannot be a name or a label, is not there.
+        """
         spec = check.spec
+        if spec.job_name == "" or "" in (spec.nodes or ()):
+            return False  # by an empty name, the server shows all that there are
         try:
             if spec.job_name is not None:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
                 return lost_job(spec.job_name, ElasticJob.model_validate(raw)) is None
             for node in sorted({*(spec.nodes or ())} - self.labels().keys()):
                 await self._client.get(NODES, node)
-        except NotFound:
+            if spec.nodes is not None:
+                return True
+            wanted = (spec.node_selector or {}).items()
+            selector = ",".join(f"{key}={value}" for key, value in wanted)
+            found = await self._client.list_page(NODES, label_selector=selector, page_size=1)
+        except (NotFound, Invalid):
             return False
-        if spec.nodes is not None:
-            return True
-        selector = ",".join(f"{key}={value}" for key, value in (spec.node_selector or {}).items())
-        found = await self._client.list_page(NODES, label_selector=selector, page_size=1)
-        return bool(found["items"])
+        # A value may have a comma in it, and then the selector says something else.
+        return any(wanted <= (raw["metadata"].get("labels") or {}).items() for raw in found["items"])
 
     def labels(self) -> dict[str, Mapping[str, str]]:
         """Of all nodes, by name."""

@@ -82,8 +82,9 @@ def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> Clus
     }
     known_workers = frozenset(known.tasks.get(names.WORKER, ()) if known else tasks.get(names.WORKER, ()))
     if not known_workers.issuperset(tasks.get(names.WORKER, ())) and not _fits(job, tasks):
-        # who comes to a cluster that is full has no task: with a variable too long, nobody could start anew
-        tasks[names.WORKER] = [index for index in tasks[names.WORKER] if index in known_workers]
+        # who comes to a cluster that is full has no task: with a variable too long, nobody could start anew;
+        # but who takes over another's task has its place, for which `MAX_CONFIG_BYTES` leaves room
+        tasks[names.WORKER] = tasks[names.WORKER][: len(known_workers)]
     servers = tasks[names.PS]
     found = [by_slot.get((names.PS, index)) for index in servers]
     incarnations = [

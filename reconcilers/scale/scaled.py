@@ -37,7 +37,7 @@ def with_scaled(
     now: datetime,
     *,
     anew: bool,
-    given_up: Collection[str] = (),
+    exhausted_workers: Collection[str] = (),
 ) -> list[Condition]:
     """The conditions, with this one if anything was ever asked.
 
@@ -50,14 +50,14 @@ def with_scaled(
         fresh: whose resources are outdated.
         now: for the transition time.
         anew: whether something was asked just now.
-        given_up: uids of workers that get no further Pod, as the job goes on without them.
+        exhausted_workers: uids of workers that get no further Pod, as the job goes on without them.
     """
     under_way = is_false(conditions, SCALED)
     moving = bool(job.status.migrations or fresh.outdated)
     if not (anew or under_way or moving):
         return list(conditions)
     missing = [
-        *_too_few(job, workers, rendezvous, without, given_up),
+        *_too_few(job, workers, rendezvous, without, exhausted_workers),
         *_moves(job),
         *_yet_to_go(job, workers),
         *_outdated(fresh, unknown_too=anew or under_way),
@@ -77,7 +77,7 @@ def _too_few(
     workers: Sequence[ElasticWorker],
     rendezvous: Rendezvous,
     without: Collection[int],
-    given_up: Collection[str],
+    exhausted_workers: Collection[str],
 ) -> list[str]:
     missing = []
     for type_ in training_types(job):
@@ -91,7 +91,10 @@ def _too_few(
             w.spec.index
             for w in workers
             if w.spec.type == type_
-            and (w.metadata.uid in given_up or w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED))
+            and (
+                w.metadata.uid in exhausted_workers
+                or w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+            )
         }
         if len(running & wanted) < count:
             missing.append(f"{len(running & wanted)} of {count} of type {type_} are running")

@@ -24,7 +24,7 @@ def standing_by(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendez
     return frozenset(w.spec.index for w in workers if w.spec.type == names.WORKER and _is_idle(w)) & beside
 
 
-def told_otherwise(workers: Sequence[ElasticWorker], standing: Collection[int]) -> list[ElasticWorker]:
+def needs_standby_update(workers: Sequence[ElasticWorker], standing: Collection[int]) -> list[ElasticWorker]:
     """The workers whose status does not say yet whether they stand by."""
     training = (w for w in workers if w.spec.type == names.WORKER)
     return [w for w in training if bool(w.status.standby) != (w.spec.index in standing)]

@@ -504,6 +504,25 @@ class TestDelete:
         assert done.exit_code == 0
         assert done.err.count("pod/digits-worker-0-1 cannot end: its node node-1 is not ready") == 1
 
+    def test_node_is_not_blamed_for_a_pod_that_garbage_collection_has_yet_to_come_to(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, seconds in (("LOOK_SECONDS", 0.01), ("POLL_SECONDS", 0.02), ("LATE_SECONDS", 0.0)):
+            monkeypatch.setattr(delete, name, seconds)
+        waits, going = placed_pod(), placed_pod()
+        going["metadata"] = going["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        for left, told in ((waits, 0), (going, 1)):
+            script_job(server)
+            server.answers |= {
+                f"DELETE {JOBS}/digits": {},
+                f"GET {JOBS}/digits": [job()] * 4 + [NO_JOB],
+                f"GET {PODS}": [listing(left)] * 9 + [listing()],
+                "GET /api/v1/nodes/node-1": node("True"),
+            }
+            done = dlr("job", "delete", "digits")
+            assert done.exit_code == 0
+            assert done.err.count("should have ended by now") == told
+
     @pytest.mark.parametrize(
         ("ready", "waited", "said"),
         [

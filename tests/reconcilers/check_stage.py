@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.cache import Cache
-from controller.errors import AlreadyExists, Conflict, NotFound
+from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES, Resource
 from crds.nodecheck import NodeCheck
@@ -88,6 +88,10 @@ class Stage:
     """Asked before each write: whether the controller is killed there."""
     dead: set[str] = field(default_factory=set)
     """Nodes on which no Pod ever starts."""
+    refuses: Callable[[JSON], bool] = lambda obj: False
+    """Asked before each object is made: whether a quota refuses it."""
+    refused: list[str] = field(default_factory=list)
+    """The names of what it refused."""
     during_write: Callable[[], Awaitable[object]] | None = None
     """What happens while the next status write is under way."""
 
@@ -300,6 +304,9 @@ class _Client:
 
     async def create(self, resource: Resource, obj: JSON) -> JSON:
         self._die_sometimes()
+        if self._stage.refuses(obj):
+            self._stage.refused.append(obj["metadata"]["name"])
+            raise Forbidden(403, "Forbidden", f"{self._stage.refused[-1]} is forbidden: exceeded quota")
         if self._stage.stores.store(resource).get(NAMESPACE, obj["metadata"]["name"]) is not None:
             raise AlreadyExists(409, "AlreadyExists", "")
         return self._stage.put(resource, obj)
@@ -318,6 +325,10 @@ class _Client:
         done = self._stage.put(resource, merged(current, {"status": patch["status"]}))
         self._die_sometimes()
         return done
+
+    async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> None:
+        assert self._stage.get(resource, name)["metadata"]["uid"] == uid
+        self._stage.delete(resource, name)
 
     async def list(self, resource: Resource, namespace: str, *, label_selector: str) -> JSON:
         found = self._stage.stores.store(resource).list(namespace)

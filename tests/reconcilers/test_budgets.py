@@ -136,9 +136,9 @@ def test_waits_are_bounded(count: int, follows: bool) -> None:
 
 
 def test_the_wait_is_written_down_as_a_time() -> None:
-    assert budgets.held(spend(failed()), 30, NOW).held_until is None
-    assert budgets.held(spend(*different(3)), 30, NOW).held_until == later(2)
-    lasted = budgets.held(spend(*different(3)), 30, NOW, lasted_seconds=budgets.LASTING_SECONDS)
+    assert budgets.with_hold(spend(failed()), 30, NOW).held_until is None
+    assert budgets.with_hold(spend(*different(3)), 30, NOW).held_until == later(2)
+    lasted = budgets.with_hold(spend(*different(3)), 30, NOW, lasted_seconds=budgets.LASTING_SECONDS)
     assert lasted.held_until is None, "it did not come quickly"
 
 

@@ -22,7 +22,9 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
+from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.nodecheck.view import CheckView
+from reconcilers.nodecheck.workers import REFUSED_SECONDS
 from tests.counting import calls
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
@@ -113,6 +115,40 @@ async def test_answers_alone_write_nothing() -> None:
         staged.act()
         await staged.reconcile()
     assert len(staged.writes) == written
+
+
+async def test_workers_that_a_quota_refuses_are_not_asked_for_again_by_every_look() -> None:
+    """Each agent that comes leads to a look, and so does what the check itself says: it must not go round."""
+    staged = stage()
+    staged.refuses = lambda obj: len(staged.stores.store(ELASTICWORKERS)) >= 3
+    await staged.reconcile()
+    await staged.reconcile()
+    assert len(staged.refused) == 3 and "exceeded quota" in staged.condition("Running")["message"]
+    written = len(staged.writes)
+    for worker in list(staged.stores.store(ELASTICWORKERS).list()):
+        staged.start(worker["metadata"]["name"], worker["spec"]["nodeName"])
+        again = await staged.reconcile()
+    assert (len(staged.refused), len(staged.writes)) == (3, written)
+    assert again == REFUSED_SECONDS
+    staged.refuses = lambda obj: False
+    staged.seconds += again
+    await staged.reconcile()
+    assert len(staged.stores.store(ELASTICWORKERS)) == 6
+    assert {*(await staged.play()).status.nodes} == {*SIX} and not staged.status().get("inconclusive")
+
+
+async def test_check_whose_time_was_over_while_no_controller_was_there_is_kept_until_all_follows_from_it() -> (
+    None
+):
+    staged = Stage()
+    ended = (NOW - timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    over = {"phase": "Succeeded", "nodes": SIX, "completionTime": ended}
+    staged.add_check(status=over, nodes=SIX, ttlSecondsAfterFinished=3_600)
+    again = await staged.reconcile()
+    assert again == CONSEQUENCES_SECONDS and staged.status()
+    staged.seconds += again
+    assert await staged.reconcile() is None
+    assert not staged.stores.store(NODECHECKS)
 
 
 async def test_groups_meet_at_the_first_members_agent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
@@ -331,6 +332,27 @@ async def test_check_of_a_job_that_is_gone_is_refused_by_the_servers_own_word(
         await nodes.until_condition("unlabelled", "Failed", "NoNodes")
 
 
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"nodeSelector": {"pool": "two words"}}, "NoNodes"),
+        ({"nodeSelector": {"pool": "a,spot"}}, "NoNodes"),
+        ({"nodes": [""]}, "NodeNotFound"),
+        ({"jobName": ""}, "JobNotFound"),
+    ],
+)
+async def test_check_of_what_can_be_no_name_or_label_is_refused_and_not_waited_for(
+    server: ApiServer, nodes: Nodes, spec: JSON, reason: str
+) -> None:
+    """Some of these mean something else to the server, which then has it."""
+    name = f"nothing-{zlib.crc32(str(spec).encode())}"
+    node = {"metadata": {"name": name, "labels": {"pool": "a", "spot": "yes"}}}
+    await nodes.client.create(NODES, {"apiVersion": "v1", "kind": "Node"} | node)
+    async with controller(server):
+        await nodes.add_check(name, **spec)
+        await nodes.until_condition(name, "Failed", reason)
+
+
 async def test_machine_that_takes_over_a_name_during_a_check_is_not_judged_by_the_last_ones_tests(
     server: ApiServer, nodes: Nodes
 ) -> None:
@@ -359,8 +381,9 @@ async def test_machine_that_takes_over_a_name_during_a_check_is_not_judged_by_th
 
 
 async def test_finished_check_is_deleted_when_its_time_is_over_and_not_before(
-    server: ApiServer, nodes: Nodes
+    server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("reconcilers.nodecheck.reconciler.CONSEQUENCES_SECONDS", 0.0)
     await nodes.add_nodes("kept")
     hours_ago = {"old": 2, "young": 0, "forever": 2}
     for name, hours in hours_ago.items():
@@ -433,7 +456,7 @@ async def test_check_whose_workers_are_refused_says_so_and_comes_to_an_end(
 async def test_workers_that_were_refused_for_a_while_are_made_when_that_is_over(
     server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.nodecheck.reconciler.REFUSED_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.nodecheck.workers.REFUSED_SECONDS", 0.5)
     await nodes.add_nodes("later-1", "later-2")
     await refuse_workers(nodes, "later")
     async with controller(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.job import refusal
 from reconcilers.pod.trial import PodTrial, Trial
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+from tests.reconcilers.test_node_check_against_api_server import BINDINGS, refuse_workers
 
 Template = dict[str, Any]
 
@@ -222,6 +224,32 @@ async def condition(hollow: Hollow, name: str, type_: str, status: str) -> dict[
 
     is_there: dict[str, Any] = await hollow.until(f"{type_}={status} of {name}", found)
     return is_there
+
+
+async def test_a_job_whose_workers_are_refused_says_so(hollow: Hollow) -> None:
+    """The ElasticWorkers themselves: by a policy, or a quota for objects."""
+    await refuse_workers(hollow, "barred-job")
+    await hollow.submit("barred-job")
+    await hollow.until("an Event", lambda: told(hollow, "barred-job", ("WriteRefused",)))
+    for number in range(10):
+        patch = {"metadata": {"annotations": {"look": str(number)}}}
+        await hollow.client.patch(ELASTICJOBS, "barred-job", patch, NAMESPACE)
+        await asyncio.sleep(0.05)
+    events = (await hollow.client.list(EVENTS, NAMESPACE))["items"]
+    (event,) = (e for e in events if e["reason"] == "WriteRefused")
+    assert event["message"].startswith("the API server refuses what the job needs: ")
+    assert "over quota" in event["message"] and event.get("count", 1) == 1, "each look has asked again"
+
+
+async def test_a_job_whose_workers_were_refused_gets_them_when_that_is_over(
+    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconcilers.elasticjob.REFUSED_SECONDS", 0.5)
+    await refuse_workers(hollow, "later-job")
+    await hollow.submit("later-job")
+    await hollow.until("an Event", lambda: told(hollow, "later-job", ("WriteRefused",)))
+    await hollow.client.delete(BINDINGS, "later-job")
+    await hollow.until("its Pods", lambda: _has_pods(hollow, "later-job", 2))
 
 
 async def told(hollow: Hollow, name: str, reasons: Iterable[str]) -> bool:

@@ -20,7 +20,7 @@ from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.companions import service_of
 from reconcilers.conditions import condition_of
-from reconcilers.failure.policy import given_up, spare_workers
+from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
@@ -293,7 +293,7 @@ def test_a_spent_budget_fails_the_job_only_of_what_it_cannot_do_without(type_: s
     plan = looked_at(of, members)
     assert (after(of, plan).status.phase is JobPhase.FAILED) is fails
     workers = Workers(members.values())
-    assert bool(given_up(workers, spare_workers(of, workers))) is not fails
+    assert bool(exhausted_workers(workers, spare_workers(of, workers))) is not fails
 
 
 def test_the_last_worker_is_not_spare() -> None:
@@ -423,6 +423,18 @@ def test_who_comes_to_a_cluster_that_is_full_has_no_task_and_the_others_can_stil
     assert next_cluster(of, {}).tasks == known.tasks
     some = long_named({"chief": 1, "ps": 16, "worker": 501}, status={"cluster": known.to_wire()})
     assert next_cluster(some, {}).tasks["worker"] == list(range(501))
+
+
+def test_who_takes_anothers_place_in_a_cluster_that_is_full_has_its_task_and_moves_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its number has more digits, and so its address."""
+    counts = {"chief": 1, "ps": 2, "worker": 10}
+    known = next_cluster(roles_job(counts), {})
+    full = roles_job(counts, status={"cluster": known.to_wire()})
+    monkeypatch.setattr("crds.cluster.MAX_CONFIG_BYTES", cluster_of(full).config_bytes())
+    moved = with_slots(full, {"worker": slots_of(full, "worker").without({3}, 10)})
+    assert next_cluster(moved, {}).tasks["worker"] == [0, 1, 2, 10, *range(4, 10)]
 
 
 @pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])

@@ -20,7 +20,7 @@ from reconcilers.job.workers import Workers
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import decide
 from reconcilers.world.slots import present_slots, slot_count
-from reconcilers.world.standby import standing_by, told_otherwise
+from reconcilers.world.standby import needs_standby_update, standing_by
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import Stage as CheckedStage
 from tests.reconcilers.job_stage import at, checked_job
@@ -161,7 +161,7 @@ def test_who_stands_by_is_counted_and_told_as_such() -> None:
     crew = Workers([*running, at(2, "b", observed_round=1), worker(3)])
     standing = standing_by(wanting, crew, world_of(0, 1))
     assert standing == {2}, "the other is not ready yet"
-    assert [w.spec.index for w in told_otherwise(crew, standing)] == [2]
+    assert [w.spec.index for w in needs_standby_update(crew, standing)] == [2]
     counts = replica_statuses(wanting, crew, len(standing))["worker"]
     assert (counts.desired, counts.active, counts.standby) == (2, 3, 1)
     assert worker_pods(wanting, crew) == 2

@@ -16,7 +16,7 @@ from reconcilers.job.relaunch import plan_relaunches
 from reconcilers.job.status import replica_statuses
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import stuck_by
-from reconcilers.world.standby import told_otherwise
+from reconcilers.world.standby import needs_standby_update
 from tests.reconcilers.build import NOW, job, report, worker
 
 WORLD = Rendezvous(phase=RendezvousPhase.FORMED, round=3, formed_at=NOW)
@@ -61,7 +61,7 @@ def test_policies_about_failures_waits_and_old_agents_need_the_exceptional_worke
     some = Workers(found).exceptional
     assert suspected_at(None, found, WORLD, NOW) == suspected_at(None, some, WORLD, NOW)
     assert plan_relaunches(found, WORLD, NOW) == plan_relaunches(some, WORLD, NOW)
-    assert told_otherwise(found, ()) == told_otherwise(some, ())
+    assert needs_standby_update(found, ()) == needs_standby_update(some, ())
     for policy in (is_older, stuck_by, lambda w: w.status.last_exit, lambda w: w.status.failure_budget):
         assert [w for w in found if policy(w)] == [w for w in some if policy(w)]
 

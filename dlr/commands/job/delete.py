@@ -73,11 +73,10 @@ def wait_until_gone(api: Api, name: str, deadline: float) -> None:
     Raises:
         CommandError: by then something of it is still there.
     """
-    begun, looked, told = time.monotonic(), 0.0, set[str]()
+    looked, told, going = time.monotonic(), set[str](), dict[str, float]()
     while remains := _remains(api, name):
-        waited = time.monotonic() - begun
         if time.monotonic() > deadline:
-            why = " ".join(f"{each}." for each in _reasons(api, name, waited))
+            why = " ".join(f"{each}." for each in _reasons(api, name, going))
             left = f"The job {name!r} is deleted, but not all of it is gone yet: {_in_short(remains)}."
             raise CommandError(f"{left} {why}".strip())
         if not told:
@@ -86,22 +85,22 @@ def wait_until_gone(api: Api, name: str, deadline: float) -> None:
                 f"elasticjob {api.namespace}/{name} is being deleted; waiting for {_in_short(remains)}",
                 file=sys.stderr,
             )
-        if waited - looked >= LOOK_SECONDS:
-            looked = waited
-            for reason in _reasons(api, name, waited):
+        if time.monotonic() - looked >= LOOK_SECONDS:
+            looked = time.monotonic()
+            for reason in _reasons(api, name, going):
                 if reason not in told:
                     told.add(reason)
                     print(reason, file=sys.stderr)
         time.sleep(POLL_SECONDS)
 
 
-def why_left(pod: JSON, node: JSON | None, waited_seconds: float) -> str:
+def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
     """Why a Pod that is to go is still there; empty as long as that is as it should be.
 
     Args:
-        pod: is being deleted.
+        pod: of a job that is deleted.
         node: of the Pod; None if it is not known, as where nodes may not be read.
-        waited_seconds: since it was to go.
+        going_seconds: since it was seen to be deleted; 0 if garbage collection has yet to come to it.
     """
     name, on = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
     remedy = f"`kubectl delete pod {name} --force --grace-period=0` removes it from the cluster now"
@@ -110,18 +109,25 @@ def why_left(pod: JSON, node: JSON | None, waited_seconds: float) -> str:
             f"pod/{name} cannot end: its node {on} is not ready, so nobody there hears of it. "
             f"It goes when the node is back, or is deleted; {remedy}"
         )
-    if (
-        not on
-        or waited_seconds <= float(pod["metadata"].get("deletionGracePeriodSeconds") or 0) + LATE_SECONDS
-    ):
+    grace_seconds = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+    if not on or going_seconds <= grace_seconds + LATE_SECONDS:
         return ""
     return f"pod/{name} should have ended by now, and its node {on} does not say so; {remedy}"
 
 
-def _reasons(api: Api, name: str, waited_seconds: float) -> list[str]:
-    pods = _pods(api, name)[:MOST_NAMED]
-    nodes = {on: _node(api, on) for pod in pods if (on := pod["spec"].get("nodeName"))}
-    reasons = (why_left(pod, nodes.get(pod["spec"].get("nodeName", "")), waited_seconds) for pod in pods)
+def _reasons(api: Api, name: str, going: dict[str, float]) -> list[str]:
+    """
+    Args:
+        going: when each Pod was first seen to be deleted itself, by name; completed here.
+    """
+    pods, now, reasons = _pods(api, name), time.monotonic(), []
+    for pod in pods:
+        if pod["metadata"].get("deletionTimestamp"):
+            going.setdefault(pod["metadata"]["name"], now)
+    for pod in pods[:MOST_NAMED]:
+        on = pod["spec"].get("nodeName")
+        since = going.get(pod["metadata"]["name"], now)
+        reasons.append(why_left(pod, _node(api, on) if on else None, now - since))
     return [reason for reason in reasons if reason]
 
 

@@ -31,7 +31,7 @@ from dlr.commands.job.progress import progress_line
 from dlr.commands.job.room import too_large
 from dlr.commands.output import age, duration, parse_time
 from reconcilers.failure.exit_class import FREE
-from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET
+from reconcilers.nodecheck.job_finding import NODES_CHECKED, QUIET
 
 STALLED_STEPS = 20
 STALLED_SECONDS = 60.0

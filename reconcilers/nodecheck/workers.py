@@ -1,0 +1,62 @@
+"""Makes the workers of a check of nodes, and asks again for those that are refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import AlreadyExists, ApiError
+from controller.resources import ELASTICWORKERS, NODECHECKS
+from controller.store import Memory
+from controller.wording import shortened
+from crds.nodecheck import NodeCheck
+from reconcilers.nodecheck.nodes import MAX_MESSAGE
+from reconcilers.nodecheck.scope import new_check_worker
+from reconcilers.parallel import in_parallel
+from reconcilers.pod.maker import REFUSED_TRIES_PER_SECOND
+from reconcilers.refused import is_refusal
+
+REFUSED_SECONDS = 30.0
+"""After that, workers that were refused are asked for again; later, if they are very many."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The API server, a quota or a policy refuses workers of a check."""
+
+    message: str
+    retry_at: float
+    """On the monotonic clock. All looks until then ask for nothing: each agent that comes leads to one."""
+
+
+class CheckWorkers:
+    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+        self._client = client
+        self._monotonic = monotonic
+        self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
+
+    async def make(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> Refused | None:
+        """Make the missing workers; or say why they are not made.
+
+        Args:
+            missing: the nodes without a worker, each with its place in the check.
+        """
+        uid, known = check.metadata.uid, self._refused.get(check.metadata.uid)
+        if missing and known is not None and self._monotonic() < known.retry_at:
+            return known
+        try:
+            await in_parallel(self._make_one(check, index, node) for index, node in missing)
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
+            wait_seconds = max(REFUSED_SECONDS, len(missing) / REFUSED_TRIES_PER_SECOND)
+            return self._refused.put(uid, Refused(message, self._monotonic() + wait_seconds))
+        return None
+
+    async def _make_one(self, check: NodeCheck, index: int, node: str) -> None:
+        with contextlib.suppress(AlreadyExists):  # made before; the cache has yet to show it
+            await self._client.create(ELASTICWORKERS, new_check_worker(check, index, node))
