@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
+from dlr import progress
 from dlr.checkpoint import Checkpointer, persistence, saver, storage
 from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
@@ -287,6 +289,29 @@ def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
     monkeypatch.setattr(persistence, "STILL_SECONDS", 0.0)
     monkeypatch.setattr(persistence.Saver, "activity", activity)
     assert saving._comes(done)
+
+
+def test_who_waits_for_storage_does_not_hang_and_waits_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent killed a training at its end, where its last save took longer than the limit for a hang."""
+    busy_until: list[float] = []
+    times = memoryview(bytearray(8 * 18)).cast("d")
+    monkeypatch.setattr(progress, "_slot", (times.cast("B").cast("q"), times))
+
+    def activity(_: object) -> tuple[bytes, ...]:
+        busy_until.append(times[5])
+        return ()
+
+    saving = Persistence(tmp_path, Surroundings(0, 1, "", "a"), None, Trouble())
+    saving._under_way = 1, threading.Event()
+    monkeypatch.setattr(persistence, "STILL_SECONDS", 0.01)
+    monkeypatch.setattr(persistence.Saver, "activity", activity)
+    saving.finish()
+    assert set(busy_until) == {math.inf} and times[5] == 0
+    looks = len(busy_until)
+    saving.finish()
+    assert len(busy_until) == looks, "it was left behind"
 
 
 def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:
