@@ -362,7 +362,9 @@ class Checkpointer:
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and end the process."""
         self._storage.finish()
-        self._save(step, tier == "storage")
+        is_saved = self._save(step, tier == "storage")
+        if not is_saved and tier == "memory" and self._memory is None:
+            self._save(step, to_storage=True)  # as other ranks do, where the states of all are alike
         with suppress(OSError):  # that it left would look like a failure
             self.close()
         leaving.leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from torch import Tensor
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
 from dlr import progress
-from dlr.checkpoint import Checkpointer, persistence, saver, storage
+from dlr.checkpoint import Checkpointer, leaving, persistence, saver, storage
 from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.saver import SaveError, persist
@@ -239,6 +240,25 @@ def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
     second.close()
     assert [slot.mark for slot in slots] == marks
     assert storage.steps_in(tmp_path / "a") == [4, 2]
+
+
+def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before the first save: nobody knew that the state does not fit, and all steps were lost."""
+    slots = [private_slot(capture({"epoch": 1})) for _ in range(3)]
+    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(given))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    monkeypatch.setattr(leaving, "boundary", lambda step: "memory" if step == 3 else None)
+    checkpointer = Checkpointer(tmp_path / "path", state(3), every=100, persist_every=None)
+    checkpointer.load()
+    for step in (1, 2):
+        checkpointer.step(step)
+    with pytest.raises(SystemExit):
+        checkpointer.step(3)
+    gc.unfreeze()
+    assert storage.steps_in(tmp_path / "path") == [3]
 
 
 @pytest.mark.parametrize(
