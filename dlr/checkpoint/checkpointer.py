@@ -273,7 +273,10 @@ class Checkpointer:
     def _make_pace(self) -> Pace:
         here = self._here
         return Pace(
-            here.rank, find_board(here.world_size), here.failures_per_hour, lambda: copy_seconds(here)
+            here.rank,
+            lambda: find_board(here.world_size),
+            here.failures_per_hour,
+            lambda: copy_seconds(here),
         )
 
     def _is_due(self, step: int, last: int) -> bool:

@@ -90,7 +90,7 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
     data: st.DataObject, ranks: int, start: int
 ) -> None:
     board = Board()
-    paces = [Pace(rank, board, None) for rank in range(ranks)]
+    paces = [Pace(rank, lambda: board, None) for rank in range(ranks)]
     for step in range(start + 1, start + 300):
         for pace in paces[1:]:
             pace.trained(data.draw(st.floats(1e-3, 1)) if step % 40 == 0 else 0.1, False)
@@ -103,7 +103,7 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
 
 def test_where_copies_to_another_pod_are_slow_fewer_steps_are_saved() -> None:
     copy_seconds = iter([0.0] * 3 + [5.0] * 20)
-    pace = Pace(0, Board(), 3600.0, lambda: next(copy_seconds))
+    pace = Pace(0, Board, 3600.0, lambda: next(copy_seconds))
     intervals = set()
     for step in range(1, 1 << 12):
         pace.trained(0.1, False)
@@ -117,7 +117,7 @@ def test_where_copies_to_another_pod_are_slow_fewer_steps_are_saved() -> None:
 def test_a_rank_that_was_not_told_once_is_told_the_next_decision() -> None:
     """Else its interval would stay, and in the end no step of it be one of the others'."""
     board = Board()
-    paces = [Pace(rank, board, None) for rank in range(2)]
+    paces = [Pace(rank, lambda: board, None) for rank in range(2)]
     for step in range(1, 200):
         for pace in paces:
             pace.trained(0.1, False)
@@ -125,6 +125,21 @@ def test_a_rank_that_was_not_told_once_is_told_the_next_decision() -> None:
             pace.is_due(step, step - 1)
             if step == interval._FIRST_DECISION + 1:
                 board.clear()  # rank 0 is busy for longer than the others wait
+    assert paces[0].interval > 2 * interval.FIRST
+    assert paces[1].interval == paces[0].interval
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_rank_that_did_not_reach_the_store_tries_again_at_the_next_decision(is_lost: bool) -> None:
+    """Thousands of ranks connect at once, and a connection may break: else that rank is never told."""
+    board, lost = Board(), Board()
+    found = iter([lost if is_lost else None, board])
+    paces = [Pace(0, lambda: board, None), Pace(1, lambda: next(found), None)]
+    for step in range(1, 200):
+        for pace in paces:
+            pace.trained(0.1, False)
+            pace.stalled(0.01)
+            pace.is_due(step, step - 1)
     assert paces[0].interval > 2 * interval.FIRST
     assert paces[1].interval == paces[0].interval
 
