@@ -202,7 +202,7 @@ def _target_like(part: Part, present: Tensor | None, parameters: dict[str, nn.Pa
     parameter = parameters.get(part.name.rpartition(".")[0])
     if parameter is not None and tuple(parameter.shape) == shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    if present is not None:
+    if present is not None and part.name not in parameters:
         raise MismatchError(
             f"{part.name} is {part.dtype}{list(shape)} in the checkpoint, and "
             f"{str(present.dtype).removeprefix('torch.')}{list(present.shape)} here"
