@@ -185,24 +185,41 @@ def targets_for(
     Raises:
         MismatchError: one of a module or an optimizer has another shape or type.
     """
-    parameters, begin = optimized_parameters(state), _beginnings(state)
+    parameters, begin, flexible = optimized_parameters(state), _beginnings(state), _flexible_tensors(state)
     trained = {_memory(tensor) for name, tensor in live.items() if name.startswith(begin)}
     return {
-        part.name: _target_like(part, live.get(part.name), parameters)
+        part.name: _target_like(part, live.get(part.name), parameters, part.name in flexible)
         if part.name.startswith(begin)
         else _target_of_value(part, live.get(part.name), trained)
         for part in saved
     }
 
 
-def _target_like(part: Part, present: Tensor | None, parameters: dict[str, nn.Parameter]) -> Tensor:
+def _flexible_tensors(state: Mapping[str, Any]) -> set[str]:
+    """Buffers that may have another shape than at the start, as those of quantization's observers.
+
+    Their modules take them over in a way of their own.
+    """
+    return {
+        f"{outer}.{_clean(f'{path}.' if path else '')}{name}"
+        for outer, thing in state.items()
+        if isinstance(thing, nn.Module)
+        for path, part in unwrapped(thing).named_modules()
+        if type(part)._load_from_state_dict is not nn.Module._load_from_state_dict
+        for name, _ in part.named_buffers(recurse=False)
+    }
+
+
+def _target_like(
+    part: Part, present: Tensor | None, parameters: dict[str, nn.Parameter], is_flexible: bool
+) -> Tensor:
     shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
     if present is not None and _is_alike(present, part):
         return torch.empty(shape, dtype=dtype) if repeats_elements(present) else present
     parameter = parameters.get(part.name.rpartition(".")[0])
     if parameter is not None and tuple(parameter.shape) == shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    if present is not None and part.name not in parameters:
+    if present is not None and part.name not in parameters and not is_flexible:
         raise MismatchError(
             f"{part.name} is {part.dtype}{list(shape)} in the checkpoint, and "
             f"{str(present.dtype).removeprefix('torch.')}{list(present.shape)} here"
@@ -242,11 +259,13 @@ def _memory(tensor: Tensor) -> int:
 def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
     """Give a module what of its state is not among the tensors that were filled in place."""
     module = unwrapped(module)
-    own = {id(tensor) for tensors in (module.parameters(), module.buffers()) for tensor in tensors}
     present = module.state_dict(keep_vars=True)
-    # Else it is extra state, or a hook made a copy, or it is sparse, say, and was pickled.
-    if not all(id(value) in own and is_copied(value) for value in present.values()):
-        module.load_state_dict({key: saved[_clean(key)] for key in present})
+    # Else it is extra state, or a hook made a copy, or it is sparse, say, or has grown.
+    if not all(saved[_clean(key)] is value for key, value in present.items()):
+        try:
+            module.load_state_dict({key: saved[_clean(key)] for key in present})
+        except RuntimeError as error:
+            raise MismatchError(str(error)) from error
 
 
 def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[str, Any], name: str) -> None:

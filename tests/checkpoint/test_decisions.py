@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.ao.quantization import PerChannelMinMaxObserver
 from torch.testing._internal.two_tensor import TwoTensor
 
 from agent.memory.slot import Mark
@@ -321,6 +322,21 @@ def test_a_part_of_a_dtensor_of_a_class_without_memory_is_filled() -> None:
     part = TwoTensor(torch.zeros(4, 4), torch.zeros(4, 4))
     OwnSlot(slot).fill({"model.weight": part})
     assert torch.equal(part.a, made.weight) and torch.equal(part.b, made.weight)
+
+
+def test_a_buffer_that_its_module_takes_over_in_another_shape_may_have_grown() -> None:
+    """As torch.ao's observers of a channel each, which a training with quantization has."""
+    model = nn.ModuleList([nn.Linear(2, 3), PerChannelMinMaxObserver()])
+    model[1](model[0](torch.ones(4, 2)).T)
+    slot = saved({"model": model}, Mark(1, 1, 0, 1))
+    fresh = nn.ModuleList([nn.Linear(2, 3), PerChannelMinMaxObserver()])
+    weight = fresh[0].weight
+    load({"model": fresh}, slot)
+    assert fresh[0].weight is weight and torch.equal(weight, model[0].weight)
+    assert torch.equal(fresh[1].min_val, model[1].min_val) and fresh[1].min_val.shape == (3,)
+    slot = saved({"model": nn.BatchNorm1d(3, affine=False)}, Mark(1, 1, 0, 1))
+    with pytest.raises(MismatchError, match="size mismatch for running_mean"):
+        load({"model": nn.BatchNorm1d(4, affine=False)}, slot)
 
 
 def test_a_plain_value_may_have_grown_and_the_best_weights_may_be_the_models_own_at_first() -> None:
