@@ -273,7 +273,10 @@ class Checkpointer:
     def _make_pace(self) -> Pace:
         here = self._here
         return Pace(
-            here.rank, find_board(here.world_size), here.failures_per_hour, lambda: copy_seconds(here)
+            here.rank,
+            lambda: find_board(here.world_size),
+            here.failures_per_hour,
+            lambda: copy_seconds(here),
         )
 
     def _is_due(self, step: int, last: int) -> bool:
@@ -362,7 +365,9 @@ class Checkpointer:
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and end the process."""
         self._storage.finish()
-        self._save(step, tier == "storage")
+        is_saved = self._save(step, tier == "storage")
+        if not is_saved and tier == "memory" and self._memory is None:
+            self._save(step, to_storage=True)  # as other ranks do, where the states of all are alike
         with suppress(OSError):  # that it left would look like a failure
             self.close()
         leaving.leave()

@@ -92,7 +92,8 @@ class Pace:
 
     Args:
         rank: of this process.
-        board: through which rank 0 tells what it decides; None leaves the interval as it is.
+        find_board: finds that through which rank 0 tells what it decides; None leaves the interval as it is
+            until the next decision.
         failures_per_hour: of the job.
         copy_seconds: what a copy to another Pod takes, asked before each decision.
     """
@@ -100,13 +101,14 @@ class Pace:
     def __init__(
         self,
         rank: int,
-        board: Board | None,
+        find_board: Callable[[], Board | None],
         failures_per_hour: float | None,
         copy_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.interval = FIRST
         self._rank = rank
-        self._board = board
+        self._find_board = find_board
+        self._board = find_board()
         self._failures_per_hour = (
             DEFAULT_FAILURES_PER_HOUR if failures_per_hour is None else failures_per_hour
         )
@@ -147,6 +149,9 @@ class Pace:
 
     def _learn(self, count: int) -> None:
         if self._board is None:
+            # A rank that is never told has no step in common with the others in the end, as theirs grow.
+            self._board = self._find_board()
+        if self._board is None:
             return
         key = f"interval/{count}"
         try:
@@ -163,6 +168,7 @@ class Pace:
                 self.interval,
                 error,
             )
+            self._board = None  # whose connection may be broken
 
 
 class Alone:
@@ -185,7 +191,5 @@ def find_board(world_size: int, environ: Mapping[str, str] = os.environ) -> Boar
         # A restart of torchrun's processes finds the same store.
         return PrefixStore(f"dlr-checkpoint/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     except (KeyError, ValueError, RuntimeError) as error:
-        logger.warning(
-            'every="auto" stays at %s steps: there is no store to agree through (%s)', FIRST, error
-        )
+        logger.warning('every="auto" stays as it is for now: there is no store to agree through (%s)', error)
         return None

@@ -178,6 +178,7 @@ class Writer:
 
         self._summing.submit(lay_out)
 
+    @torch.inference_mode(mode=False)  # what is made in it, the threads and later saves cannot write into
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
 

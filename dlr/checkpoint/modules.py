@@ -7,7 +7,7 @@ names, so that it fits whatever the parameters' order is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from agent.memory.layout import Part
-from dlr.checkpoint.tensors import is_copied, repeats_elements
+from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
 
 
 class MismatchError(Exception):
@@ -117,9 +117,14 @@ def settled_tensors(state: Mapping[str, Any]) -> set[int]:
     return found
 
 
+def _beginnings(state: Mapping[str, Any]) -> tuple[str, ...]:
+    """How the names of the tensors of modules and optimizers begin."""
+    return tuple(f"{name}." for name, thing in state.items() if isinstance(thing, (nn.Module, Optimizer)))
+
+
 def trained_among(names: Iterable[str], state: Mapping[str, Any]) -> list[str]:
     """Those of the names that are of modules and optimizers, without the modules' buffers."""
-    begin = tuple(f"{name}." for name, thing in state.items() if isinstance(thing, (nn.Module, Optimizer)))
+    begin = _beginnings(state)
     buffers = {
         f"{outer}.{_clean(name)}"
         for outer, thing in state.items()
@@ -169,16 +174,52 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
                 raise MismatchError(f"only {where} has {odd[0]}")
 
 
-def target_like(part: Part, live: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> Tensor:
-    """The live tensor, or a new one like it."""
+def targets_for(
+    saved: Iterable[Part], live: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """The tensors that a checkpoint is copied into, by name: the live ones where they fit, else new ones.
+
+    Args:
+        live: those of the state, by name.
+
+    Raises:
+        MismatchError: one of a module or an optimizer has another shape or type.
+    """
+    parameters, begin, flexible = optimized_parameters(state), _beginnings(state), _flexible_tensors(state)
+    trained = {_memory(tensor) for name, tensor in live.items() if name.startswith(begin)}
+    return {
+        part.name: _target_like(part, live.get(part.name), parameters, part.name in flexible)
+        if part.name.startswith(begin)
+        else _target_of_value(part, live.get(part.name), trained)
+        for part in saved
+    }
+
+
+def _flexible_tensors(state: Mapping[str, Any]) -> set[str]:
+    """Buffers that may have another shape than at the start, as those of quantization's observers.
+
+    Their modules take them over in a way of their own.
+    """
+    return {
+        f"{outer}.{_clean(f'{path}.' if path else '')}{name}"
+        for outer, thing in state.items()
+        if isinstance(thing, nn.Module)
+        for path, part in unwrapped(thing).named_modules()
+        if type(part)._load_from_state_dict is not nn.Module._load_from_state_dict
+        for name, _ in part.named_buffers(recurse=False)
+    }
+
+
+def _target_like(
+    part: Part, present: Tensor | None, parameters: dict[str, nn.Parameter], is_flexible: bool
+) -> Tensor:
     shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
-    present = live.get(part.name)
-    if present is not None and tuple(present.shape) == shape and present.dtype == dtype:
+    if present is not None and _is_alike(present, part):
         return torch.empty(shape, dtype=dtype) if repeats_elements(present) else present
     parameter = parameters.get(part.name.rpartition(".")[0])
     if parameter is not None and tuple(parameter.shape) == shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    if present is not None and part.name not in parameters:
+    if present is not None and part.name not in parameters and not is_flexible:
         raise MismatchError(
             f"{part.name} is {part.dtype}{list(shape)} in the checkpoint, and "
             f"{str(present.dtype).removeprefix('torch.')}{list(present.shape)} here"
@@ -186,14 +227,45 @@ def target_like(part: Part, live: dict[str, Tensor], parameters: dict[str, nn.Pa
     return torch.empty(shape, dtype=dtype)
 
 
+def _target_of_value(part: Part, present: Tensor | None, trained: Collection[int]) -> Tensor:
+    """For what is neither a module's nor an optimizer's tensor.
+
+    It may have grown since the script began. And what is the model's own tensor now, as the best weights so
+    far are at first, may have been a copy of it.
+
+    Args:
+        trained: the memory of modules and optimizers.
+    """
+    shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
+    if present is None or not _is_alike(present, part):
+        return torch.empty(shape, dtype=dtype, device=None if present is None else present.device)
+    if repeats_elements(present) or _memory(present) in trained:
+        return torch.empty_like(present, requires_grad=False)
+    return present
+
+
+def _is_alike(tensor: Tensor, part: Part) -> bool:
+    return tuple(tensor.shape) == (part.global_shape or part.shape) and tensor.dtype == getattr(
+        torch, part.dtype
+    )
+
+
+def _memory(tensor: Tensor) -> int:
+    """The same for tensors that share their memory; those of classes without any have it for themselves."""
+    local = local_tensor(tensor)
+    return local.untyped_storage().data_ptr() if type(local) is Tensor and local.numel() else id(tensor)
+
+
 def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
     """Give a module what of its state is not among the tensors that were filled in place."""
     module = unwrapped(module)
-    own = {id(tensor) for tensors in (module.parameters(), module.buffers()) for tensor in tensors}
     present = module.state_dict(keep_vars=True)
-    # Else it is extra state, or a hook made a copy, or it is sparse, say, and was pickled.
-    if not all(id(value) in own and is_copied(value) for value in present.values()):
-        module.load_state_dict({key: saved[_clean(key)] for key in present})
+    # Else it is extra state, or a hook made a copy, or it is sparse, say, or has grown.
+    if not all(saved[_clean(key)] is value for key, value in present.items()):
+        try:
+            module.load_state_dict({key: saved[_clean(key)] for key in present})
+        except RuntimeError as error:
+            raise MismatchError(str(error)) from error
 
 
 def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[str, Any], name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import threading
 import time
@@ -126,19 +127,23 @@ class Persistence:
 
         A saver that stands still is left behind, which is told.
         """
-        if self._under_way is not None:
-            step, done = self._under_way
-            if not self._comes(done):
-                self._saver.abandon()
-                sentence = (
-                    f"step {step} is not saved to {self._path}: the process that saves it has stood still "
-                    f"for {STILL_SECONDS:.0f} s, as where storage does not answer, and nobody waits for it "
-                    "any more"
-                )
-                logger.warning("%s", sentence)
-                self._trouble.tell(CheckpointTrouble.STORAGE, sentence)
-        if self._giving_up is not None:
-            self._giving_up.wait(STILL_SECONDS)
+        with dlr.busy(math.inf):  # however little the job's limit for a hang is
+            if self._under_way is not None and not self._saver.is_abandoned:
+                self._await_saver(*self._under_way)
+            if self._giving_up is not None:
+                self._giving_up.wait(STILL_SECONDS)
+
+    def _await_saver(self, step: int, done: threading.Event) -> None:
+        if self._comes(done):
+            return
+        self._saver.abandon()
+        sentence = (
+            f"step {step} is not saved to {self._path}: the process that saves it has stood still "
+            f"for {STILL_SECONDS:.0f} s, as where storage does not answer, and nobody waits for it "
+            "any more"
+        )
+        logger.warning("%s", sentence)
+        self._trouble.tell(CheckpointTrouble.STORAGE, sentence)
 
     def _comes(self, done: threading.Event) -> bool:
         """Wait until it is set, as long as the saver does anything."""

@@ -25,10 +25,9 @@ from dlr.checkpoint.modules import (
     load_module,
     load_optimizer,
     module_state,
-    optimized_parameters,
     optimizer_state,
     settled_tensors,
-    target_like,
+    targets_for,
 )
 from dlr.checkpoint.tensors import is_copied
 
@@ -127,11 +126,10 @@ def restore(
             f"the checkpoint has {', '.join(sorted(names)) or 'nothing'}, "
             f"and the state has {', '.join(sorted(state)) or 'nothing'}"
         )
-    parameters = optimized_parameters(state)
     # Storage has what other ranks alone have too, as the stages of a pipeline do.
     saved = [part for part in saved if part.name in live or part.name in referred]
     check_modules(state, live, {part.name: part for part in saved})
-    targets = {part.name: target_like(part, live, parameters) for part in saved}
+    targets = targets_for(saved, live, state)
     fill(targets)
     loaded = load_values(values, targets.__getitem__)
     for name, thing in state.items():

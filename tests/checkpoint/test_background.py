@@ -60,6 +60,21 @@ def newest(slots: list[Slot]) -> Slot:
     return max((slot for slot in slots if slot.mark is not None), key=lambda slot: slot.mark or 0)
 
 
+def test_a_step_that_ends_within_an_evaluation_is_saved_as_any_other() -> None:
+    made = state(1)
+    writer = Writer(slots := slots_for(made))
+    with torch.inference_mode():
+        writer.save(Mark(1, 1, 0, 1), capture(made))
+    for step in range(2, 5):
+        writer.wait()
+        set_step(made, step)
+        writer.save(Mark(1, step, 0, 1), capture(made))
+    writer.close()
+    assert sorted(slot.mark.step for slot in slots if slot.mark is not None) == [2, 3, 4]
+    load(loaded := state(-1), newest(slots))
+    assert_whole(loaded, 4)
+
+
 def test_what_a_forward_pass_and_a_script_may_change_is_copied_at_once(gate: Gate) -> None:
     made = state(1)
     made["average"], made["list"] = torch.ones(3), [1]

@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.ao.quantization import PerChannelMinMaxObserver
 from torch.testing._internal.two_tensor import TwoTensor
 
 from agent.memory.slot import Mark
@@ -90,7 +91,7 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
     data: st.DataObject, ranks: int, start: int
 ) -> None:
     board = Board()
-    paces = [Pace(rank, board, None) for rank in range(ranks)]
+    paces = [Pace(rank, lambda: board, None) for rank in range(ranks)]
     for step in range(start + 1, start + 300):
         for pace in paces[1:]:
             pace.trained(data.draw(st.floats(1e-3, 1)) if step % 40 == 0 else 0.1, False)
@@ -103,7 +104,7 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
 
 def test_where_copies_to_another_pod_are_slow_fewer_steps_are_saved() -> None:
     copy_seconds = iter([0.0] * 3 + [5.0] * 20)
-    pace = Pace(0, Board(), 3600.0, lambda: next(copy_seconds))
+    pace = Pace(0, Board, 3600.0, lambda: next(copy_seconds))
     intervals = set()
     for step in range(1, 1 << 12):
         pace.trained(0.1, False)
@@ -117,7 +118,7 @@ def test_where_copies_to_another_pod_are_slow_fewer_steps_are_saved() -> None:
 def test_a_rank_that_was_not_told_once_is_told_the_next_decision() -> None:
     """Else its interval would stay, and in the end no step of it be one of the others'."""
     board = Board()
-    paces = [Pace(rank, board, None) for rank in range(2)]
+    paces = [Pace(rank, lambda: board, None) for rank in range(2)]
     for step in range(1, 200):
         for pace in paces:
             pace.trained(0.1, False)
@@ -125,6 +126,21 @@ def test_a_rank_that_was_not_told_once_is_told_the_next_decision() -> None:
             pace.is_due(step, step - 1)
             if step == interval._FIRST_DECISION + 1:
                 board.clear()  # rank 0 is busy for longer than the others wait
+    assert paces[0].interval > 2 * interval.FIRST
+    assert paces[1].interval == paces[0].interval
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_rank_that_did_not_reach_the_store_tries_again_at_the_next_decision(is_lost: bool) -> None:
+    """Thousands of ranks connect at once, and a connection may break: else that rank is never told."""
+    board, lost = Board(), Board()
+    found = iter([lost if is_lost else None, board])
+    paces = [Pace(0, lambda: board, None), Pace(1, lambda: next(found), None)]
+    for step in range(1, 200):
+        for pace in paces:
+            pace.trained(0.1, False)
+            pace.stalled(0.01)
+            pace.is_due(step, step - 1)
     assert paces[0].interval > 2 * interval.FIRST
     assert paces[1].interval == paces[0].interval
 
@@ -219,11 +235,7 @@ def assert_equal(a: Any, b: Any) -> None:
 def test_any_nest_of_values_and_tensors_comes_back_as_it_was(tree: Any, other: Any) -> None:
     slot = saved({"value": with_tensors(tree)}, Mark(1, 1, 0, 1))
     into = {"value": with_tensors(other)}
-    try:
-        load(into, slot)
-    except MismatchError:
-        assert isinstance(tree, (list, tuple, dict)) or tree != other
-        return
+    load(into, slot)
     assert_equal(into["value"], with_tensors(tree))
     slot.close()
 
@@ -310,6 +322,36 @@ def test_a_part_of_a_dtensor_of_a_class_without_memory_is_filled() -> None:
     part = TwoTensor(torch.zeros(4, 4), torch.zeros(4, 4))
     OwnSlot(slot).fill({"model.weight": part})
     assert torch.equal(part.a, made.weight) and torch.equal(part.b, made.weight)
+
+
+def test_a_buffer_that_its_module_takes_over_in_another_shape_may_have_grown() -> None:
+    """As torch.ao's observers of a channel each, which a training with quantization has."""
+    model = nn.ModuleList([nn.Linear(2, 3), PerChannelMinMaxObserver()])
+    model[1](model[0](torch.ones(4, 2)).T)
+    slot = saved({"model": model}, Mark(1, 1, 0, 1))
+    fresh = nn.ModuleList([nn.Linear(2, 3), PerChannelMinMaxObserver()])
+    weight = fresh[0].weight
+    load({"model": fresh}, slot)
+    assert fresh[0].weight is weight and torch.equal(weight, model[0].weight)
+    assert torch.equal(fresh[1].min_val, model[1].min_val) and fresh[1].min_val.shape == (3,)
+    slot = saved({"model": nn.BatchNorm1d(3, affine=False)}, Mark(1, 1, 0, 1))
+    with pytest.raises(MismatchError, match="size mismatch for running_mean"):
+        load({"model": nn.BatchNorm1d(4, affine=False)}, slot)
+
+
+def test_a_plain_value_may_have_grown_and_the_best_weights_may_be_the_models_own_at_first() -> None:
+    model = nn.Linear(2, 2)
+    best = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
+    made = {"best": best, "losses": torch.arange(5.0), "model": model, "same": torch.ones(2)}
+    slot = saved(made, Mark(1, 5, 0, 1))
+    fresh = nn.Linear(2, 2)
+    same = torch.zeros(2)
+    back = {"best": fresh.state_dict(), "losses": torch.zeros(0), "model": fresh, "same": same}
+    load(back, slot)
+    assert torch.equal(fresh.weight, model.weight)
+    assert all((value == 7).all() for value in back["best"].values())
+    assert back["losses"].tolist() == [0, 1, 2, 3, 4]
+    assert back["same"] is same and same.tolist() == [1, 1]
 
 
 def with_buffer(buffer: Tensor) -> dict[str, Any]:

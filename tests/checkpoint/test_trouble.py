@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import os
 import re
 import signal
@@ -16,7 +18,8 @@ from torch import Tensor
 
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
-from dlr.checkpoint import Checkpointer, persistence, saver, storage
+from dlr import progress
+from dlr.checkpoint import Checkpointer, leaving, persistence, saver, storage
 from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.saver import SaveError, persist
@@ -239,6 +242,25 @@ def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
     assert storage.steps_in(tmp_path / "a") == [4, 2]
 
 
+def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before the first save: nobody knew that the state does not fit, and all steps were lost."""
+    slots = [private_slot(capture({"epoch": 1})) for _ in range(3)]
+    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(given))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    monkeypatch.setattr(leaving, "boundary", lambda step: "memory" if step == 3 else None)
+    checkpointer = Checkpointer(tmp_path / "path", state(3), every=100, persist_every=None)
+    checkpointer.load()
+    for step in (1, 2):
+        checkpointer.step(step)
+    with pytest.raises(SystemExit):
+        checkpointer.step(3)
+    gc.unfreeze()
+    assert storage.steps_in(tmp_path / "path") == [3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -287,6 +309,29 @@ def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
     monkeypatch.setattr(persistence, "STILL_SECONDS", 0.0)
     monkeypatch.setattr(persistence.Saver, "activity", activity)
     assert saving._comes(done)
+
+
+def test_who_waits_for_storage_does_not_hang_and_waits_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent killed a training at its end, where its last save took longer than the limit for a hang."""
+    busy_until: list[float] = []
+    times = memoryview(bytearray(8 * 18)).cast("d")
+    monkeypatch.setattr(progress, "_slot", (times.cast("B").cast("q"), times))
+
+    def activity(_: object) -> tuple[bytes, ...]:
+        busy_until.append(times[5])
+        return ()
+
+    saving = Persistence(tmp_path, Surroundings(0, 1, "", "a"), None, Trouble())
+    saving._under_way = 1, threading.Event()
+    monkeypatch.setattr(persistence, "STILL_SECONDS", 0.01)
+    monkeypatch.setattr(persistence.Saver, "activity", activity)
+    saving.finish()
+    assert set(busy_until) == {math.inf} and times[5] == 0
+    looks = len(busy_until)
+    saving.finish()
+    assert len(busy_until) == looks, "it was left behind"
 
 
 def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:
