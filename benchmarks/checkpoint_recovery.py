@@ -34,10 +34,11 @@ import torch
 
 from benchmarks.heavy_ddp import TENSORS
 from benchmarks.recovery_contender import Contender, Failure
-from benchmarks.recovery_dlr import NODES, Dlr
-from benchmarks.recovery_events import WORLD_SIZE, Timeline, wait_for
+from benchmarks.recovery_dlr import JOB, NODES, Dlr
+from benchmarks.recovery_events import WORLD_SIZE, Step, Timeline, wait_for
 from benchmarks.recovery_peers import Dlrover, dlrover_venv
 from crds.protocol import slot_count
+from e2e import jobs
 from e2e.api import Object
 from e2e.embedded import EmbeddedCluster
 
@@ -46,8 +47,9 @@ SMALL_GIGABYTES = 0.01
 TIMEOUT_SECONDS = 60
 LONG_STEP_SECONDS = 2.0
 """A peer has two of them to fetch a copy (`agent.memory.replication`)."""
-STEPS_BEFORE_KILL = {Failure.PROCESS: 4, Failure.POD: 8}
-"""By then a peer has a copy, too."""
+STEPS_BEFORE_KILL = 4
+REPLICAS_SECONDS = 120.0
+"""The first copies come when the agents have been given the memory for them."""
 BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
 FIXED_SECONDS = 0.15
 """What the bar has beside two copies."""
@@ -77,6 +79,19 @@ class Heavy(Dlr):
         worker["memoryCheckpoint"] = {"size": size, "replicas": self._replicas}
         return manifest
 
+    def strike(self, failure: Failure, victim: Step) -> float:
+        assert self._observation is not None
+        if failure is Failure.POD:
+            name = f"copies of step {victim.number} in other Pods"
+            self._observation.wait_for(name, lambda: self._have_copies(victim.number), REPLICAS_SECONDS)
+        return super().strike(failure, victim)
+
+    def _have_copies(self, step: int) -> bool:
+        """Whether each worker has said that its peer has a checkpoint as late as that."""
+        assert self._observation is not None
+        agents = [worker.get("status", {}).get("agent") or {} for worker in self._observation.workers(JOB)]
+        return all((agent.get("memory", {}).get("replicatedStep") or 0) >= step for agent in agents)
+
 
 Found = tuple[float, float, float, float, int]
 """Of a kill: seconds to the next step of all ranks, of those until the scripts of all run again, of the
@@ -102,7 +117,7 @@ def strike(
             for _ in range(kills):
                 first = resumed
                 victim = wait_for(
-                    lambda: timeline.victim(world, first + STEPS_BEFORE_KILL[failure]),  # noqa: B023 (called at once)
+                    lambda: timeline.victim(world, first + STEPS_BEFORE_KILL),  # noqa: B023 (called at once)
                     deadline_seconds,
                 )
                 assert victim is not None, "the job does not train"
