@@ -294,12 +294,9 @@ class Slot:
         into, words = (tensor.reshape(-1).view(torch.uint8).view(torch.int64) for tensor in (target, source))
         if not target.is_cpu:
             return _wrapped(int(into.copy_(words).sum()))  # the device sums up what has arrived there
-        total = 0
-        for start in range(0, len(words), _PIECE_WORDS):
-            piece = into[start : start + _PIECE_WORDS]
-            piece.copy_(words[start : start + _PIECE_WORDS])
-            total += int(piece.sum())
-        return _wrapped(total)
+        pieces, parts = torch.split(into, _PIECE_WORDS), torch.split(words, _PIECE_WORDS)
+        sums = [piece.copy_(part).sum() for piece, part in zip(pieces, parts, strict=True)]
+        return _wrapped(int(torch.stack(sums).sum()))
 
     def verify(self, only: Collection[Entry] | None = None) -> Header:
         """Compare what is in it with its sums; where it has none yet, add them.
