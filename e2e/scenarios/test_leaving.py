@@ -35,7 +35,7 @@ class Leaver:
         self.cluster, self.observation = cluster, observation
         self.folder = Path(cluster.storage(observation.namespace).path)
 
-    def submit(self, *, workers: int = 3, votes: bool = True) -> None:
+    def submit(self, *, workers: int = 3, votes: bool = True, sharded: bool = False) -> None:
         storage = self.cluster.storage(self.observation.namespace)
         script = f"{self.cluster.examples}/memory/train.py"
         if not votes:
@@ -45,6 +45,7 @@ class Leaver:
             "OMP_NUM_THREADS": "1",
             "STEPS": "100000",
             "STEP_SECONDS": "0.05",
+            "SHARDED": str(int(sharded)),
         }
         container = {
             "name": "main",
@@ -138,6 +139,20 @@ def test_another_count_costs_no_step(cluster: Cluster, observation: Observation,
 
 
 @pytest.mark.slow
+def test_another_count_of_shards_costs_no_step(
+    cluster: Cluster, observation: Observation, leaver: Leaver
+) -> None:
+    """With FSDP2 each count of workers cuts the state anew."""
+    leaver.submit(workers=4, sharded=True)
+    leaver.train(4)
+    for workers in (3, 4):
+        elasticity.scale(cluster, observation, workers, NAME)
+        leaver.train(workers)
+    assert [len(world.members) for world in elasticity.worlds(observation, NAME)][-3:] == [4, 3, 4]
+    leaver.assert_no_step_was_lost()
+
+
+@pytest.mark.slow
 def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
     leaver.submit()
     leaver.train(3)
@@ -169,19 +184,36 @@ def test_a_suspended_job_goes_on_where_it_was(
     leaver.assert_no_step_was_lost()
 
 
+DRAIN = ["drain", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s"]
+SPOT_TAINT = "aws-node-termination-handler/spot-itn"
+
+
 @pytest.mark.slow
 @pytest.mark.needs(Capability.STORAGE, Capability.POWER)
-def test_a_drained_node_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
+@pytest.mark.parametrize("notice", ["drain", "spot taint"])
+def test_a_node_that_goes_costs_no_step(
+    cluster: Cluster, observation: Observation, leaver: Leaver, notice: str
+) -> None:
     leaver.submit()
     leaver.train(3)
     node = jobs.node_of(observation, f"{NAME}-worker-0-1")
     try:
-        whatever = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
-        cluster.kubectl("drain", node, *whatever, "--timeout=60s")
+        if notice == "drain":
+            cluster.kubectl(*DRAIN, node)
+        else:
+            cluster.kubectl("taint", "node", node, f"{SPOT_TAINT}=soon:NoExecute")
+        observation.wait_for("worker 0 on another node", lambda: is_elsewhere(observation, node), 120)
         leaver.train(3)
     finally:
-        cluster.kubectl("uncordon", node)
+        if notice == "drain":
+            cluster.kubectl("uncordon", node)
+        else:
+            cluster.kubectl("taint", "node", node, f"{SPOT_TAINT}-")
     leaver.assert_no_step_was_lost()
+
+
+def is_elsewhere(observation: Observation, node: str) -> bool:
+    return jobs.node_of(observation, f"{NAME}-worker-0-2") not in ("", node)
 
 
 @pytest.mark.slow

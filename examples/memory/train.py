@@ -3,7 +3,7 @@
 `Checkpointer` is all that it takes: a killed process costs the steps since the last save to memory (with
 `EVERY=1` one step at most), and a planned change (kubectl scale, a suspension, a deleted Pod) costs none.
 Each step learns from the same 12 samples with any number of workers that divides 12, so the losses do not
-depend on the world.
+depend on the world. `SHARDED=1` trains with FSDP2, each rank with its part of the model, in place of DDP.
 
 Rank 0 appends a line of JSON for each step to `$OUT/steps.jsonl`. Runs unchanged under `dlr run`, under stock
 `torchrun`, and as one plain process.
@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group: it would keep that to the end
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dlr.checkpoint import Checkpointer
@@ -25,6 +27,7 @@ from dlr.checkpoint import Checkpointer
 STEPS = int(os.environ.get("STEPS", "600"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))  # leaves time to kill something
 EVERY = os.environ.get("EVERY", "auto")  # steps between two saves to memory
+SHARDED = os.environ.get("SHARDED") == "1"
 GLOBAL_BATCH, FEATURES = 12, 8
 
 
@@ -43,6 +46,8 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
+    if SHARDED and dist.is_initialized():
+        fully_shard(model, mesh=init_device_mesh("cpu", (world,)))  # before there is an optimizer
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     ckpt = Checkpointer(
         out / "checkpoints",
@@ -51,7 +56,7 @@ def main() -> None:
         persist_every=200,
     )
     start = ckpt.load()
-    replica = DistributedDataParallel(model) if dist.is_initialized() else model
+    replica = DistributedDataParallel(model) if dist.is_initialized() and not SHARDED else model
     print(f"rank {rank} of {world} goes on after step {start}", flush=True)
 
     for step in range(start + 1, STEPS + 1):
