@@ -21,14 +21,16 @@ from crds.elasticworker import ExitClass, FailureCause
 from crds.protocol import DAMAGED_CHECKPOINT
 from reconcilers.failure.consequences import follows_from_a_peer
 
+BY_TAINT = "DeletionByTaintManager"
+
 DISRUPTION_REASONS = {
-    "DeletionByTaintManager": ExitClass.NODE_LOST,
     "DeletionByPodGC": ExitClass.NODE_LOST,
     "EvictionByEvictionAPI": ExitClass.PREEMPTED,
     "PreemptionByScheduler": ExitClass.PREEMPTED,
     "TerminationByKubelet": ExitClass.PREEMPTED,
 }
-"""Of the Pod condition DisruptionTarget; what else its reason may be counts as Preempted.
+"""Of the Pod condition DisruptionTarget; what else its reason may be counts as Preempted. `BY_TAINT`
+says that the node has a NoExecute taint: one that Kubernetes gives a lost node, or a spot notice's, say.
 
 https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 """
@@ -144,6 +146,8 @@ def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) 
     for condition in status.get("conditions", ()):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             reason, message = condition.get("reason", "DisruptionTarget"), condition.get("message", "")
+            if reason == BY_TAINT and (node is None or _is_lost(node)):
+                return PodEnd(ExitClass.NODE_LOST, reason, message=message)
             return _disrupted(DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
     if status.get("reason") in POD_REASONS:
         reason = status["reason"]
@@ -158,13 +162,21 @@ def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) 
 
 def deleted(node: Mapping[str, Any] | None) -> PodEnd:
     """How a Pod that somebody deleted, or that is gone, came to its end."""
-    for taint in (node or {}).get("spec", {}).get("taints") or ():
-        key = taint.get("key", "")
+    for key in _taints(node or {}):
         if key.startswith(LEAVING_TAINTS):
             return PodEnd(ExitClass.PREEMPTED, "NodeLeaving", message=f"the Pod was deleted; its node: {key}")
         if key in LOST_TAINTS:
             return PodEnd(ExitClass.NODE_LOST, "NodeLost", message=f"the Pod was deleted; its node: {key}")
     return PodEnd(ExitClass.KILLED, "Deleted", message="the Pod was deleted")
+
+
+def _is_lost(node: Mapping[str, Any]) -> bool:
+    return any(key in LOST_TAINTS for key in _taints(node))
+
+
+def _taints(node: Mapping[str, Any]) -> list[str]:
+    """Their keys."""
+    return [taint.get("key", "") for taint in node.get("spec", {}).get("taints") or ()]
 
 
 def node_lost(why: str) -> PodEnd:

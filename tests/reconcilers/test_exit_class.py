@@ -52,7 +52,7 @@ def test_pod_ends_are_classified(ended: dict[str, Any], expected: ExitClass) -> 
     assert classify_pod(ended).exit_class is expected
 
 
-@pytest.mark.parametrize(
+TAINTS = pytest.mark.parametrize(
     ("taint", "expected"),
     [
         ("ToBeDeletedByClusterAutoscaler", ExitClass.PREEMPTED),
@@ -61,6 +61,18 @@ def test_pod_ends_are_classified(ended: dict[str, Any], expected: ExitClass) -> 
         ("somebody.else/reason", ExitClass.KILLED),
     ],
 )
+
+
+@TAINTS
+def test_who_is_driven_away_by_a_taint_is_lost_only_with_its_node(taint: str, expected: ExitClass) -> None:
+    """The taint manager says the same of a node that is unreachable and of one that a spot notice takes."""
+    node = {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}}
+    lost = expected is ExitClass.NODE_LOST
+    driven_away = disrupted("DeletionByTaintManager")
+    assert classify_pod(driven_away, node).exit_class is (expected if lost else ExitClass.PREEMPTED)
+
+
+@TAINTS
 def test_who_is_deleted_from_a_node_that_goes_was_not_killed(taint: str, expected: ExitClass) -> None:
     node = {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}}
     assert classify_pod(pod(deleted=True), node).exit_class is expected
