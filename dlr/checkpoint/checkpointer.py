@@ -364,7 +364,7 @@ class Checkpointer:
 
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and end the process."""
-        self._storage.finish()
+        self._storage.leave()
         is_saved = self._save(step, tier == "storage")
         if not is_saved and tier == "memory" and self._memory is None:
             self._save(step, to_storage=True)  # as other ranks do, where the states of all are alike

@@ -53,6 +53,7 @@ class Persistence:
         """The last step that is not saved: set when the others can know."""
         self._skipped = False
         """Whether a step was skipped since that one began."""
+        self._leaves = False
 
     def prepare(self) -> None:
         """Start the saver, which takes seconds, before it is needed."""
@@ -107,6 +108,15 @@ class Persistence:
                 done.set()
 
         return begin
+
+    def leave(self) -> None:
+        """Wait as `finish` does, before the last step is saved and this process ends.
+
+        From now on this process writes itself what a saver would that has not saved anything yet: where many
+        share few cores, the import of torch takes it longer than a process has that is to leave.
+        """
+        self.finish()
+        self._leaves = True
 
     def wait(self) -> None:
         """As `Writer.wait`."""
@@ -180,7 +190,7 @@ class Persistence:
             failed = summed.exception()
             if failed is not None:
                 self._give_up(request.step, str(failed), threading.Event())
-            error = self._saver.save(request, release) if failed is None else str(failed)
+            error = self._save(request, release) if failed is None else str(failed)
             if error is None:
                 dlr.checkpoint_saved(request.step)
                 self._trouble.works(CheckpointTrouble.STORAGE)
@@ -195,6 +205,15 @@ class Persistence:
         finally:
             release()
             done.set()
+
+    def _save(self, request: Request, release: Callable[[], None]) -> str | None:
+        """As `Saver.save`."""
+        if not self._leaves or self._saver.has_saved:
+            return self._saver.save(request, release)
+        self._saver.close()
+        from dlr.checkpoint.saver import try_to_persist  # takes most of a second to import
+
+        return try_to_persist(request, release)
 
     def _give_up(self, step: int, reason: str, done: threading.Event) -> None:
         try:

@@ -68,15 +68,19 @@ def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
             answers.flush()
 
     for line in requests:
-        request = Request(**json.loads(line))
-        try:
-            persist(request, lambda: answer(read=True))
-        except (OSError, DamagedError, SaveError) as error:
-            answer(error=str(error))
-        except Exception as error:  # torch.save says RuntimeError where the storage is full
-            answer(error=f"{type(error).__name__}: {error}")
-        else:
-            answer(done=True)
+        error = try_to_persist(Request(**json.loads(line)), lambda: answer(read=True))
+        answer(**({"done": True} if error is None else {"error": error}))
+
+
+def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None:
+    """As `persist`, and return why the step is not there, in one clause; None if it is."""
+    try:
+        persist(request, has_read)
+    except (OSError, DamagedError, SaveError) as error:
+        return str(error)
+    except Exception as error:  # torch.save says RuntimeError where the storage is full
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def persist(request: Request, has_read: Callable[[], None]) -> None:

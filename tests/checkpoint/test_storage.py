@@ -7,6 +7,8 @@ import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -19,6 +21,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+import dlr.checkpoint.persistence as persistence_module
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
@@ -234,6 +237,27 @@ def test_what_fails_as_a_process_leaves_is_not_its_exit_code(
     assert ended.value.code == EXIT_LEFT
     monkeypatch.undo()
     checkpointer.close()
+
+
+def test_who_leaves_waits_for_no_saver_that_has_just_been_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that was suspended half a minute after its start lost all of it: the savers still imported torch."""
+    never_ready = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    monkeypatch.setattr(
+        persistence_module,
+        "start_saver",
+        lambda: subprocess.Popen(never_ready, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True),
+    )
+    checkpointer = Checkpointer(tmp_path, state(3), persist_every=None)
+    checkpointer.load()
+    checkpointer._storage._saver.start()
+    with pytest.raises(SystemExit) as ended:
+        checkpointer._leave(3, "storage")
+    gc.unfreeze()  # this process goes on
+    assert ended.value.code == EXIT_LEFT
+    assert (manifest := choose(tmp_path, here())) is not None and manifest.step == 3
+    assert not checkpointer._storage._saver.runs
 
 
 def test_training_goes_on_where_there_can_be_no_more_threads(
