@@ -47,28 +47,24 @@ LIMITS = """## What nothing can tell, and what we do not
   - 1 rounds meet all; `spec.screeningRounds` buys more. A bad link that works now and then is mostly taken
   for an accident: its pair is not tried again once it passed.
 * Beside a cut, a node that never passed may be healthy on the one side or on the other, and have failed
-  there by chance. So it meets others on both sides until that is hardly bad luck. Two that are cut off
-  alone have only each other: where one test in a hundred fails, they fail twice in one such check of
-  10,000, and are blamed as two that are broken. Of the 800 fleets of 64 nodes above it befell two. Beside
-  more nodes that are cut off, one is blamed when all of its first two or three tests with them fail by
-  chance: of the 400 fleets above of 256 nodes without labels it befell one.
+  there by chance. So it meets others on both sides until bad luck is 4,000 times less likely than a fault.
   Many a node that is broken behind a cut is told only when the network is repaired. Of two equal halves,
   the second is named. A part without a label may be told as two where tests between its nodes fail by
   chance.
 * Nodes that are cut off look broken until they have met. So where several never pass, they meet each other
-  until a part of as many nodes as are broken would have shown: up to seven all do, which is why six to
-  eight broken nodes take three or four rounds more than two. A part of fewer nodes than are broken may stay
-  unseen, and be blamed: that is the lines of two beside six above, seldom so with a label, as nodes of one
-  rack meet early. Where tests fail by chance, so may the only one that two nodes make with each other:
-  two that are cut off beside one that is broken are blamed in 6 of 400 fleets of 100 nodes where one test
-  in a hundred fails, and some of three beside three in 1 of 400 fleets of 33 where one in twenty does. A
-  node that is broken beside a labelled rack that is cut off may stay undecided: it failed with nodes of
-  that rack too, and that is the rack's.
+  until a part of a third as many nodes as are broken would have shown: up to thirteen all do, which is why
+  16 broken nodes of 33 take 19 rounds. A smaller part may stay unseen, and be blamed: without labels, two
+  that are cut off beside twelve that are broken were blamed in 30 of 400 fleets of 100 nodes, four beside 24
+  in 10 of 100, eight beside 24 in none of 100. Where tests fail by chance, so may the only one that two nodes
+  make with each other: where one in a hundred does, two that are cut off beside one that is broken were
+  blamed in 4 of 400 fleets of 100 nodes with labels, and in 7 without; where one in twenty does, three beside
+  three in none of 400 fleets of 33 with labels, and in 1 without. Two without a broken node beside them were
+  blamed in none of 800 fleets of 64. A node that is broken beside a labelled rack that is cut off may
+  stay undecided: it failed with nodes of that rack too, and that is the rack's.
 * Where the way out of a labelled rack or switch fails now and then, its nodes are blamed only for what that
   does not explain: what its other nodes meet on the way out is what they are measured by. The rack is seldom
-  named, and then by two of its nodes that failed with all six they met elsewhere: it is the right one (in
-  eight of eight fleets looked at), but counts as the wrong place above, as two are not half of it. If labels
-  do not tell the rack, its nodes look like so many faulty ones, most of which stay undecided.
+  named. If labels do not tell the rack, its nodes look like so many faulty ones, most of which stay
+  undecided.
 * Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
   four rounds, of hundreds of nodes after one.
 * Where a quarter of all nodes fail now and then, few are found. A node that never passes explains all the

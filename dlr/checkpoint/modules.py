@@ -276,9 +276,17 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[s
         state: of which the optimizer is the part of that name.
 
     Raises:
-        MismatchError: it has other parameters.
+        MismatchError: it has other parameters, or is of another kind.
     """
-    optimizer.load_state_dict(_numbered(optimizer, saved, _parameter_names(state), name))
+    loaded = _numbered(optimizer, saved, _parameter_names(state), name)
+    for group, live in zip(loaded["param_groups"], optimizer.param_groups, strict=True):
+        only_live, only_saved = sorted(live.keys() - group.keys()), sorted(group.keys() - live.keys())
+        if only_live and only_saved:  # one of them alone may be another release's, or a scheduler's
+            raise MismatchError(
+                f"{name} is another kind of optimizer than in its checkpoint: only the checkpoint has "
+                f"{only_saved[0]}, and only {type(optimizer).__name__} has {only_live[0]}"
+            )
+    optimizer.load_state_dict(loaded)
 
 
 def _numbered(

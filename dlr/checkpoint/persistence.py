@@ -66,7 +66,7 @@ class Persistence:
             return True
         earlier = self._under_way[0]
         sentence = (
-            f"step {step} is not saved to {self._path}, since step {earlier} still is; "
+            f"step {step} is skipped in {self._path}, since step {earlier} is still being written; "
             "if that happens often, raise persist_every"
         )
         logger.warning("%s", sentence)

@@ -73,7 +73,7 @@ def _back(result: NodeResult) -> NodeResult:
     """A node that was lost at its local tests and is Ready at the end of the check: it was gone only once."""
     if result.verdict is not NodeVerdict.FAULTY:
         return result
-    message = f"{result.message}; its Node is Ready again"[:MAX_TEXT]
+    message = f"{result.message}; but its Node counts as Ready"[:MAX_TEXT]
     return result.model_copy(update={"verdict": NodeVerdict.INCONCLUSIVE, "message": message})
 
 

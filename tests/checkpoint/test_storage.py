@@ -29,6 +29,7 @@ from crds.protocol import AFTER_FAILURE, EXIT_LEFT
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.own_slot import own_slot
 from dlr.checkpoint.persistence import Persistence, Saver
 from dlr.checkpoint.reading import in_slots
 from dlr.checkpoint.saver import SaveError, persist
@@ -237,6 +238,27 @@ def test_what_fails_as_a_process_leaves_is_not_its_exit_code(
     assert ended.value.code == EXIT_LEFT
     monkeypatch.undo()
     checkpointer.close()
+
+
+def test_another_kind_of_optimizer_is_a_mismatch_and_another_release_of_it_is_none() -> None:
+    """torch loads it without a word, and its first step ends with a KeyError."""
+    model = torch.nn.Linear(2, 2)
+    made = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    slot = saved(made, mark := Mark(1, 1, 0, 1))
+    made["optimizer"] = torch.optim.SGD(model.parameters(), momentum=0.9)
+    with (
+        own_slot(slot.path, mark) as own,
+        pytest.raises(
+            MismatchError,
+            match=r"optimizer is another kind of optimizer .* has amsgrad, and only SGD has dampening",
+        ),
+    ):
+        restore(made, own.values, own.rng, own.parts, own.fill)
+    newer = torch.optim.AdamW(model.parameters())
+    newer.param_groups[0]["new"] = True
+    made["optimizer"] = newer
+    with own_slot(slot.path, mark) as own:
+        restore(made, own.values, own.rng, own.parts, own.fill)
 
 
 def test_who_leaves_waits_for_no_saver_that_has_just_been_started(

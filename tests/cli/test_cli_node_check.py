@@ -445,7 +445,10 @@ class TestHistory:
         rows = [" ".join(line.split()[1:]) for line in shown.out.splitlines()]
         assert shown.exit_code == 0
         assert rows[1:3] == ["ops/nightly-2 Faulty 1 2 node-3, node-4", "ops/nightly-1 Healthy 2 0 -"]
-        assert "3 tests passed and 2 failed in 2 checks; in 1 of them" in shown.out
+        assert (
+            "in 2 checks 3 tests with other nodes passed and 2 failed; 1 of the checks found it faulty; in 1"
+            in shown.out
+        )
         assert dlr("node-check", "history", "node-1", "-o", "json").json[0]["check"] == "ops/nightly-2"
 
     def test_node_without_a_record_is_one_sentence(self, server: ScriptedServer, dlr: Dlr) -> None:

@@ -23,8 +23,8 @@ AFTER: dict[str, str] = {
     ExitClass.USER_ERROR: "Correct the script or its data; the traceback, and the log that led there: "
     "dlr job logs {name} --failed.",
     ExitClass.KILLED: "Find out who deletes the job's Pods or kills their processes: dlr job events {name}.",
-    ExitClass.PREEMPTED: "If it is to be interrupted less, give the job a higher priorityClassName, or other "
-    "nodes.",
+    ExitClass.PREEMPTED: "Nothing is to be done where its node was drained. To be interrupted less by "
+    "other jobs, give this one a higher priorityClassName, or nodes of its own.",
     ExitClass.NODE_LOST: "Look at the node: kubectl describe node {node}.",
     ExitClass.HARDWARE_ERROR: "Check the node, and keep it out of service until it passes: "
     "dlr node-check --nodes {node}.",

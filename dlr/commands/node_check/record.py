@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from crds.nodecheck import NodeVerdict
 from dlr.commands.api import NODES, Api
 from dlr.commands.output import Format, age, cell, print_json, show, table, utc_now
 from reconcilers.nodecheck.record import CheckResult, read_record
@@ -42,8 +43,11 @@ def summary(name: str, record: Sequence[CheckResult]) -> str:
             "have nodes cordoned."
         )
     unexplained = sum(bool(result.failed_with) for result in record)
+    faulty = sum(result.verdict is NodeVerdict.FAULTY for result in record)
     passed, failed = sum(r.passed for r in record), sum(r.failed for r in record)
     return (
-        f"{name}: {passed} tests passed and {failed} failed in {len(record)} checks; "
-        f"in {unexplained} of them it failed with others for which nothing else is to blame."
+        f"{name}: in {len(record)} checks {passed} tests with other nodes passed and {failed} failed"
+        + f"; {faulty} of the checks found it faulty" * bool(faulty)
+        + f"; in {unexplained} it failed with others for which nothing else is to blame" * bool(unexplained)
+        + "."
     )
