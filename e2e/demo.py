@@ -168,9 +168,11 @@ def tell_recovery(observation: Observation, screen: Screen, before: Object, stru
     last = max(found["lastStep"] for found in rounds if found["round"] == before["round"])
     first = min(found["firstStep"] for found in rounds if found["round"] > before["round"])
     screen.say(f"{seconds:.1f} s later all three have trained their next step", "green")
+    again = max(last - first + 1, 0)
     screen.say(
-        f"the kill came after step {last}, and the next one is step {first}: "
-        f"the checkpoint came from {TIERS[world['resume']['tier']]}",
+        f"step {last} was the last before the kill, and training goes on with step {first}: "
+        f"{again or 'no'} step{'s' * (again > 1)} made again, the checkpoint came from "
+        f"{TIERS[world['resume']['tier']]}",
         "green",
     )
     return world

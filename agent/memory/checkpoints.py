@@ -272,7 +272,7 @@ class CheckpointMemory:
                 # Who had to fetch a part of it has said so; only rank 0's agent knows that of all.
                 logger.info("round=%d resumes from memory, step=%d", agreed.round, checkpoint.step)
             elif agreed.round > 1:
-                logger.info("round=%d: no checkpoint in memory is complete", agreed.round)
+                logger.info("round=%d: memory has no whole checkpoint, so storage is looked at", agreed.round)
             self._replication.follow(agreed.peer)
 
     def write_files(

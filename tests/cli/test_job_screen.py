@@ -98,7 +98,7 @@ def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: screen.
     told = "step 396 in memory, saved every 4 steps, step 200 in storage"
     assert entry(drawn(troubled), "Checkpoints") == told, "nobody asked for copies"
     troubled.job["spec"]["replicaSpecs"]["worker"]["memoryCheckpoint"] = {"size": "1Gi", "replicas": 1}
-    told = "step 396 in memory, none in other Pods' memory, saved every 4 steps, step 200 in storage"
+    told = "step 396 in memory, none in other Pods' memory yet, saved every 4 steps, step 200 in storage"
     assert entry(drawn(troubled), "Checkpoints") == told
     troubled.job["status"]["rendezvous"]["members"] = "2"
     told = "step 400 in memory, no other Pod to hold a copy, step 200 in storage"

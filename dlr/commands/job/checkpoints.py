@@ -42,7 +42,7 @@ def _in_memory(memories: Sequence[JSON], *, wants_copies: bool) -> list[str]:
         parts.append(f"step {replicated} in other Pods' memory too")
     elif step is not None and wants_copies:
         alone = len(memories) == 1
-        parts.append("no other Pod to hold a copy" if alone else "none in other Pods' memory")
+        parts.append("no other Pod to hold a copy" if alone else "none in other Pods' memory yet")
     every = next((memory["every"] for memory in memories if memory.get("every")), None)
     if parts and every is not None:
         parts.append("saved every step" if every == 1 else f"saved every {every} steps")
