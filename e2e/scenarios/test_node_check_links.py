@@ -1,7 +1,8 @@
-"""A link that is cut between two nodes which are well: it is named, and nobody is cordoned for it."""
+"""Links that are cut between nodes which are well: they are named, and nobody is cordoned for it."""
 
 from __future__ import annotations
 
+import itertools
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,8 +14,8 @@ from e2e.cluster import Capability, Cluster
 from e2e.links import Address, NodeNetworks
 from e2e.observation import Observation
 
-NODES = 4
-FINISHED_SECONDS = 240
+NODES = 6
+FINISHED_SECONDS = 400
 TIMEOUT_SECONDS = 50
 """Nodes of a pair that does not meet wait for each other for three tenths of it."""
 
@@ -58,4 +59,32 @@ def test_a_cut_link_is_named_and_both_of_its_nodes_are_well(
     assert set(checks.verdicts(check).values()) == {"Healthy"}, observation.describe()
     healthy = jobs.condition(check, "Healthy")
     assert (healthy["status"], healthy["reason"]) == ("False", "FaultyLinks")
+    checks.assert_in_service(cluster, nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * FINISHED_SECONDS)
+@pytest.mark.needs(Capability.NETWORK_NAMESPACES)
+def test_a_half_that_is_cut_off_is_named_and_none_of_its_nodes_is_blamed(
+    cluster: Cluster, observation: Observation
+) -> None:
+    nodes = checks.node_names(cluster)
+    half, other = nodes[::2], nodes[1::2]
+    with NodeNetworks(nodes, api_server(cluster)) as networks:
+        for a, b in itertools.product(half, other):
+            networks.cut(a, b)
+        spec = {
+            "nodes": nodes,
+            "timeoutSeconds": TIMEOUT_SECONDS,
+            "template": in_own_network(networks),
+        }
+        cluster.apply(checks.node_check(spec), observation.namespace)
+        check = checks.wait_until_finished(observation, within_seconds=FINISHED_SECONDS)
+    print(checks.duration(check))
+    (part,) = check["status"]["faultyDomains"]
+    assert part["nodes"] in (half, other), observation.describe()
+    assert not check["status"].get("faultyNodes"), observation.describe()
+    assert checks.verdicts(check) == {
+        name: "Inconclusive" if name in part["nodes"] else "Healthy" for name in nodes
+    }, observation.describe()
     checks.assert_in_service(cluster, nodes)
