@@ -11,6 +11,7 @@ import pytest
 
 from controller.errors import Conflict, Forbidden
 from controller.reconciler import Request
+from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.protocol import RendezvousPhase, early_finish_text
@@ -184,7 +185,8 @@ class View:
 
 async def look(api: Api, found: Seen) -> list[str]:
     reconciler = object.__new__(ElasticJobReconciler)
-    vars(reconciler).update(_client=api, _recorder=api, _clock=Clock(lambda: later(1)), _view=View(found))
+    parts = {"_client": api, "_recorder": api, "_clock": Clock(lambda: later(1)), "_view": View(found)}
+    vars(reconciler).update(parts, _refused_until=Memory[float]({}))
     await reconciler.reconcile(Request("default", "digits"))
     return api.done
 
