@@ -25,12 +25,9 @@ from reconcilers.clock import Clock
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
 from reconcilers.pod.options import PodOptions
-from reconcilers.refused import is_refusal
+from reconcilers.refused import is_refusal, retry_seconds
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
-REFUSED_SECONDS = 30.0
-"""After that, ElasticWorkers that were refused are asked for again. Each worker that is there leads to looks,
-which are not to ask for all that are missing each time."""
 
 
 class ElasticJobReconciler(Reconciler):
@@ -47,7 +44,8 @@ class ElasticJobReconciler(Reconciler):
         self._clock = clock
         self._view = JobView(client, cache, clock, pods or PodOptions())
         self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
-        """By job, on the monotonic clock."""
+        """Until when no ElasticWorker is asked for, by job, on the monotonic clock. Each worker that is there
+        leads to looks, which are not to ask for all that are missing each time."""
 
     async def reconcile(self, request: Request) -> Result:
         seen = await self._view.of(request)
@@ -99,7 +97,7 @@ class ElasticJobReconciler(Reconciler):
                 message = f"the API server refuses what the job needs: {error}"
                 self._recorder.event(seen.raw, "Warning", "WriteRefused", message)
                 if any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts):
-                    until = self._clock.monotonic() + REFUSED_SECONDS
+                    until = self._clock.monotonic() + retry_seconds()
                     self._refused_until.put(seen.job.metadata.uid, until)
             raise
 

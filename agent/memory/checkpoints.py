@@ -8,7 +8,6 @@ peers fetch replicas from here, and theirs come here.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,9 +40,6 @@ logger = logging.getLogger(__name__)
 
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
-
-READY_NICENESS = 5
-"""Of who makes room for a replica: a first step goes before it, at three to one."""
 
 
 class OutdatedMeetingError(Exception):
@@ -385,7 +381,7 @@ class CheckpointMemory:
             self._fetch_targets.take(target)
             agreed = self._agreed
         if not (self._pool.has_touched(target) or self._handover.is_under_way):
-            threading.Thread(target=self._make_ready, args=(target,), name="dlr-ready", daemon=True).start()
+            self._fetch_targets.make_ready(target)
             return False
         try:
             self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
@@ -399,32 +395,25 @@ class CheckpointMemory:
         """The slot for a replica; None for the time being. The lock is held."""
         if not self._own:  # the next round is being agreed upon
             return None
-        if not self._handover.is_under_way and (self._processes_load() or self._is_making_ready()):
+        kept = min(self._newest_of(self._own) or (), default=None)
+        is_busy = self._processes_load(kept) or self._fetch_targets.is_making_ready()
+        if is_busy and not self._handover.is_under_way:
             return None
         taken = [*(slot for slots in self._own for slot in slots), *self._fetch_targets.slots]
         free = (slot for slot in self._pool.slots if slot not in taken)
-        kept = min(self._newest_of(self._own) or (), default=None)
         resumed = kept is not None and (kept.round, kept.step) >= (mark.round, mark.step)
         return slot_for_replica(free, mark, has_resumed=resumed)
 
-    def _processes_load(self) -> bool:
-        """Whether the processes here may still load what the round goes on from, which training waits for."""
+    def _processes_load(self, kept: Mark | None) -> bool:
+        """Whether the processes here may still load what the round goes on from, which training waits for.
+
+        Args:
+            kept: what they have all kept.
+        """
         agreed = self._agreed
-        if agreed.checkpoint is None or self._files.resumed(agreed.round) is not None:
+        if agreed.checkpoint is None or (kept is not None and kept.round >= agreed.round):
             return False
-        kept = self._newest_of(self._own)
-        return kept is None or min(kept).round < agreed.round
-
-    def _is_making_ready(self) -> bool:
-        return not all(map(self._pool.has_touched, self._fetch_targets.slots))
-
-    def _make_ready(self, target: Slot) -> None:
-        """Have the pages of a slot before a replica comes: what is offered may be written over meanwhile."""
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READY_NICENESS)  # of this thread alone
-        try:
-            self._pool.touch_now(target)
-        finally:
-            self._fetch_targets.give_back(target)
+        return self._files.resumed(agreed.round) is None
 
     def _share(self) -> float:
         """Of the time that a replica's fetch takes: all of it, once no process trains that it could slow."""

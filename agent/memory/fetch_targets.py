@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -9,6 +10,9 @@ from agent.memory.fetch import FetchError, fetch
 from agent.memory.pool import Pool, oldest_first
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Mark, Slot
+
+READY_NICENESS = 5
+"""Of who makes room for a replica: a first step goes before it, at three to one."""
 
 
 class FetchTargets:
@@ -23,15 +27,29 @@ class FetchTargets:
         self._pool = pool
         self._lock = lock
         self.slots: list[Slot] = []
-        """Those that a fetch writes into now."""
+        """Those that were taken."""
 
     def take(self, slot: Slot) -> Slot:
-        """Take a slot, which `fetch` gives back, or `give_back` where there is no fetch."""
+        """Take a slot, which `fetch` or `make_ready` gives back."""
         self.slots.append(slot)
         return slot
 
-    def give_back(self, slot: Slot) -> None:
-        """Have others take a slot."""
+    def is_making_ready(self) -> bool:
+        """Whether a slot that was taken has yet to be given its pages."""
+        return not all(map(self._pool.has_touched, self.slots))
+
+    def make_ready(self, target: Slot) -> None:
+        """Begin to give a slot that was taken its pages: what is offered may be written over meanwhile."""
+        threading.Thread(target=self._touch, args=(target,), name="dlr-ready", daemon=True).start()
+
+    def _touch(self, target: Slot) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READY_NICENESS)  # of this thread alone
+        try:
+            self._pool.touch_now(target)
+        finally:
+            self._give_back(target)
+
+    def _give_back(self, slot: Slot) -> None:
         with self._lock:
             self.slots.remove(slot)
 
@@ -74,7 +92,7 @@ class FetchTargets:
                     target.begin()
                     raise FetchError(f"{address} sent another checkpoint")
         finally:
-            self.give_back(target)
+            self._give_back(target)
 
 
 def _is_of(slot: Slot, checkpoint: Checkpoint) -> bool:

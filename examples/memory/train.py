@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group: it would keep that to the end
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dlr.checkpoint import Checkpointer
@@ -47,6 +45,9 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
     if SHARDED and dist.is_initialized():
+        from torch.distributed.device_mesh import init_device_mesh  # takes most of a second to import
+        from torch.distributed.fsdp import fully_shard
+
         fully_shard(model, mesh=init_device_mesh("cpu", (world,)))  # before there is an optimizer
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     ckpt = Checkpointer(

@@ -16,11 +16,7 @@ from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.nodes import MAX_MESSAGE
 from reconcilers.nodecheck.scope import new_check_worker
 from reconcilers.parallel import in_parallel
-from reconcilers.pod.maker import REFUSED_TRIES_PER_SECOND
-from reconcilers.refused import is_refusal
-
-REFUSED_SECONDS = 30.0
-"""After that, workers that were refused are asked for again; later, if they are very many."""
+from reconcilers.refused import is_refusal, retry_seconds
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,7 @@ class CheckWorkers:
             if not is_refusal(error):
                 raise
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
-            wait_seconds = max(REFUSED_SECONDS, len(missing) / REFUSED_TRIES_PER_SECOND)
-            return self._refused.put(uid, Refused(message, self._monotonic() + wait_seconds))
+            return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds(len(missing))))
         return None
 
     async def _make_one(self, check: NodeCheck, index: int, node: str) -> None:

@@ -26,13 +26,8 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
 from reconcilers.pod.worker_status import POD_REFUSED, SCHEDULED
-from reconcilers.refused import is_refusal
+from reconcilers.refused import is_refusal, retry_seconds
 
-REFUSED_RETRY_SECONDS = 30.0
-"""At most, and half of it at least: a try must not come again and again just when others use a quota up that
-have a rhythm, such as a job that probes for room (`reconcilers/capacity`)."""
-REFUSED_TRIES_PER_SECOND = 50
-"""Of a job with so many workers that each would otherwise try too often."""
 LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
 
@@ -75,8 +70,9 @@ class PodMaker:
             self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
 
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
-        most = max(REFUSED_RETRY_SECONDS, assignment.workers / REFUSED_TRIES_PER_SECOND)
-        return most * self._draw.uniform(0.5, 1.0)
+        """Without a rhythm: a try must not come again and again just when others use a quota up that have
+        one, such as a job that probes for room (`reconcilers/capacity`)."""
+        return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:
         """With its rights and its Lease, which come first.

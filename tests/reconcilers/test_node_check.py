@@ -24,7 +24,7 @@ from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.nodecheck.view import CheckView
-from reconcilers.nodecheck.workers import REFUSED_SECONDS
+from reconcilers.refused import RETRY_SECONDS
 from tests.counting import calls
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
@@ -129,7 +129,7 @@ async def test_workers_that_a_quota_refuses_are_not_asked_for_again_by_every_loo
         staged.start(worker["metadata"]["name"], worker["spec"]["nodeName"])
         again = await staged.reconcile()
     assert (len(staged.refused), len(staged.writes)) == (3, written)
-    assert again == REFUSED_SECONDS
+    assert again == RETRY_SECONDS
     staged.refuses = lambda obj: False
     staged.seconds += again
     await staged.reconcile()

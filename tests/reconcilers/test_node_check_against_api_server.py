@@ -456,7 +456,7 @@ async def test_check_whose_workers_are_refused_says_so_and_comes_to_an_end(
 async def test_workers_that_were_refused_for_a_while_are_made_when_that_is_over(
     server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.nodecheck.workers.REFUSED_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.refused.RETRY_SECONDS", 0.5)
     await nodes.add_nodes("later-1", "later-2")
     await refuse_workers(nodes, "later")
     async with controller(server):

@@ -244,7 +244,7 @@ async def test_a_job_whose_workers_are_refused_says_so(hollow: Hollow) -> None:
 async def test_a_job_whose_workers_were_refused_gets_them_when_that_is_over(
     hollow: Hollow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.elasticjob.REFUSED_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.refused.RETRY_SECONDS", 0.5)
     await refuse_workers(hollow, "later-job")
     await hollow.submit("later-job")
     await hollow.until("an Event", lambda: told(hollow, "later-job", ("WriteRefused",)))

@@ -28,7 +28,8 @@ from crds.rendezvous import Rendezvous
 from reconcilers.capacity.growth import room_of
 from reconcilers.job.workers import Workers
 from reconcilers.pod.access import RECHECK_SECONDS, WorkerAccess
-from reconcilers.pod.maker import LEFTOVER_RETRY_SECONDS, REFUSED_RETRY_SECONDS
+from reconcilers.pod.maker import LEFTOVER_RETRY_SECONDS
+from reconcilers.refused import RETRY_SECONDS
 from reconcilers.worker import START_SECONDS
 from tests.reconcilers.build import NOW, terminated
 from tests.reconcilers.check_stage import merged
@@ -146,7 +147,7 @@ async def test_a_worker_of_an_earlier_job_gets_no_pod(api: Api, controller: Cont
 
 def is_soon(seconds: float | None) -> bool:
     """Whether a refused try is made again, at a time that no rhythm of others can meet for ever."""
-    return seconds is not None and REFUSED_RETRY_SECONDS / 2 <= seconds < REFUSED_RETRY_SECONDS
+    return seconds is not None and RETRY_SECONDS / 2 <= seconds < RETRY_SECONDS
 
 
 async def test_somebody_elses_lease_is_a_refusal_that_names_it(api: Api, controller: Controller) -> None:
@@ -167,7 +168,7 @@ async def test_whatever_code_a_webhook_denies_a_pod_with_it_is_told_once_and_tri
     )
     for _ in range(3):
         assert is_soon((await controller.look()).requeue_after_seconds)
-        api.seconds += REFUSED_RETRY_SECONDS
+        api.seconds += RETRY_SECONDS
     ((reason, message),) = api.events
     assert (reason, message) == ("PodRefused", f"Pod {POD} was refused: {api.refusals[PODS]}")
     api.refusals[PODS] = Forbidden(403, "Forbidden", "exceeded quota: team")

@@ -116,7 +116,8 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
 
 
 def _reasons(api: Api, name: str, going: dict[str, float]) -> list[str]:
-    """
+    """Why Pods are left, a sentence each.
+
     Args:
         going: when each Pod was first seen to be deleted itself, by name; completed here.
     """

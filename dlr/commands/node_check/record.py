@@ -45,9 +45,9 @@ def summary(name: str, record: Sequence[CheckResult]) -> str:
     unexplained = sum(bool(result.failed_with) for result in record)
     faulty = sum(result.verdict is NodeVerdict.FAULTY for result in record)
     passed, failed = sum(r.passed for r in record), sum(r.failed for r in record)
-    return (
-        f"{name}: in {len(record)} checks {passed} tests with other nodes passed and {failed} failed"
-        + f"; {faulty} of the checks found it faulty" * bool(faulty)
-        + f"; in {unexplained} it failed with others for which nothing else is to blame" * bool(unexplained)
-        + "."
-    )
+    parts = [f"{name}: in {len(record)} checks {passed} tests with other nodes passed and {failed} failed"]
+    if faulty:
+        parts.append(f"{faulty} of the checks found it faulty")
+    if unexplained:
+        parts.append(f"in {unexplained} it failed with others for which nothing else is to blame")
+    return "; ".join(parts) + "."
