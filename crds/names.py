@@ -87,6 +87,9 @@ ENV_INCARNATION = "DLR_INCARNATION"
 ENV_POD_UID = "DLR_POD_UID"
 ENV_POD_IP = "POD_IP"
 ENV_NODE_NAME = "DLR_NODE_NAME"
+ENV_JOB_KEY = "DLR_JOB_KEY"
+"""The key of the Pod's job or NodeCheck, 32 bytes in hexadecimal, from its Secret (`key_secret`). Agents prove
+it to each other, and keep it out of the environment of what they start."""
 ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
 ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
 ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"
@@ -109,6 +112,18 @@ AGENT_ZIP = "dlr.pyz"
 """The file of the injected agent, beside the launchers in `bin/`."""
 POD_COMMANDS = ("run", "exec", "check-worker")
 """The commands of `dlr` that run in a Pod; its others need what an image of ours has."""
+
+
+KEY_FIELD = "key"
+"""The one field of a key's Secret."""
+
+
+def key_secret(owner_uid: str) -> str:
+    """Return the name of the Secret with the key of an ElasticJob or NodeCheck.
+
+    It contains the owner's uid, so no earlier owner of the same name can have left it.
+    """
+    return f"dlr-key-{owner_uid}"
 
 
 def with_port(address: str, port: object) -> str:
