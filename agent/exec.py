@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         log_to_stderr()
         ensure_temporary_directory(os.environ)
         with contextlib.ExitStack() as cleanup:
-            link = Link.start(os.environ, cleanup)
+            link = Link.start(Environment.take(os.environ), os.environ, cleanup)
             return Execution(link, command, os.environ, cleanup, each_round=each_round).run()
     except InvalidEnvironmentError as error:
         print(f"dlr exec: {error}", file=sys.stderr)
