@@ -92,7 +92,9 @@ class Fork:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None and not select.select([self._exits], [], [], timeout)[0]:
+        poll = select.poll()
+        poll.register(self._exits, select.POLLIN)
+        if self.returncode is None and not poll.poll(None if timeout is None else timeout * 1000):
             raise subprocess.TimeoutExpired(f"agent {self.pid}", timeout or 0)
         code = self.poll()
         assert code is not None
