@@ -320,6 +320,7 @@ _KINDS = {
     "events": "Event",
     "leases": "Lease",
     "serviceaccounts": "ServiceAccount",
+    "secrets": "Secret",
     "rolebindings": "RoleBinding",
     "poddisruptionbudgets": "PodDisruptionBudget",
     "elasticjobs": "ElasticJob",
