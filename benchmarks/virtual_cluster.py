@@ -321,6 +321,8 @@ _KINDS = {
     "leases": "Lease",
     "serviceaccounts": "ServiceAccount",
     "secrets": "Secret",
+    "roles": "Role",
+    "networkpolicies": "NetworkPolicy",
     "rolebindings": "RoleBinding",
     "poddisruptionbudgets": "PodDisruptionBudget",
     "elasticjobs": "ElasticJob",

@@ -86,6 +86,14 @@ def companion_metadata(job: ElasticJob) -> Object:
     return owned_metadata({"kind": "ElasticJob", "metadata": job.metadata.to_wire()}, job.metadata.name)
 
 
+def owned_name(owner_uid: str) -> str:
+    """The name of an object of which each ElasticJob and each NodeCheck has one.
+
+    It contains the owner's uid: a job and a check may have the same name, and so may an earlier owner.
+    """
+    return f"dlr-{owner_uid}"
+
+
 def owned_metadata(owner: Object, name: str) -> Object:
     """The metadata of an object that an ElasticJob or NodeCheck owns.
 
@@ -93,17 +101,23 @@ def owned_metadata(owner: Object, name: str) -> Object:
         owner: the job or the check.
         name: of the object.
     """
-    kind, metadata = owner["kind"], owner["metadata"]
+    metadata = owner["metadata"]
     return {
         "name": name,
         "namespace": metadata["namespace"],
         "labels": {
             names.LABEL_APP: names.APP,
-            names.LABEL_JOB if kind == "ElasticJob" else names.LABEL_CHECK: metadata["name"],
+            **owner_label(owner),
             names.LABEL_MANAGED_BY: names.MANAGER,
         },
-        "ownerReferences": [owner_reference(kind, metadata["name"], metadata["uid"])],
+        "ownerReferences": [owner_reference(owner["kind"], metadata["name"], metadata["uid"])],
     }
+
+
+def owner_label(owner: Object) -> dict[str, str]:
+    """The label that the Pods of an ElasticJob or NodeCheck have, and no others."""
+    label = names.LABEL_JOB if owner["kind"] == "ElasticJob" else names.LABEL_CHECK
+    return {label: owner["metadata"]["name"]}
 
 
 @dataclass(frozen=True)
