@@ -44,7 +44,7 @@ EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_KILLED = 128 + signal.SIGKILL
 NO_STORE = 0
-"""There is no TCPStore: nobody meets here."""
+"""The port of an agent that no other one connects to."""
 JOB_END_SECONDS = 300.0
 """So long an agent whose command has ended well waits for the job's end while the API server is away."""
 BROKEN_GRACE_SECONDS = 5.0
