@@ -72,8 +72,9 @@ fi
 sum=$({{ sha256sum <"$home/{zip}" || "$python" -I -c '{hashing}' <"$home/{zip}"; }} 2>/dev/null)
 sum=${{sum%% *}}
 if [ "$sum" != {sha256} ]; then
-    echo "dlr: $home/{zip} is not the file that this launcher was built with: its SHA-256 is" \
-        "${{sum:-unknown}} and not {sha256}; have this node pull the agent's image again, or build that image again" >&2
+    echo "dlr: $home/{zip} is not the file that this launcher was built with:" \
+        "its SHA-256 is ${{sum:-unknown}} and not {sha256};" \
+        "have this node pull the agent's image again, or build that image again" >&2
     exit 69
 fi
 case ":$PYTHONPATH:" in
