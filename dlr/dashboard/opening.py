@@ -1,7 +1,7 @@
 """Opens the dashboard in a browser, and keeps its token out of every process's arguments.
 
-All users of a machine can read these (`/proc/*/cmdline`). So the browser gets the path of a page that leads on to
-the dashboard, and that this user alone can read.
+All users of a machine can read these (`/proc/*/cmdline`). So the browser gets the path of a page that leads
+on to the dashboard, and that this user alone can read.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class Installer:
             )
         if tagged := by_tag_beside_a_digest(images.complete()):
             print(
-                f"dlr: warning: {', '.join(tagged)} can be moved to other content, unlike an image by digest: "
-                "name --image, --agent-image and --check-image with @sha256:….",
+                f"dlr: warning: {', '.join(tagged)} may become another image, as a tag can be moved; "
+                "name --image, --agent-image and --check-image by their digests, as @sha256:….",
                 file=sys.stderr,
             )
 
