@@ -5,8 +5,8 @@ and the standard library, all of it below `dlr`. It is pure Python, for every Py
 is there as source, and as bytecode of the Python that builds the zip. A Python of another minor version sees
 by the bytecode's first bytes that it is not its own, and compiles the source (`zipimport` does so).
 
-The launchers carry the zip's SHA-256 and refuse another one. Whoever can write the zip can write them too, so
-that finds damage and a mixture of two builds; who made an image is what its digest in the registry is for.
+The launchers carry the zip's SHA-256 and refuse another one. That finds damage and a mixture of two builds.
+It cannot find a forged image, which brings its own launchers: that is what an image's digest is for.
 """
 
 from __future__ import annotations
