@@ -29,7 +29,7 @@ _PAGE = """\
 
 
 async def open_in_browser(address: str, opened: asyncio.Event) -> None:
-    """Open the dashboard in the user's browser; says on standard error if that cannot be done.
+    """Open the dashboard in the user's browser, or warn on standard error that this cannot be done.
 
     Returns when the dashboard was opened, or will not be.
 
@@ -57,7 +57,7 @@ def _warn(reason: str) -> None:
 
 @contextmanager
 def _leading_to(address: str) -> Iterator[Path]:
-    """A page in a folder of its own, both for this user alone, which are removed at the end.
+    """Write a page in a folder of its own, both for this user alone; both are removed at the end.
 
     They lie in the home folder, under a name without a dot: a browser from a snap may read nothing else.
 

@@ -143,7 +143,9 @@ def test_a_browser_that_stays_in_the_terminal_is_answered_meanwhile(tmp_path: Pa
     ("home", "reason"),
     [("", "no browser was found"), ("nowhere", "cannot be written: No such file or directory")],
 )
-def test_why_no_browser_is_opened_is_said_in_one_sentence(tmp_path: Path, home: str, reason: str) -> None:
+def test_one_sentence_gives_the_reason_why_no_browser_is_opened(
+    tmp_path: Path, home: str, reason: str
+) -> None:
     with dashboard(tmp_path, browser="/no/such/browser %s", home=tmp_path / home) as process:
         assert process.stderr is not None
         line = process.stderr.readline()

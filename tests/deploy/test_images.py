@@ -1,4 +1,4 @@
-"""What goes into the images is known byte by byte: packages and base images by SHA-256."""
+"""What goes into the images is fixed byte by byte: packages and base images by SHA-256."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def target(architecture: str) -> dict[str, str]:
 
 
 def pins(name: str, architecture: str) -> dict[str, Pin]:
-    """By package, those of a file that pip installs on Linux."""
+    """Read the pins of a file that pip installs on Linux, by package."""
     found = {}
     text = (KIND / "requirements" / f"{name}.txt").read_text().replace("\\\n", "")
     for line in text.splitlines():
@@ -60,7 +60,7 @@ def pins(name: str, architecture: str) -> dict[str, Pin]:
 
 
 def needed(requirements: list[str], architecture: str) -> Iterator[Requirement]:
-    """These and all that they require in turn, as the packages installed here say it."""
+    """Yield requirements and all that these require, by the metadata of the packages installed here."""
     waiting = [Requirement(each) for each in requirements]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:

@@ -58,7 +58,7 @@ def of_no_registry(images: tuple[str, ...]) -> list[str]:
 
 
 def by_tag_beside_a_digest(images: tuple[str, ...]) -> list[str]:
-    """Those named by a tag alone, where another is named by its digest; none where no image has a digest."""
+    """List the images with a tag alone, if another one has a digest."""
     tagged = [image for image in images if "@" not in image]
     return tagged if len(tagged) < len(images) else []
 

@@ -82,7 +82,7 @@ class Installer:
             return self._api.find(DEPLOYMENTS, label_selector=label_selector)
 
     def warn_of_images(self, images: Images) -> None:
-        """Say which of them no node can pull, and which are by tag though others are by digest."""
+        """Warn of images that no node can pull, and of those by tag if others are by digest."""
         unnamed = of_no_registry(images.complete())
         if unnamed and not self._is_embedded():
             print(
