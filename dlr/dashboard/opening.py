@@ -48,7 +48,9 @@ async def open_in_browser(address: str, opened: asyncio.Event) -> None:
             else:
                 await opened.wait()
     except OSError as error:
-        _warn(f"{error.filename} cannot be written: {error.strerror}")
+        _warn(f"{error.filename or 'its page'} cannot be written: {error.strerror}")
+    except RuntimeError as error:  # a user without a home folder
+        _warn(f"the browser's page cannot be written: {error}")
 
 
 def _warn(reason: str) -> None:
