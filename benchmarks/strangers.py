@@ -1,8 +1,8 @@
 """What strangers cost a peer: the fetch of a checkpoint from an agent, with and without idle connections.
 
-A server process holds a slot of some size in memory and serves it as an agent does. A client fetches it into a
-slot of its own, in turns alone and beside a process of strangers that keep so many connections without a proof
-open, each opened again when it is closed. Each fetch is verified, as an agent's is.
+A server process holds a slot of some size in memory and serves it as an agent does. A client fetches it into
+a slot of its own, in turns alone and beside a process of strangers that keep so many connections without a
+proof open, each opened again when it is closed. Each fetch is verified, as an agent's is.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main() -> None:
     server.join()
     strangers.join()
     print(
-        f"{args.megabytes} MB, {args.turns} fetches each, median (least, most); connection with handshake, median"
+        f"{args.megabytes} MB, {args.turns} fetches each: median (least, most); a connection with its handshake"
     )
     for crowded, measured in seconds.items():
         beside = f"beside {args.strangers} strangers" if crowded else "alone"

@@ -556,8 +556,8 @@ class ResumeFile(TypedDict, total=False):
     shards: dict[str, str]
     """Where each rank of the world of another size is, by rank: a file, or tcp://host:port."""
     key: str
-    """The key of the job, in hexadecimal, with which the process proves to those agents that it is of the job;
-    there with `shards`."""
+    """The job's key in hexadecimal, by which the process proves to those agents that it is of the job; there
+    with `shards`."""
     lastResort: bool
     """True where any checkpoint in storage goes first; otherwise absent."""
 
