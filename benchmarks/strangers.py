@@ -110,7 +110,7 @@ def main() -> None:
     server.join()
     strangers.join()
     print(
-        f"{args.megabytes} MB, {args.turns} fetches each: median (least, most); a connection with its handshake"
+        f"{args.megabytes} MB, {args.turns} fetches each: median (least, most); a connection"
     )
     for crowded, measured in seconds.items():
         beside = f"beside {args.strangers} strangers" if crowded else "alone"
