@@ -23,7 +23,7 @@ from crds.protocol import (
 )
 from healthcheck.probes.runner import ProbeResult
 
-HEAD_BYTES = 512
+HEAD_BYTES = 256
 """How much of the beginning of a text is kept if it is too long; the rest is its end."""
 
 

@@ -188,11 +188,11 @@ def _merged(own: list[Object], environment: Environment) -> list[Object]:
     """Ours come first, so that the user's variables may refer to them as $(NAME)."""
     fixed, of_owner = environment.fixed, environment.of_owner
     own_names = {entry["name"] for entry in own}
-    users = own_names | set(of_owner)
+    users, taken = own_names | set(of_owner), own_names | set(fixed)
     first = {**fixed, **{name: value for name, value in environment.defaults.items() if name not in users}}
     return [
         *({"name": name, **value} for name, value in first.items()),
-        *({"name": name, **value} for name, value in of_owner.items() if name not in own_names | set(fixed)),
+        *({"name": name, **value} for name, value in of_owner.items() if name not in taken),
         *(entry for entry in own if entry["name"] not in fixed),
     ]
 
