@@ -149,7 +149,7 @@ def rules(*entries: dict[str, str], **more: Any) -> dict[str, Any]:
 
 
 def check_depth(value: T) -> T:
-    """Refuses what is nested too deeply to be compared, copied or written: Kubernetes stores 10,000 levels."""
+    """Refuses what is nested too deeply to be copied or written: Kubernetes stores 10,000 levels."""
     try:
         orjson.dumps(value)
     except TypeError as error:

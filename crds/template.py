@@ -1,10 +1,10 @@
 """The Pod template of an ElasticJob or NodeCheck: what of it has to have its shape, and is checked at apply.
 
 A template is kept as it is, and the API server has the last word on it when the Pod is made. But what dlr
-itself reads or adds to must be a list where a list belongs. So the CRD says the shape of these fields, and how
-long they may be, and `kubectl apply` names the field. The model is as strict, but for the greatest lengths: an
-object may be older than its CRD. It refuses a template that is nested too deeply to be copied. Amounts of CPU and memory are left to the API server: one may be a number with a fraction, which
-no CRD can say.
+itself reads or adds to must be a list where a list belongs. So the CRD says the shape of these fields, and
+how long they may be, and `kubectl apply` names the field. The model is as strict, but for the lengths, and it
+refuses a template that is nested too deeply to be copied. Amounts of CPU and memory are left to the API
+server: one may be a number with a fraction, which no CRD can say.
 """
 
 from __future__ import annotations

@@ -193,7 +193,8 @@ def _bad_quantity(job: ElasticJob, type_: str) -> str:
                         path = (
                             f"spec.replicaSpecs.{type_}.template.spec.{part}[{place}].resources.{kind}.{name}"
                         )
-                        return f"{path}: {shortened(str(amount), MAX_AMOUNT)!r} is no quantity, such as 500m or 2Gi"
+                        said = shortened(str(amount), MAX_AMOUNT)
+                        return f"{path}: {said!r} is no quantity, such as 500m or 2Gi"
     return ""
 
 

@@ -94,7 +94,7 @@ def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Map
 def expanded(text: str, variables: Variables) -> str:
     """Without quotes, and with the values of variables; those that are not known stay as they are.
 
-    The text is cut at `MAX_EXPANDED` characters: a long value that is named a thousand times fills the memory.
+    The text is cut at `MAX_EXPANDED` characters, or a long value that is named often would fill the memory.
     """
     text, parts, end, length = text.translate(_QUOTES)[:MAX_COMMAND], list[str](), 0, 0
     for reference in _REFERENCE.finditer(text):
