@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import model_validator
+
 from crds.model import Count, Model, Ordinal, Seconds, agreed
 from crds.protocol import RoundStatus
 
@@ -25,3 +29,13 @@ class RoundProgress(Model):
     """Of the whole world, where the script tells it (`dlr.report_step(step, samples=…)`)."""
     non_finite_step: Count | None = None
     """The first step of which a process told that its loss was NaN or infinite."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ordered(cls, stored: Any) -> Any:
+        """A round whose last step is below its first has no steps between them."""
+        if not isinstance(stored, dict):
+            return stored
+        first, last = stored.get("firstStep"), stored.get("lastStep")
+        is_reversed = isinstance(first, int) and isinstance(last, int) and last < first
+        return stored | {"lastStep": first} if is_reversed else stored

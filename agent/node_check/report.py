@@ -13,6 +13,7 @@ from typing import Any
 
 from agent.report.failure import clip
 from crds.protocol import (
+    MAX_FIGURE_NAME,
     MAX_FIGURES,
     MAX_PAIR_PROBES,
     MAX_SENTENCE,
@@ -71,7 +72,9 @@ def outcome(result: ProbeResult) -> ProbeStatus:
         "ending": report.ending,
         "reason": _clip(report.reason),
         "figures": {
-            name: value for name, value in islice(report.figures.items(), MAX_FIGURES) if math.isfinite(value)
+            name[:MAX_FIGURE_NAME]: value
+            for name, value in islice(report.figures.items(), MAX_FIGURES)
+            if math.isfinite(value)
         },
         "faults": _sentences(report.faults),
         "notes": _sentences(report.notes),
