@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from agent.report.failure import clip
+from agent.report.limits import within_limits
 from crds.protocol import (
     MAX_FIGURE_NAME,
     MAX_FIGURES,
@@ -72,7 +73,7 @@ def outcome(result: ProbeResult) -> ProbeStatus:
         "ending": report.ending,
         "reason": _clip(report.reason),
         "figures": {
-            name[:MAX_FIGURE_NAME]: value
+            name[:MAX_FIGURE_NAME]: within_limits(value)
             for name, value in islice(report.figures.items(), MAX_FIGURES)
             if math.isfinite(value)
         },
