@@ -1,21 +1,20 @@
-"""Which nodes a check is of, which of them take part, who speaks for each; which check goes first. Pure."""
+"""Which nodes a check is of, which of them take part, and who speaks for each. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
-from crds.model import ObjectMeta
 from crds.nodecheck import MAX_NODES, NodeCheck, NodeCheckSpec
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from healthcheck.settings import Settings
+from reconcilers.nodecheck.claims import MOST_NODES
 from reconcilers.pod.builder import check_labels, owner_reference
 from reconcilers.pod.worker_status import current_report
 
@@ -118,6 +117,15 @@ def too_many(nodes: int) -> CheckRefusal:
     return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 
 
+def beyond_limit(nodes: int) -> CheckRefusal:
+    """The refusal of a check of more nodes than the checks of a namespace may have."""
+    message = (
+        f"it is of {nodes} nodes, and checks in a namespace without the label {names.LABEL_MAY_CORDON}=true "
+        f"may have {MOST_NODES} at a time: name fewer, or ask your administrator for the label"
+    )
+    return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
+
+
 def one_each(nodes: Iterable[str]) -> tuple[Candidate, ...]:
     """A worker of its own for each node."""
     return tuple(Candidate(node, index, 1) for index, node in enumerate(nodes))
@@ -187,40 +195,3 @@ def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:
             "nodeName": node,
         },
     }
-
-
-_AT_ONCE = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """An unfinished check, and the nodes that it has or wants."""
-
-    check: NodeCheck
-    nodes: frozenset[str]
-    begins: bool = False
-    """That it has them is being written now."""
-
-
-@dataclass(frozen=True)
-class OtherCheck:
-    node: str
-    check: ObjectMeta
-
-    def __str__(self) -> str:
-        return f"node {self.node} is being checked by NodeCheck {self.check.namespace}/{self.check.name}"
-
-
-def in_the_way(check: NodeCheck, nodes: Collection[str], claims: Iterable[Claim]) -> OtherCheck | None:
-    """The first of the others that has one of the nodes already, or is older and wants it."""
-    wanted = frozenset(nodes)
-    for claim in sorted(claims, key=lambda claim: _age(claim.check)):
-        if claim.check.metadata.uid == check.metadata.uid or wanted.isdisjoint(claim.nodes):
-            continue
-        if claim.begins or claim.check.status.nodes or _age(claim.check) < _age(check):
-            return OtherCheck(next(node for node in nodes if node in claim.nodes), claim.check.metadata)
-    return None
-
-
-def _age(check: NodeCheck) -> tuple[datetime, str]:
-    return check.metadata.creation_timestamp or _AT_ONCE, check.metadata.uid
