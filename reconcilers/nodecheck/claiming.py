@@ -44,8 +44,8 @@ class Permit:
         if self.contested:
             return f"waits: {sentence_on(self.contested, namespace)}"
         return (
-            f"waits: other checks in the namespace {namespace} have {self.nodes_of_namespace} nodes, of "
-            f"{MOST_NODES} at a time that they may have without the label {names.LABEL_MAY_CORDON}=true"
+            f"waits: other checks in the namespace {namespace} have {self.nodes_of_namespace} nodes; "
+            f"together they may have {MOST_NODES} without the label {names.LABEL_MAY_CORDON}=true"
         )
 
     def left_out(self, check: NodeCheck) -> dict[str, Out]:
@@ -111,7 +111,10 @@ class Claiming:
 
 
 def _nodes_beside(mine: Claim, claims: Collection[Claim]) -> int:
-    """The nodes that other checks of the namespace have; 0 if there is room for the check beside them."""
+    """The nodes that other checks of the namespace have; 0 if there is room for the check beside them.
+
+    A check that is alone in its namespace may be as large as any.
+    """
     if mine.precedence is not Precedence.OTHERS or mine.is_fixed:
         return 0
     ours = (claim for claim in claims if claim.namespace == mine.namespace and claim.is_fixed)

@@ -27,8 +27,8 @@ HOLD_SECONDS = 300.0
 """How long a check that is no administrator's may wait for its agents, and keeps nodes that a check of higher
 precedence waits for."""
 MOST_NODES = 1_000
-"""Nodes that the checks of one namespace may have at a time, unless it is an administrator's. Each node takes
-an ElasticWorker, a Lease and a Pod."""
+"""Nodes that several checks of one namespace may have at a time, unless it is an administrator's: each node
+takes an ElasticWorker, a Lease and a Pod."""
 
 YIELDED = Out("it was left to a check that goes first", reason="Yielded")
 
@@ -73,7 +73,8 @@ class Claim:
 
     def told_in(self, namespace: str) -> str:
         """The check, in a message in a namespace: nobody learns the names of another one's objects."""
-        return f"NodeCheck {self.name}" if self.namespace == namespace else "a check in another namespace"
+        is_ours = self.namespace == namespace
+        return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
 
 
 def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> Claim:
@@ -114,9 +115,8 @@ def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
     """What a check waits for, in words."""
     node = min(contested)
     claim = contested[node]
-    verb = "is being tested" if claim.tests else "is claimed"
     more = f", and {len(contested) - 1} more nodes are too" if len(contested) > 1 else ""
-    return f"node {node} {verb} by {claim.told_in(namespace)}{more}"
+    return f"node {node} is being checked by {claim.told_in(namespace)}{more}"
 
 
 def has_nodes(check: dict[str, Any]) -> bool:

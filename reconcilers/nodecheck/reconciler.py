@@ -43,7 +43,6 @@ from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
-    MOST_NODES,
     WAITING_FOR_AGENTS,
     WAITING_FOR_CHECK,
     YIELDED,
@@ -64,7 +63,6 @@ from reconcilers.nodecheck.scope import (
     CheckRefusal,
     FailedReason,
     Scope,
-    beyond_limit,
     choose,
     is_idle,
     lost_job,
@@ -232,8 +230,6 @@ class NodeCheckReconciler(Reconciler):
         slices, is_of_job = Slices(), turn.check.spec.job_name is not None
         if has_no_room(turn.check.spec, scope):
             return self._refuse(turn, too_many(len(scope.nodes)))
-        if self._is_beyond_limit(turn.check, scope):
-            return self._refuse(turn, beyond_limit(len(scope.nodes)))
         is_patient = not is_of_job or not self._is_overdue(turn, WAITING_FOR_CHECK, self._waiting)
         permit = await self._claiming.take(
             turn.check, scope.nodes, tests=is_of_job, without_contested=not is_patient
@@ -296,11 +292,6 @@ class NodeCheckReconciler(Reconciler):
             await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
         turn.event("Normal", YIELDED.reason, f"{len(nodes)} nodes are left to checks that go first")
         return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
-
-    def _is_beyond_limit(self, check: NodeCheck, scope: Scope) -> bool:
-        """Whether the check alone would take more nodes than its namespace may have."""
-        is_bounded = check.spec.job_name is None and not self._view.is_administrators(check)
-        return is_bounded and len(scope.nodes) > MOST_NODES
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})

@@ -14,7 +14,6 @@ from crds.nodecheck import MAX_NODES, NodeCheck, NodeCheckSpec
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from healthcheck.settings import Settings
-from reconcilers.nodecheck.claims import MOST_NODES
 from reconcilers.pod.builder import check_labels, owner_reference
 from reconcilers.pod.worker_status import current_report
 
@@ -113,15 +112,6 @@ def too_many(nodes: int) -> CheckRefusal:
     message = (
         f"one NodeCheck has no room for {nodes} nodes with names as long as theirs, and for {MAX_NODES} "
         "at most: check them in several, by nodes or nodeSelector"
-    )
-    return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
-
-
-def beyond_limit(nodes: int) -> CheckRefusal:
-    """The refusal of a check of more nodes than the checks of a namespace may have."""
-    message = (
-        f"it is of {nodes} nodes, and checks in a namespace without the label {names.LABEL_MAY_CORDON}=true "
-        f"may have {MOST_NODES} at a time: name fewer, or ask your administrator for the label"
     )
     return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 
