@@ -16,7 +16,14 @@ from math import ceil, inf
 from statistics import median
 
 from healthcheck.fleet import Node, NodeName
-from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, History, Metric, RoundResult, is_plausible
+from healthcheck.measurements import (
+    COMPARED_IN_PAIRS,
+    GroupResult,
+    History,
+    Metric,
+    RoundResult,
+    is_plausible,
+)
 from healthcheck.outliers import LEAST_VALUES, belonging
 from healthcheck.settings import Settings
 

@@ -15,6 +15,7 @@ from crds.rendezvous import Rendezvous
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
+from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import (
     MAX_MESSAGE,
     CheckedNode,
@@ -25,7 +26,6 @@ from reconcilers.nodecheck.nodes import (
     settings_of,
     untested_accelerators,
 )
-from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.scope import (
     Candidate,
     choose,
