@@ -290,7 +290,7 @@ class NodeCheckReconciler(Reconciler):
         if turn.check.spec.job_name is None:
             workers = await self._view.workers_of(turn.check)
             await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
-        turn.event("Normal", YIELDED.reason, f"{len(nodes)} nodes are left to checks that go first")
+        turn.event("Normal", "Yielded", f"{len(nodes)} nodes are left to checks that go first")
         return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:

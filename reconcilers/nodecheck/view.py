@@ -204,7 +204,7 @@ class CheckView:
 
     async def _parsed(self, found: Iterable[dict[str, Any]]) -> list[ElasticWorker]:
         """Others have a turn on the event loop meanwhile: there may be thousands, none of them parsed yet."""
-        workers, slices = [], Slices()
+        workers, slices = list[ElasticWorker](), Slices()
         for raw in found:
             workers += self._parse_worker.readable([raw])
             await slices.pause()
