@@ -37,6 +37,11 @@ class Cache:
         self._tasks: asyncio.TaskGroup | None = None
         self._watching: dict[Resource, asyncio.Task[None]] = {}
 
+    @property
+    def namespace(self) -> str | None:
+        """The only namespace whose objects are watched; None if those of all are."""
+        return self._namespace
+
     def store(self, resource: Resource) -> Store:
         return self._informer(resource).store
 
