@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from e2e import jobs
-from e2e.cluster import Cluster, Object
+from e2e.api import Object
+from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 GROUP = "/apis/elastic.iml.github.io/v1alpha1"
