@@ -159,8 +159,8 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
     def workers_beside(obj: dict[str, Any]) -> Iterable[Request]:
-        """All of the namespace: what their agents have rights by is gone."""
-        return _requests(workers.list(obj["metadata"]["namespace"]))
+        """Those of its owner: what their agents have rights by is gone."""
+        return _requests(found for uid in owner_uids(obj) for found in workers.by_index(BY_OWNER, uid))
 
     def owner(request: Request) -> Request:
         """Workers of different jobs and checks take turns, with each other and with the job's own work."""
@@ -180,6 +180,7 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(NODECHECKS, workers_of_check, predicate=finishes)
         .watches(NODES, workers_on_node, predicate=becomes_ready_or_not)
         .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)
+        .watches(ROLES, workers_beside, predicate=goes)
         .watches(ROLEBINDINGS, workers_beside, predicate=goes)
         .in_flows(owner)
         .reports_to(_reporter(manager, "elasticworker", ELASTICWORKERS, clock))

@@ -74,7 +74,7 @@ def check(
     cluster: Cluster, context: Context, operation: Operation, obj: JSON | None, old: JSON | None
 ) -> None:
     """The last gate before the store."""
-    if context.type.group == RBAC_GROUP and obj is not None:
+    if context.type.group == RBAC_GROUP and obj is not None and obj != old:
         _check_escalation(cluster, context, obj)
     if cluster.policies.any():
         cluster.policies.check(_admission(cluster, context, operation, obj, old))

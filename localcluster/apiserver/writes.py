@@ -183,6 +183,7 @@ def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Wr
     obj = _prepare(cluster, context, obj, old)
     tidy(obj["metadata"])
     if obj == old:
+        admission.check(cluster, context, Operation.UPDATE, obj, old)  # who may not write it is not shown it
         return Written(current)
     if has_generation(resource_type) and _specifies_else(resource_type, old, obj):
         obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1

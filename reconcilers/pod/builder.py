@@ -16,6 +16,7 @@ import orjson
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.pod.token import give_token_to_agent
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' terminationGracePeriodSeconds."""
@@ -130,12 +131,14 @@ def owner_label(owner: Object) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Environment:
-    """The variables of a Pod's containers."""
+    """The variables of a Pod's containers, and the account that they run as."""
 
     fixed: Variables
     """Ours, whatever the template says."""
     of_agent: Variables
     """The same, for the first container alone, in which the agent runs."""
+    account: str
+    """The service account, unless the template names one."""
     of_owner: Variables = field(default_factory=dict)
     """The user's, for all containers; a container's own definition overrides them."""
     defaults: Variables = field(default_factory=dict)
@@ -184,7 +187,8 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
     metadata, spec = template.get("metadata") or {}, template["spec"]
     spec.setdefault("restartPolicy", "Never")
     if not service_account(spec):
-        spec["serviceAccountName"] = names.SERVICE_ACCOUNT
+        spec["serviceAccountName"] = environment.account
+        give_token_to_agent(spec)
     rather_not_on(spec, worker.spec.excluded_nodes)
     if home := last_good_node(worker):
         rather_on(spec, home)

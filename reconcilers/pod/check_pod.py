@@ -18,6 +18,7 @@ from reconcilers.pod.builder import (
     fixed_variables,
     heartbeat_seconds,
     key_variable,
+    owned_name,
     plain,
     pod_of,
 )
@@ -46,7 +47,9 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
     owner = {names.ENV_CHECK_NAME: plain(check.metadata.name)}
     beat = heartbeat_seconds(len(check.status.nodes), CHECK_HEARTBEAT_TIMEOUT_SECONDS)
     fixed = fixed_variables(owner, worker, spec, beat)
-    return pod_of(worker, template, Environment(fixed, of_agent=key_variable(check.metadata.uid)))
+    uid = check.metadata.uid
+    environment = Environment(fixed, of_agent=key_variable(uid), account=owned_name(uid))
+    return pod_of(worker, template, environment)
 
 
 def _own_template(image: str) -> Object:

@@ -17,6 +17,7 @@ from reconcilers.pod.builder import (
     from_field,
     heartbeat_seconds,
     key_variable,
+    owned_name,
     plain,
     pod_of,
 )
@@ -79,6 +80,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
     return Environment(
         fixed=fixed,
         of_agent=key_variable(job.metadata.uid),
+        account=owned_name(job.metadata.uid),
         of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
         defaults=defaults,
     )

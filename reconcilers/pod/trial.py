@@ -97,7 +97,7 @@ class PodTrial:
             return Trial(Answer.INVALID, fault)
         pod = self._pod(job, raw, type_)
         try:
-            await self._try(pod)
+            await self._try(pod, raw)
         except AlreadyExists:  # which is asked last
             return Trial(Answer.ACCEPTED)
         except NamespaceTerminating:
@@ -139,13 +139,14 @@ class PodTrial:
             inject_agent(pod, self._agent)
         return pod
 
-    async def _try(self, pod: Object) -> None:
-        """Once more with the account that the Pod runs as: in a new namespace that is missing."""
+    async def _try(self, pod: Object, owner: Object) -> None:
+        """With the account that the Pod runs as, which comes first; it may have gone since we saw it."""
+        account = service_account(pod["spec"])
+        await self._access.ensure(owner, account)
         try:
             await self._client.try_create(PODS, pod)
         except Forbidden:
-            namespace, account = pod["metadata"]["namespace"], service_account(pod["spec"])
-            await self._access.ensure(namespace, account, missed=True)
+            await self._access.ensure(owner, account, missed=True)
             await self._client.try_create(PODS, pod)
 
 

@@ -57,8 +57,9 @@ def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None
         COMMAND,
     )
     assert (pod["spec"]["restartPolicy"], pod["spec"]["terminationGracePeriodSeconds"]) == ("Never", 5)
-    assert pod["spec"]["serviceAccountName"] == "dlr-worker"
-    (mount,), (volume,) = container["volumeMounts"], pod["spec"]["volumes"]
+    assert pod["spec"]["serviceAccountName"] == f"dlr-{check().metadata.uid}"
+    (mount, token), (volume, _) = container["volumeMounts"], pod["spec"]["volumes"]
+    assert token["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
     assert (mount["mountPath"], volume["emptyDir"]) == ("/dev/shm", {"medium": "Memory"})
 
 
