@@ -79,9 +79,9 @@ CHECK_TIMEOUT_SECONDS = 300
 
 MAX_INTEGER = 1 << 53
 """The greatest integer in a report: what every reader of JSON has exactly."""
-MAX_SECONDS = 1e9
+MAX_SECONDS = 10**9
 """The longest duration in a report, some thirty years."""
-MAX_NUMBER = 1e300
+MAX_NUMBER = 10**18
 """The greatest magnitude of any other number in a report: a sum of a million stays finite."""
 MAX_FIGURE_NAME = 64
 """Characters of the name of a probe's figure."""
