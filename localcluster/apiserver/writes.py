@@ -11,7 +11,7 @@ from datetime import datetime
 
 import orjson
 
-from localcluster.apiserver import admission, crds, namespaces, pods, policies, secret_data
+from localcluster.apiserver import admission, crds, namespaces, network_policies, pods, policies, secret_data
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
 from localcluster.apiserver.deletion import finished
@@ -44,7 +44,7 @@ from localcluster.schema import RULES_NOT_CHECKED
 NAME_ATTEMPTS = 8
 _WITH_GENERATION = frozenset(
     {"pods", "deployments.apps", "replicasets.apps", "poddisruptionbudgets.policy"}
-    | {crds.DEFINITIONS, policies.POLICIES, policies.BINDINGS}
+    | {crds.DEFINITIONS, network_policies.NETWORK_POLICIES, policies.POLICIES, policies.BINDINGS}
 )
 _CREATED_WITH_STATUS = frozenset({"nodes"})
 _VERSION_REQUIRED_GROUPS = frozenset({"coordination.k8s.io"})
@@ -126,6 +126,8 @@ def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) ->
         obj = secret_data.completed(obj)
     elif context.type.group_resource == crds.DEFINITIONS:
         obj = crds.completed(obj)
+    elif context.type.group_resource == network_policies.NETWORK_POLICIES:
+        obj = network_policies.completed(obj)
     prepared, unknown = cluster.schemas.prepare(context.type, obj, old)
     report_unknown_fields(context, unknown)
     return prepared
