@@ -8,6 +8,7 @@ from localcluster.apiserver import (
     disruption,
     namespaces,
     network_policies,
+    pod_security_admission,
     pods,
     policies,
     rbac,
@@ -91,6 +92,8 @@ def check(
     """The last gate before the store."""
     if context.type.group == RBAC_GROUP and obj is not None and not _for_garbage_collection(obj, old):
         _check_escalation(cluster, context, obj)
+    if obj is not None:
+        pod_security_admission.check(cluster, context, obj, old)
     if cluster.policies.any():
         cluster.policies.check(_admission(cluster, context, operation, obj, old))
 
