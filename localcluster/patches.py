@@ -10,10 +10,12 @@ from typing import Any
 
 import jsonpatch
 
+from localcluster.json_text import copied, dumps
 from localcluster.resource import JSON
 from localcluster.schema_nodes import Components, resolve
 
 OPERATIONS_LIMIT = 10_000
+COPIES_MAX_BYTES = 3 * 1024 * 1024
 
 
 class PatchError(ValueError):
@@ -35,7 +37,7 @@ def json_patch(obj: JSON, operations: Any) -> JSON:
     if len(operations) > OPERATIONS_LIMIT:
         raise MalformedPatch(f"the allowed maximum operations in a JSON patch is {OPERATIONS_LIMIT}")
     try:
-        patched = jsonpatch.JsonPatch(operations).apply(obj)
+        patched = _applied(obj, operations)
     except (jsonpatch.InvalidJsonPatch, KeyError, AttributeError) as error:
         raise MalformedPatch(f"not a JSON patch: {error}") from None
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
@@ -43,6 +45,22 @@ def json_patch(obj: JSON, operations: Any) -> JSON:
     if not isinstance(patched, dict):
         raise InapplicablePatch("the JSON patch does not leave an object")
     return patched
+
+
+def _applied(obj: JSON, operations: list[Any]) -> Any:
+    """The object after all operations. A few dozen copies of a part into itself would fill any memory."""
+    copied_bytes = 0
+    result: Any = copied(obj)
+    jsonpatch.JsonPatch(operations)  # finds what is malformed before anything is applied
+    for operation in operations:
+        if operation["op"] == "copy":
+            copied_bytes += len(dumps(jsonpatch.JsonPointer(operation["from"]).resolve(result)))
+            if copied_bytes > COPIES_MAX_BYTES:
+                raise InapplicablePatch(
+                    f"the copies of the JSON patch are larger than {COPIES_MAX_BYTES} bytes"
+                )
+        result = jsonpatch.JsonPatch([operation]).apply(result, in_place=True)
+    return result
 
 
 def merge_patch(obj: JSON, patch: Any) -> JSON:

@@ -7,22 +7,21 @@ import re
 import time
 from collections.abc import Mapping
 
-import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.discovery_paths import DiscoveryPaths
-from localcluster.apiserver.errors import ApiError, no_such_path, too_large
+from localcluster.apiserver.errors import ApiError, bad_request, no_such_path, too_large
 from localcluster.apiserver.handlers import Call, Handlers
 from localcluster.apiserver.impersonation import impersonated
 from localcluster.apiserver.rbac import Attributes
 from localcluster.apiserver.requests import Context, Target, parse_target
+from localcluster.json_text import BODY_MAX_BYTES, JsonError, dumps
 from localcluster.selectors import SelectorError, parse_fields
 
 log = logging.getLogger(__name__)
 
-BODY_MAX_BYTES = 3 * 1024 * 1024
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
@@ -43,6 +42,10 @@ class HttpServer:
             return failure(error, warnings)
         except web.HTTPRequestEntityTooLarge:
             return failure(too_large(BODY_MAX_BYTES), warnings)
+        except JsonError as error:  # what came of a patch is nothing that can be stored
+            return failure(bad_request(str(error)), warnings)
+        except RecursionError:
+            return failure(bad_request("the object is nested too deeply for this cluster"), warnings)
         except ConnectionError:
             return web.Response()  # The client hung up, as watchers do: nobody is there to read this.
         except HttpProcessingError:
@@ -124,9 +127,7 @@ def _add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
 
 
 def failure(error: ApiError, warnings: list[str]) -> web.Response:
-    response = web.Response(
-        body=orjson.dumps(error.status()), status=error.code, content_type="application/json"
-    )
+    response = web.Response(body=dumps(error.status()), status=error.code, content_type="application/json")
     if error.code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if error.allowed:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import orjson
-
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import cause, forbidden, forbidden_field, invalid_value, required
 from localcluster.apiserver.metadata import LABEL_TEXT, is_label
+from localcluster.json_text import copied
 from localcluster.resource import JSON, ResourceType
 
 EVICTION_DELAY_SECONDS = 300
@@ -27,9 +26,9 @@ def completed(obj: JSON, old: JSON | None) -> JSON:
     spec = obj.get("spec")
     if not isinstance(spec, dict) or (old is not None and spec is old["spec"]):
         return obj
-    copied = orjson.loads(orjson.dumps(spec))
-    _complete_spec(copied)
-    return {**obj, "spec": copied}
+    complete = copied(spec)
+    _complete_spec(complete)
+    return {**obj, "spec": complete}
 
 
 def _complete_spec(spec: JSON) -> None:

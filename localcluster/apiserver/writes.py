@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-import orjson
-
 from localcluster.apiserver import admission, crds, namespaces, network_policies, pods, policies, secret_data
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
@@ -38,6 +36,7 @@ from localcluster.apiserver.requests import Context
 from localcluster.apiserver.store import Stored, at_version
 from localcluster.apiserver.versions import collection_of, shown_object, to_stored
 from localcluster.field_errors import Reason
+from localcluster.json_text import dumps
 from localcluster.resource import JSON, ResourceType
 from localcluster.schema import RULES_NOT_CHECKED
 
@@ -89,7 +88,7 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
         raise already_exists(resource_type, metadata["name"])
     obj = to_stored(resource_type, obj)
     if context.dry_run():
-        return Written(Stored(obj, orjson.dumps(obj), 0), created=True)
+        return Written(Stored(obj, dumps(obj, as_object=True), 0), created=True)
     return Written(cluster.store.put(collection_of(resource_type), obj), created=True)
 
 
