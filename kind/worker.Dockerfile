@@ -8,4 +8,7 @@ COPY kind/constraints.txt /constraints.txt
 # An image that is built on this one has them too.
 ENV PIP_CONSTRAINT=/constraints.txt PIP_BUILD_CONSTRAINT=/constraints.txt
 RUN pip install --no-cache-dir ${TORCH_PIP_ARGS} torch==${TORCH_VERSION}
+# torch asks for the user's name and home. An image that is built on this one installs as USER root, and comes back.
+RUN useradd --uid 65532 --user-group --create-home worker && install -d -o worker -g worker /workspace
 WORKDIR /workspace
+USER 65532:65532

@@ -129,7 +129,7 @@ def _paths(mount_path: str) -> str:
 
 
 def _init_container(container: Object, source: AgentSource) -> Object:
-    """A container that runs as the user who reads its files, the training container's, and with no more rights.
+    """A container that runs as the training container's user, who reads its files, and with no more rights.
 
     It leaves alone what the Pod sets for all its containers, and what admission sets for each.
     """

@@ -18,7 +18,7 @@ import yaml
 
 import crds
 import deploy
-from dlr.commands.install import installer
+from dlr.commands.install import installer, kinds
 from tests.cli.conftest import Result
 from tests.deploy.api_server import GROUP, Server, collection_of, eventually, running_server
 
@@ -189,11 +189,14 @@ def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
     assert live(server) == before
 
 
-def test_nothing_is_written_where_a_kind_is_not_known(server: Server, dlr: Dlr) -> None:
-    """The embedded cluster has no NetworkPolicies, as Kubernetes before 1.30 has no ValidatingAdmissionPolicies."""
+def test_nothing_is_written_where_a_kind_is_not_known(
+    server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes before 1.30 has no ValidatingAdmissionPolicies."""
+    monkeypatch.setitem(kinds._PLURALS, "NetworkPolicy", "unheardofpolicies")
     done = dlr("install", "--network-policy")
     assert (done.exit_code, done.out) == (1, "")
-    assert done.err.endswith("knows no networkpolicies. Leave out --network-policy.\n")
+    assert done.err.endswith("knows no unheardofpolicies. Leave out --network-policy.\n")
     assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
 
 
