@@ -13,6 +13,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from datetime import date
+from typing import Any
 
 from localcluster.patterns import searcher
 
@@ -147,7 +148,8 @@ def _is_email(text: str) -> bool:
     if "\n" in text or "\r" in text:
         return False
     try:
-        addresses = email.headerregistry.HeaderRegistry()("to", text).addresses
+        header: Any = email.headerregistry.HeaderRegistry()("to", text)
+        addresses = header.addresses
     except (email.errors.HeaderParseError, IndexError, ValueError):
         return False
     return len(addresses) == 1 and bool(addresses[0].username and addresses[0].domain)

@@ -197,9 +197,9 @@ class _Evaluator:
             view = self._view(seen)
             old_view = None if old_seen is None or not self._uses_old else self._view(old_seen)
         except (ValueError, OverflowError) as error:  # a time or a span by its format, and not for CEL
-            rule = self._rules[0].expression.source
+            asked = self._rules[0].expression.source
             found.append(
-                Finding(Reason.INVALID, self._type, f"{error} evaluating rule: {rule}", brackets=True)
+                Finding(Reason.INVALID, self._type, f"{error} evaluating rule: {asked}", brackets=True)
             )
             return
         self._context.add_variable("self", view)
