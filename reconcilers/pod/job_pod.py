@@ -16,6 +16,7 @@ from reconcilers.pod.builder import (
     fixed_variables,
     from_field,
     heartbeat_seconds,
+    key_variable,
     plain,
     pod_of,
 )
@@ -77,6 +78,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
         defaults |= _torchrun_environment(job, index, spec)
     return Environment(
         fixed=fixed,
+        of_agent=key_variable(job.metadata.uid),
         of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
         defaults=defaults,
     )
