@@ -47,6 +47,13 @@ class Cache:
             self._models[key] = Models(self.store(resource), model)
         return self._models[key]
 
+    def unreadable(self) -> dict[Resource, int]:
+        """How many objects of each resource cannot be read as a model, of those that somebody read."""
+        counts = dict.fromkeys((resource for resource, _ in self._models), 0)
+        for (resource, _), models in self._models.items():
+            counts[resource] += models.unreadable
+        return counts
+
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)
 

@@ -119,19 +119,24 @@ def _readiness(node: dict[str, Any] | None) -> tuple[object, ...] | None:
     return node["metadata"]["uid"], [c["status"] for c in conditions if c["type"] == "Ready"]
 
 
+def _generation(obj: dict[str, Any]) -> tuple[object, ...]:
+    """Stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
+    return obj["metadata"]["uid"], obj["metadata"].get("generation")
+
+
 def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
     if obj is None:
         return None
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
     asked_for = ((status.get("scaling") or {}).get("opportunity") or {}).get("base")
-    return obj["spec"], status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
+    return _generation(obj), status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
 
 
 def _halted(job: dict[str, Any] | None) -> tuple[object, ...] | None:
     if job is None:
         return None
-    return job["spec"], job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
+    return _generation(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
 
 
 def _without_report(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
@@ -172,7 +177,7 @@ def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:
     if plan is None:
         return None
     status, metadata = plan.get("status", {}), plan["metadata"]
-    return plan["spec"], status.get("phase"), status.get("replicas"), metadata.get("deletionTimestamp")
+    return _generation(plan), status.get("phase"), status.get("replicas"), metadata.get("deletionTimestamp")
 
 
 def _voice(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

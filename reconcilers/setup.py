@@ -8,6 +8,7 @@ from typing import Any
 from controller.builder import ControllerBuilder
 from controller.cache import Cache
 from controller.manager import Manager
+from controller.metrics import UnreadableObjects
 from controller.reconciler import Reporter, Request
 from controller.resources import (
     ELASTICJOBS,
@@ -98,6 +99,7 @@ def add_all(
     add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
+    manager.metrics_registry.register(UnreadableObjects(manager.cache.unreadable))
 
 
 def add_indexes(cache: Cache) -> None:

@@ -6,8 +6,6 @@ asked for is not seen, and what somebody else uses cannot be tested.
 
 from __future__ import annotations
 
-import copy
-
 from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import Accelerator, NodeCheck
@@ -16,6 +14,7 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     containers,
+    copy_of,
     fixed_variables,
     heartbeat_seconds,
     key_variable,
@@ -39,7 +38,7 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
         node: the Node to check, for its GPUs; None if it is gone.
         image: of the Pod where the NodeCheck has no template.
     """
-    template = _own_template(image) if check.spec.template is None else copy.deepcopy(check.spec.template)
+    template = _own_template(image) if check.spec.template is None else copy_of(check.spec.template)
     spec = template["spec"]
     spec.pop("nodeName", None)  # it would go past the scheduler, which knows whether the GPUs are free
     if not spec["containers"][0].get("command"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from crds import names
@@ -13,6 +12,7 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     Variables,
+    copy_of,
     fixed_variables,
     from_field,
     heartbeat_seconds,
@@ -33,7 +33,7 @@ from reconcilers.world.slots import slot_count
 
 def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     """The Pod object to create for the worker's incarnation."""
-    template = copy.deepcopy(job.spec.replica_specs[worker.spec.type].template)
+    template = copy_of(job.spec.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
         template["spec"]["containers"][0]["resources"] = resources

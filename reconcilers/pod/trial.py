@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from controller.cache import Cache
 from controller.client import Client
@@ -43,6 +44,9 @@ from reconcilers.roles.tasks import config_fault
 from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import training_types
 
+MAX_FAULTS = 8
+"""Fields that are named of those that the API server refuses."""
+MAX_AMOUNT = 64
 MAX_WHY = 320
 """Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
 
@@ -170,7 +174,7 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
 
 def _faults(error: Invalid, job: ElasticJob, type_: str, pod: Object) -> list[str]:
     """Each field that is wrong, by its path in the job, and what is wrong with it."""
-    causes = error.details.get("causes") or ()
+    causes = islice(error.details.get("causes") or (), MAX_FAULTS)
     return [
         f"{users_path(str(cause['field']), job, type_, pod)}: {cause.get('message', '')}"
         for cause in causes
@@ -189,7 +193,8 @@ def _bad_quantity(job: ElasticJob, type_: str) -> str:
                         path = (
                             f"spec.replicaSpecs.{type_}.template.spec.{part}[{place}].resources.{kind}.{name}"
                         )
-                        return f"{path}: {amount!r} is no quantity, such as 500m or 2Gi"
+                        said = shortened(str(amount), MAX_AMOUNT)
+                        return f"{path}: {said!r} is no quantity, such as 500m or 2Gi"
     return ""
 
 

@@ -510,6 +510,73 @@ async def test_pod_of_a_later_incarnation_is_not_deleted_by_one_who_has_not_hear
     assert "deletionTimestamp" not in api.get(PODS, f"{WORKER}-2")["metadata"]
 
 
+@pytest.mark.parametrize(
+    ("labels", "namespace"),
+    [
+        ({names.LABEL_INCARNATION: "one"}, None),
+        ({names.LABEL_INCARNATION: "9" * 5_000}, None),
+        ({}, None),
+        ({names.LABEL_INCARNATION: "0"}, "team-b"),
+    ],
+)
+async def test_a_strangers_pod_that_names_the_worker_as_its_owner_is_left_alone(
+    api: Api, controller: Controller, labels: dict[str, str], namespace: str | None
+) -> None:
+    await running(api, controller)
+    pod = api.get(PODS, POD)
+    metadata = pod["metadata"] | {"name": "stranger", "uid": "s", "labels": labels}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    controller.deliver()
+    controller.cache.take(PODS, None, {**pod, "metadata": metadata})
+    api.requests.clear()
+    await controller.look(late=True)
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+async def test_a_worker_whose_type_was_removed_from_the_job_is_released(
+    api: Api, controller: Controller, phase: str
+) -> None:
+    await running(api, controller)
+    stored = api.get(ELASTICJOBS, JOB)
+    specs = {"evaluator": stored["spec"]["replicaSpecs"]["worker"]}
+    api.put(ELASTICJOBS, {**stored, "spec": {"replicaSpecs": specs}, "status": {"phase": phase}})
+    await controller.look()
+    assert api.status["phase"] == "Running"
+    api.remove(PODS, POD)
+    await controller.look()
+    assert api.pod() is None, "it gets no other"
+
+
+async def test_a_job_that_cannot_be_read_is_not_its_workers_fault(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    stored = api.get(ELASTICJOBS, JOB)
+    api.put(ELASTICJOBS, merged(stored, {"spec": {"replicaSpecs": {"worker": {"replicas": "many"}}}}))
+    api.requests.clear()
+    await controller.look()
+    assert api.requests == []
+
+
+async def test_a_report_that_cannot_be_read_is_told_once_until_there_is_another(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    api.events.clear()
+    good = api.status["agent"]
+    api.put(
+        ELASTICWORKERS,
+        merged(api.worker(), {"status": {"agent": {"since": "2026-01-01T00:00:00+99:99"}}}),
+    )
+    for _ in range(3):
+        await controller.look()
+    assert [(c["type"], c["status"]) for c in api.status["conditions"]] == [("ReportReadable", "False")]
+    assert [reason for reason, _ in api.events] == ["ReportUnreadable"]
+    api.put(ELASTICWORKERS, merged(api.worker(), {"status": {"agent": good}}))
+    await controller.look()
+    assert api.status.get("conditions", []) == []
+
+
 # --- Ends are counted once ------------------------------------------------------------------------------------
 
 
