@@ -26,6 +26,9 @@ from reconcilers.pod.builder import (
 CHECK_COMMAND = ["dlr", "check-worker"]
 CHECK_HEARTBEAT_TIMEOUT_SECONDS = 30.0
 CHECK_GRACE_SECONDS = 5
+SHARED_MEMORY = "/dev/shm"
+NOBODYS_USER = 65532
+"""The user of our images, too; it owns nothing."""
 ANY_TAINT = {"operator": "Exists"}
 
 
@@ -53,16 +56,31 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
 
 
 def _own_template(image: str) -> Object:
-    """NCCL exchanges data in /dev/shm, for which container runtimes leave only 64 MiB."""
+    """A Pod that every namespace takes, also one that enforces the Pod Security Standard `restricted`.
+
+    NCCL exchanges data in /dev/shm, for which container runtimes leave only 64 MiB. Temporary files go
+    there, too: nothing else can be written to.
+    """
     container = {
         "name": "check",
         "image": image,
+        "env": [{"name": "TMPDIR", "value": SHARED_MEMORY}],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "shm", "mountPath": SHARED_MEMORY}],
     }
     return {
         "spec": {
             "terminationGracePeriodSeconds": CHECK_GRACE_SECONDS,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": NOBODYS_USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             "containers": [container],
             "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
         }

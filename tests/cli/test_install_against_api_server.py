@@ -225,9 +225,10 @@ class Rollout:
         self._server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
 
     def fail_to_pull(self) -> None:
+        spec = self._server.as_admin("GET", DEPLOYMENT)["spec"]["template"]["spec"]
         pod = {
             "metadata": {"name": "dlr-controller-x", "labels": {"app.kubernetes.io/name": "dlr-controller"}},
-            "spec": {"containers": [{"name": "controller", "image": "nowhere/x:1"}]},
+            "spec": spec,
         }
         path = "/api/v1/namespaces/dlr-system/pods"
         self._server.as_admin("POST", path, pod)

@@ -63,6 +63,14 @@ def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None
     assert (mount["mountPath"], volume["emptyDir"]) == ("/dev/shm", {"medium": "Memory"})
 
 
+def test_without_a_template_it_runs_as_nobody_and_writes_into_shared_memory_alone() -> None:
+    pod = built(check())
+    (container,) = pod["spec"]["containers"]
+    assert pod["spec"]["securityContext"]["runAsUser"] == 65532
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert environment(pod)["TMPDIR"] == "/dev/shm" == container["volumeMounts"][0]["mountPath"]
+
+
 def test_the_agents_container_alone_has_the_checks_key() -> None:
     of = check(template=copy.deepcopy(TEMPLATE))
     pod = built(of)
