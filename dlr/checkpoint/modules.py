@@ -19,7 +19,8 @@ from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
 
 
 class MismatchError(Exception):
-    """A checkpoint is of another model or optimizer than the one that is to go on from it."""
+    """A checkpoint is of another model or optimizer than the one that is to go on from it, or has values of
+    classes that the script has not registered."""
 
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
