@@ -36,6 +36,7 @@ VALUES = "dlr.values"
 RNG = "dlr.rng"
 """The name of the pickle of the random number generators."""
 _LEAST_CAPACITY = 4096
+_MERSENNE_WORDS = 624
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def restore(
 
     names = load_values(values, refer)
     if not isinstance(names, dict):
-        raise UnpicklingError("the values are no dict")
+        raise UnpicklingError("the values are none of a state")
     missing, unknown = sorted(set(state) - set(names)), sorted(set(names) - set(state))
     if missing or unknown:
         raise MismatchError(
@@ -129,7 +130,10 @@ def restore(
     for name, thing in state.items():
         _load(state, name, thing, loaded[name])
     if rng is not None:
-        _set_generators(load_values(rng, TensorReference))
+        try:
+            _set_generators(load_values(rng, TensorReference))
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise UnpicklingError(f"the random numbers cannot be set: {error}") from error
 
 
 def flatten_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
@@ -270,6 +274,9 @@ def _set_generators(generators: dict[str, Any]) -> None:
     if "numpy" in generators:
         import numpy
 
+        _, _, at, *_ = generators["numpy"]
+        if not 0 <= at <= _MERSENNE_WORDS:  # NumPy would read beyond its end
+            raise ValueError(f"NumPy's generator is at word {at} of {_MERSENNE_WORDS}")
         numpy.random.set_state(generators["numpy"])
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(_bytes(generators["cuda"]))

@@ -104,14 +104,17 @@ _OF_ATOMS = (
     *_PATHS,
     torch.Size,
     torch.device,
-    torch.serialization._get_layout,
 )
 """What is called with numbers and texts alone, and uses no more memory than they do."""
 _SMALL = {bool, float, int, type(None), datetime.timedelta, datetime.timezone}
 """What such a call may be given besides, of which each has a few bytes."""
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 """What pickle writes by its name."""
-_PARTS_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_KINDS_OF_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_CONSTANTS = {
+    f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _KINDS_OF_CONSTANTS)
+}
+"""What torch has names for, by them."""
 
 
 def _safe_globals() -> dict[str, Any]:
@@ -157,8 +160,10 @@ def _reduce(value: Any) -> Any:
         NotAllowedError: it could not be read.
     """
     kind = type(value)
-    if kind in _WRITTEN or isinstance(value, _PARTS_OF_TORCH):
+    if kind in _WRITTEN:
         return NotImplemented
+    if isinstance(value, _KINDS_OF_CONSTANTS):
+        return _constant, (str(value),)
     if kind is Counter:  # as pickle has it, one call would copy what is named many times
         return Counter, (), None, None, iter(value.items())
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -197,11 +202,12 @@ def _reduce_whole(value: Tensor) -> Any:
 
 
 def _reduce_array(array: Any) -> Any:
+    from numpy import ascontiguousarray
+
     if array.dtype.hasobject:
         raise NotAllowedError("a NumPy array of objects may not be in a checkpoint: make it a list")
-    flat = array.reshape(-1)
-    in_bytes = pickle.PickleBuffer(flat.view("u1")) if array.size else b""
-    return _array, (array.dtype, array.shape, in_bytes)
+    flat = ascontiguousarray(array).reshape(-1)
+    return _array, (array.dtype, array.shape, pickle.PickleBuffer(flat.view("u1")) if array.size else b"")
 
 
 def _description(dtype: Any) -> Any:
@@ -216,6 +222,8 @@ def _description(dtype: Any) -> Any:
 
 
 def _whole(data: bytes) -> Tensor:
+    if not data.startswith(b"PK"):
+        raise pickle.UnpicklingError("a tensor is not as torch.save writes it")
     tensor = torch.load(io.BytesIO(data), weights_only=True)
     if not isinstance(tensor, Tensor):
         raise pickle.UnpicklingError("what should be a tensor is none")
@@ -229,6 +237,10 @@ def _put_together(
     if any(isinstance(tensor, TensorReference) for tensor in inner.values()):
         return TensorReference(cls.__name__)  # for who asks for the names alone
     return cls.__tensor_unflatten__(inner, context, size, stride)
+
+
+def _constant(name: str) -> object:
+    return _CONSTANTS[name]
 
 
 def _dtype(description: Any) -> Any:
@@ -248,18 +260,17 @@ def _array(dtype: Any, shape: tuple[int, ...], data: bytes | bytearray) -> Any:
 def _scalar(dtype: Any, data: bytes) -> Any:
     import numpy
 
-    return numpy.frombuffer(data, dtype)[0] if data else dtype.type()
+    return numpy.frombuffer(data, dtype)[0] if dtype.itemsize else dtype.type()
 
 
 _WRITTEN = {defaultdict, deque, OrderedDict, *(it for it in _OF_ATOMS if isinstance(it, type))}
-_OF_PLAIN = (*_OF_ATOMS, _whole, _dtype, _array, _scalar)
+_OF_PLAIN = (*_OF_ATOMS, _constant, _whole, _dtype, _array, _scalar)
 _NAMED: dict[str, Any] = {
     **{f"{module}.{it.__name__}": it for module in ("pathlib", "pathlib._local") for it in _PATHS},
     **{
         _path_of(named): named
         for named in (*_FACTORIES, *_OF_PLAIN, defaultdict, TensorReference, _put_together)
     },
-    **{f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _PARTS_OF_TORCH)},
 }
 """What a pickle may name, by its path."""
 
