@@ -79,7 +79,8 @@ def load_values(data: bytes, tensor: Callable[[str], Any]) -> Any:
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # what is no pickle may raise anything
-        raise pickle.UnpicklingError(f"the values cannot be read: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error!s:.200}"
+        raise pickle.UnpicklingError(f"the values cannot be read: {reason}") from error
 
 
 # --- What may be in a checkpoint ------------------------------------------------------------------------
@@ -240,7 +241,7 @@ def _put_together(
 
 
 def _constant(name: str) -> object:
-    return _CONSTANTS[name]
+    return _CONSTANTS[_text(name)]
 
 
 def _dtype(description: Any) -> Any:
@@ -365,7 +366,7 @@ class _Unpickler(pickle._Unpickler):
 
     def _check_registered(self, named: object) -> None:
         if not self._is_registered(named):
-            raise pickle.UnpicklingError(f"{named!r:.200} is neither made nor given a state this way")
+            raise pickle.UnpicklingError(f"{_kind_of(named)} is neither made nor given a state this way")
 
     def _check_filled(self, target: object, *kinds: type) -> None:
         if type(target) not in kinds:
@@ -379,9 +380,9 @@ class _Unpickler(pickle._Unpickler):
         """
         if called is TensorReference:
             (name,) = args
-            return self._tensor(name)
+            return self._tensor(_text(name))
         if not self._may_call(called, args):
-            raise pickle.UnpicklingError(f"{called!r:.200} is not called this way")
+            raise pickle.UnpicklingError(f"{_kind_of(called)} is not called this way")
         return called(*args)
 
     def _may_call(self, called: Any, args: Any) -> bool:
@@ -413,6 +414,17 @@ class _Unpickler(pickle._Unpickler):
             elif kind not in _SMALL and not _is_dtype(value) and not self._is_registered(kind):
                 return False
         return self._left >= 0
+
+
+def _kind_of(value: object) -> str:
+    """What to call a value, whose own text might be endless."""
+    return value.__qualname__ if isinstance(value, _BY_NAME) else f"a {type(value).__qualname__}"
+
+
+def _text(name: object) -> str:
+    if type(name) is not str:
+        raise pickle.UnpicklingError(f"{_kind_of(name)} is no name")
+    return name
 
 
 def _is_dtype(value: object) -> bool:

@@ -432,19 +432,12 @@ _LONG = of("a" * 100_000)
 _KEEP = pickle.LONG_BINGET + (0).to_bytes(4, "little")
 
 
-def _laughing(levels: int, each: bytes = b"") -> bytes:
-    """Tuples of the same tuple twice, so that all of them have as many parts as 2 to the levels."""
-    program = of(()) + pickle.MEMOIZE
-    return program + b"".join(
-        pickle.BINGET
-        + bytes([level])
-        + each
-        + pickle.BINGET
-        + bytes([level])
-        + pickle.TUPLE2
-        + pickle.MEMOIZE
-        for level in range(levels)
-    )
+def _laughing(levels: int) -> bytes:
+    """A tuple of the same tuple twice, and so on, so that it has as many parts as 2 to the levels."""
+    value: tuple[Any, ...] = ()
+    for _ in range(levels):
+        value = (value, value)
+    return of(value)
 
 
 @pytest.mark.parametrize(
@@ -465,6 +458,12 @@ def _laughing(levels: int, each: bytes = b"") -> bytes:
         + (named("pathlib", "PosixPath") + _KEEP * 1 + pickle.TUPLE1 + pickle.REDUCE + pickle.POP) * 10_000
         + (named("pathlib", "PosixPath") + pickle.MARK + _KEEP * 60_000 + pickle.TUPLE + pickle.REDUCE),
         "a type of many parts": call(named(_OURS, "_dtype"), _laughing(60) + pickle.TUPLE1),
+        "a name of many parts": call(named(_OURS, "TensorReference"), _laughing(60) + pickle.TUPLE1),
+        "a constant of many parts": call(named(_OURS, "_constant"), _laughing(60) + pickle.TUPLE1),
+        "a constant of deep parts": call(named(_OURS, "_constant"), of(()) + pickle.TUPLE1 * 500_000),
+        "a function of many parts": call(_laughing(60), of(())),
+        "a class of many parts": _laughing(60) + of(()) + pickle.NEWOBJ,
+        "an object of many parts": _laughing(60) + of({}) + pickle.BUILD,
         "an array larger than its bytes": call(
             named(_OURS, "_array"),
             call(named(_OURS, "_dtype"), of(("f4",))) + of((1 << 40,)) + of(b"abcd") + pickle.TUPLE3,
