@@ -361,17 +361,33 @@ _GLOBALS = [
     (_OURS, "_put_together"),
 ]
 _ALL_OPCODES = [bytes([code]) for code in sorted(pickle._Unpickler.dispatch)]  # type: ignore[attr-defined]
-programs = st.lists(
-    st.sampled_from(_GLOBALS).map(lambda it: named(*it))
-    | st.sampled_from(_GLOBALS).map(lambda it: b"c" + "\n".join((*it, "")).encode())
-    | st.sampled_from(
-        [(), ("id",), {}, {"_": 1}, [], "id", b"id", 1 << 40, -1, None, ("f4", 2), {"__code__": 1}]
-    ).map(of)
-    | st.sampled_from(_ALL_OPCODES)
-    | st.sampled_from([pickle.REDUCE, pickle.BUILD, pickle.NEWOBJ, pickle.TUPLE1, pickle.TUPLE2, pickle.MARK])
-    | st.binary(max_size=9),
-    max_size=12,
+_ARGUMENTS = [
+    (),
+    ("id",),
+    {},
+    {"_": 1},
+    [],
+    "id",
+    b"id",
+    1 << 40,
+    -1,
+    None,
+    ("f4", 2),
+    (None, {"__code__": 1}),
+]
+names = st.sampled_from(_GLOBALS).map(lambda it: named(*it))
+arguments = st.sampled_from(_ARGUMENTS).map(of)
+calls = st.tuples(
+    names,
+    arguments | st.tuples(names, st.just(pickle.TUPLE1)).map(b"".join),
+    st.sampled_from([pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD, pickle.SETITEM, pickle.APPEND]),
 ).map(b"".join)
+noise = (
+    st.sampled_from(_GLOBALS).map(lambda it: b"c" + "\n".join((*it, "")).encode())
+    | st.sampled_from(_ALL_OPCODES)
+    | st.binary(max_size=9)
+)
+programs = st.lists(calls | calls | names | arguments | noise, max_size=8).map(b"".join)
 
 
 @settings(max_examples=1_000, deadline=None)
