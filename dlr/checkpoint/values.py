@@ -197,6 +197,7 @@ def _reduce_whole(value: Tensor) -> Any:
         return _put_together, (type(value), inner, context, value.size(), value.stride())
     buffer = io.BytesIO()
     torch.save(value, buffer)
+    buffer.seek(0)
     if unsafe := sorted(get_unsafe_globals_in_checkpoint(buffer)):
         refuse(unsafe[0])
     return _whole, (buffer.getvalue(),)

@@ -33,9 +33,9 @@ from torch import nn
 from agent.memory.layout import Part, lay_out
 from agent.memory.slot import Mark, Slot
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
-from dlr.checkpoint.state import RNG, VALUES, capture
+from dlr.checkpoint.state import RNG, VALUES, capture, restore
 from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
-from tests.checkpoint.states import saved, state
+from tests.checkpoint.states import load, saved, state
 
 many = settings(max_examples=100, deadline=None)
 
@@ -619,3 +619,74 @@ def test_a_state_that_could_not_be_loaded_is_not_saved_and_the_log_says_what_to_
     ):
         refused.load()
     refused.close()
+
+
+# --- Headers that do not fit ----------------------------------------------------------------------------
+
+
+def slot_with(change: Callable[[list[Part]], list[Part]]) -> Slot:
+    """A stranger's slot for a state with `model`, whose header differs from what the state has."""
+    captured = capture({"model": nn.Linear(2, 2, bias=False)})
+    of_pickles = [Part(name, "uint8", (16384,), 16384) for name in captured.pickles]
+    header = lay_out(change([Part("model.weight", "float32", (2, 2), 16), *of_pickles]))
+    slot = Slot.create("stranger", header.slot_bytes)
+    for entry in header.entries:
+        if data := captured.pickles.get(entry.name):
+            slot.bytes(entry.offset, entry.offset + len(data))[:] = data
+    slot.commit(Mark(1, 7, 0, 1), header)
+    slot.sum_up()
+    return slot
+
+
+@pytest.mark.parametrize(
+    ("weight", "sentence"),
+    [
+        (Part("model.weight", "float32", (1,), 4), r"model\.weight is float32\[1\] in the checkpoint"),
+        (Part("model.weight", "int32", (2, 2), 16), r"model\.weight is int32\[2, 2\] in the checkpoint"),
+        (
+            Part("model.weight", "float32", (1, 2), 8, (2, 2), (1, 0)),
+            r"has \[2, 2\] of model\.weight here, and \[1, 2\]",
+        ),
+        (
+            Part("model.weight", "float32", (1, 1), 4, (2, 2), (0, 0)),
+            r"has \[2, 2\] of model\.weight here, and \[1, 1\]",
+        ),
+        (Part("model.other", "float32", (2, 2), 16), r"only the model has model\.weight"),
+    ],
+    ids=str,
+)
+def test_a_header_that_does_not_fit_the_state_is_a_mismatch_and_changes_nothing(
+    weight: Part, sentence: str
+) -> None:
+    slot = slot_with(lambda parts: [weight, *parts[1:]])
+    model = nn.Linear(2, 2, bias=False)
+    before = model.weight.clone()
+    with pytest.raises(MismatchError, match=sentence):
+        load({"model": model}, slot)
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Part("v", "uint8", (1,), 1, (1 << 40,), (0,)), Part("v", "uint8", (0, 1), 0, (9, 1 << 50), (0, 0))],
+)
+def test_a_part_of_what_the_state_has_no_tensor_of_takes_no_memory(part: Part) -> None:
+    captured = capture({"v": torch.zeros(1, dtype=torch.uint8)})
+    with pytest.raises(MismatchError, match="v is a rank's part of a tensor of shape"):
+        restore({"v": 0}, captured.pickles[VALUES], None, [part], lambda targets: None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda parts: parts[:2],
+        lambda parts: [parts[0], parts[2]],
+        lambda parts: [*parts[:2], Part(RNG, "int8", (16384,), 16384)],
+        lambda parts: [*parts[:2], Part(RNG, "uint8", (128, 128), 16384)],
+    ],
+)
+def test_a_slot_without_its_pickles_is_damaged(change: Any, resumed: Callable[[Slot], Checkpointer]) -> None:
+    with pytest.raises(
+        DamagedCheckpointError, match=r"step 7 in memory is not used: the slot has no dlr\.(values|rng)"
+    ):
+        resumed(slot_with(change)).load()
