@@ -109,9 +109,11 @@ class Question:
         found: dict[int, Record] = {}
         while len(found) < len(self._files):
             for local in self._files.keys() - found.keys():
-                with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                    with self._files[local].open("rb") as file:
-                        found[local] = read(file.read(MAX_BYTES + 1))
+                with (
+                    suppress(OSError, ValueError, KeyError, TypeError, AttributeError),
+                    self._files[local].open("rb") as file,
+                ):
+                    found[local] = read(file.read(MAX_BYTES + 1))
             if time.monotonic() >= self._deadline:
                 break
             time.sleep(_POLL_SECONDS)

@@ -163,7 +163,6 @@ class Names(dict[str, int]):
         (Settings.__init__, [], "__init__"),
         (defaultdict(_reduced), [_reduced], "_reduced"),
     ],
-    ids=str,
 )
 def test_a_class_of_the_scripts_own_is_saved_and_loaded_once_it_is_registered(
     value: Any, registered: list[Any], missing: str
@@ -431,7 +430,6 @@ class Evil:
         Evil(type, "A", (), {}),
         Canary(),
     ],
-    ids=lambda evil: str(getattr(evil, "_reduced", evil)),
 )
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_what_pickles_are_known_to_do_is_refused(evil: Any, protocol: int) -> None:
