@@ -176,8 +176,8 @@ def _reduce(value: Any) -> Any:
             return _dtype, (_description(value),)
     named = value if isinstance(value, _BY_NAME) else kind
     path = _path_of(named)
-    if named is not kind and _NAMED.get(path) is named:
-        return NotImplemented
+    if "<" in path or (named is not kind and _NAMED.get(path) is named):
+        return NotImplemented  # of what is local to a function, pickle says itself that it has no name
     if _safe_globals().get(path) is not named:
         refuse(path)
     if isinstance(value, enum.Enum):  # of some releases of Python, it would be by getattr
