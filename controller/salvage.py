@@ -142,7 +142,7 @@ def strange_parts(obj: Object) -> str | None:
 def reason_of(error: Exception) -> str:
     """Why an object cannot be read, from what its reading raised."""
     text = " ".join(str(error).split()).encode("ascii", "replace").decode()[:MAX_REASON]
-    if "recursion" in text.lower():
+    if "recursion" in text.lower() or "depth limit" in text:
         return "it is nested too deeply"
     if isinstance(error, orjson.JSONDecodeError):
         return f"its JSON cannot be parsed ({text})"

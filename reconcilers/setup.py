@@ -60,6 +60,7 @@ from reconcilers.predicates import (
 from reconcilers.reconciled import ReconciledCondition
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
+from reconcilers.shapes import keep_what_is_read
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -97,7 +98,8 @@ def add_all(
 
 
 def add_indexes(cache: Cache) -> None:
-    """What the reconcilers look up in the cache besides names."""
+    """What the reconcilers look up in the cache besides names, and what it keeps for them."""
+    keep_what_is_read(cache)
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.cache import Cache
@@ -26,6 +26,7 @@ from reconcilers.pod.check_pod import CHECK_GRACE_SECONDS, CHECK_HEARTBEAT_TIMEO
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.ownership import owner_uids
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.roles.rules import in_cluster
 from reconcilers.world.extra import is_extra
 from reconcilers.world.slots import slot_count
@@ -86,6 +87,14 @@ class Assignment(ABC):
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
 
+    @abstractmethod
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        """The same for who is about to build the Pod.
+
+        Raises:
+            Conflict: the owner has changed since the cache saw it.
+        """
+
     @property
     @abstractmethod
     def wants_agent(self) -> bool:
@@ -102,6 +111,8 @@ class JobAssignment(Assignment):
     says otherwise: until then its reconciler has to see which Pods are on their way out."""
 
     job: ElasticJob
+    whole: ElasticJob | None = None
+    """The job with all of its template, where `job` has not; for its Pod alone."""
 
     @property
     def released(self) -> bool:
@@ -141,7 +152,11 @@ class JobAssignment(Assignment):
         return pod_group_of(self.job) if self.worker.spec.type == names.WORKER else None
 
     def build_pod(self) -> Object:
-        return build_job_pod(self.job, self.worker)
+        return build_job_pod(self.job, self.worker, self.whole)
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        whole = await objects.job(self.job)
+        return self if whole is self.job else replace(self, whole=whole)
 
     @property
     def wants_agent(self) -> bool:
@@ -179,6 +194,9 @@ class CheckAssignment(Assignment):
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        return replace(self, check=await objects.check(self.check))
 
     @property
     def wants_agent(self) -> bool:

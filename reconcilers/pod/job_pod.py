@@ -30,9 +30,15 @@ from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
 
 
-def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
-    """The Pod object to create for the worker's incarnation."""
-    template = copy.deepcopy(job.spec.replica_specs[worker.spec.type].template)
+def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | None = None) -> Object:
+    """The Pod object to create for the worker's incarnation.
+
+    Args:
+        job: as all decisions see it.
+        whole: the same with all of its template and variables, where the cache has cut them.
+    """
+    written = job.spec if whole is None else whole.spec
+    template = copy.deepcopy(written.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
         template["spec"]["containers"][0]["resources"] = resources
@@ -40,7 +46,7 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     if priority_class is not None:
         template["spec"]["priorityClassName"] = priority_class
         template["spec"].pop("priority", None)
-    pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
+    pod = pod_of(worker, template, _environment(job, worker, template["spec"], written.envs))
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
@@ -52,7 +58,7 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     return pod
 
 
-def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Environment:
+def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Object) -> Environment:
     index, type_ = str(worker.spec.index), worker.spec.type
     replicas = job.spec.replica_specs[type_].replicas
     beat = heartbeat_seconds(
@@ -77,7 +83,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
         defaults |= _torchrun_environment(job, index, spec)
     return Environment(
         fixed=fixed,
-        of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
+        of_owner={name: _job_variable(value) for name, value in envs.items()},
         defaults=defaults,
     )
 

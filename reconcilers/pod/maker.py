@@ -25,6 +25,7 @@ from reconcilers.pod.heartbeat import lease_of
 from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.pod.worker_status import POD_REFUSED, SCHEDULED
 from reconcilers.refused import is_refusal, retry_seconds
 
@@ -39,6 +40,7 @@ class PodMaker:
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
         self._agent = options.agent
         self._access = WorkerAccess(client, cache, clock.monotonic)
@@ -79,8 +81,10 @@ class PodMaker:
 
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.
+            Conflict: the owner has changed since the cache saw it.
             ApiError: the API server refuses one of them.
         """
+        assignment = await assignment.with_whole_template(self._whole)
         worker, pod = assignment.worker, assignment.build_pod()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)

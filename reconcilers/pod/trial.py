@@ -36,6 +36,7 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import AgentSource
 from reconcilers.pod.quantities import parse, whole
 from reconcilers.pod.resources import KINDS, mapping, resources_of
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.refused import is_denial
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.rules import in_cluster
@@ -70,6 +71,7 @@ class PodTrial:
         self, client: Client, cache: Cache, monotonic: Callable[[], float], agent: AgentSource | None
     ) -> None:
         self._client = client
+        self._whole = WholeObjects(client)
         self._access = WorkerAccess(client, cache, monotonic)
         self._agent = agent
 
@@ -78,7 +80,9 @@ class PodTrial:
 
         Raises:
             NamespaceTerminating: nothing can be made there any more.
+            Conflict: the job has changed since the cache saw it.
         """
+        job = await self._whole.job(job)
         found: dict[str, Trial] = {}
 
         async def try_type(type_: str) -> None:
