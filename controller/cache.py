@@ -13,7 +13,8 @@ from controller.errors import Unavailable
 from controller.informer import Handler, Informer, Shape, UnreadableHandler, WatchTiming
 from controller.models import M, Models
 from controller.resources import Object, Resource
-from controller.store import IndexFunction, Store
+from controller.salvage import Unreadable
+from controller.store import IndexFunction, Key, Store
 
 
 class Cache:
@@ -60,6 +61,14 @@ class Cache:
         """Tells `handler` of objects that cannot be read, of all resources that are watched by now."""
         for informer in self._informers.values():
             informer.add_unreadable_handler(handler)
+
+    def unreadable(self) -> list[tuple[Resource, Unreadable]]:
+        """All objects that cannot be read."""
+        return [(resource, f) for resource, i in self._informers.items() for f in i.unreadable.values()]
+
+    def unreadable_of(self, resource: Resource, key: Key) -> Unreadable | None:
+        """Why an object cannot be read; None if it can, or is gone."""
+        return self._informer(resource).unreadable.get(key)
 
     def unreadable_counts(self) -> dict[str, int]:
         """How many objects cannot be read, by resource. May be called by any thread."""

@@ -20,8 +20,8 @@ from controller.contact import Contact
 from controller.errors import ClientError, Gone, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
 from controller.limiter import RequestLimiter
 from controller.namespaces import TerminatingNamespaces
-from controller.resources import Object, Resource
 from controller.pages import LIST_PAGE_SIZE, SCAN_BYTES
+from controller.resources import Object, Resource
 from controller.responses import Answer, complete_items, raise_for, read_object, read_page
 from controller.transport import Transport, WatchStream
 

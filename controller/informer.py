@@ -342,7 +342,7 @@ class Informer:
         except _CannotBeRead as error:
             self._skip(error.found)
         except Exception as error:  # an index function's
-            self._skip(Unreadable(obj, salvage.reason_of(error)))
+            self._skip(Unreadable(salvage.named(obj), salvage.reason_of(error)))
         else:
             self.unreadable.pop(key_of(obj), None)
             self._tell_handlers(change)
@@ -387,7 +387,7 @@ class Informer:
         try:
             return self._shape(self._trimmed(obj))
         except Exception as error:
-            raise _CannotBeRead(Unreadable(obj, salvage.reason_of(error))) from error
+            raise _CannotBeRead(Unreadable(salvage.named(obj), salvage.reason_of(error))) from error
 
     def _trimmed(self, obj: Object) -> Object:
         if not self.resource.keeps_managed_fields:

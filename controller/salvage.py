@@ -34,6 +34,7 @@ _BRACKETS = re.compile(_RUN + rb"(?:([\[{]++)|([\]}]++)|\Z)", re.DOTALL)
 _LAST_KEY = re.compile(rb'"([^"\\]{1,64})"[ \t\r\n]*:[ \t\r\n]*\Z')
 _METADATA, _STATUS = {b"metadata": 1}, {b"metadata": 1, b"status": 3}
 """How deep each field of an object is looked into; status.conditions[] is the third level of status."""
+_NAMES = ("name", "namespace", "uid", "resourceVersion", "generation")
 _OPENERS = (b"[", b"{")
 _PLAIN = re.compile(r"[!-~]{1,253}")
 
@@ -43,7 +44,7 @@ class Unreadable:
     """An object that the API server has and this process does not read."""
 
     obj: Object
-    """What could be made out: metadata, without labels and the like, and conditions. May be empty."""
+    """What names it: a part of its metadata. Empty if nothing does."""
     reason: str
     """Why it cannot be read, as part of a sentence."""
 
@@ -102,7 +103,8 @@ def items_of(page: bytes) -> tuple[Object, list[bytes]] | None:
 
 def metadata_of(text: bytes) -> Object:
     """What can be made out of the text of an object; empty if nobody could be shown it."""
-    return _found(_lenient(_outline(text, 0, _METADATA, True))) or _found(_lenient(_outline(text, 0, _METADATA)))
+    outlines = (_found(_lenient(_outline(text, 0, _METADATA, early))) for early in (True, False))
+    return next((named(found) for found in outlines if found), {})
 
 
 def conditions_of(text: bytes) -> Object:
@@ -160,12 +162,15 @@ def _is_reference(owner: object) -> bool:
 
 
 def named(obj: Object) -> Object:
-    """The object if it can be named to others; else nothing of it."""
-    return obj if strangeness(obj) is None else {}
+    """What names the object to others; empty if nothing does."""
+    if strangeness(obj) is not None:
+        return {}
+    metadata = obj["metadata"]
+    return {"metadata": {field: metadata[field] for field in _NAMES if metadata.get(field)}}
 
 
 def _found(outline: Any) -> Object:
-    return named(outline) if isinstance(outline, dict) else {}
+    return outline if isinstance(outline, dict) and strangeness(outline) is None else {}
 
 
 @contextmanager

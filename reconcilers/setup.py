@@ -7,8 +7,9 @@ from typing import Any
 
 from controller.builder import ControllerBuilder
 from controller.cache import Cache
+from controller.loop import ReconcileLoop, make_queue
 from controller.manager import Manager
-from controller.reconciler import Reporter, Request
+from controller.reconciler import Request
 from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
@@ -61,6 +62,7 @@ from reconcilers.reconciled import ReconciledCondition
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
 from reconcilers.shapes import keep_what_is_read
+from reconcilers.unreadable import UnreadableController, UnreadableReconciler
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -87,6 +89,7 @@ def add_all(
 ) -> None:
     """Register every controller with the manager. Benchmarks bring their own clock."""
     clock = clock or Clock()
+    keep_what_is_read(manager.cache)
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods)
     add_workers(manager, clock, pods or PodOptions())
@@ -94,12 +97,12 @@ def add_all(
     add_node_checks(manager, clock)
     add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
+    _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
 
 
 def add_indexes(cache: Cache) -> None:
-    """What the reconcilers look up in the cache besides names, and what it keeps for them."""
-    keep_what_is_read(cache)
+    """What the reconcilers look up in the cache besides names."""
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
@@ -292,7 +295,29 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     )
 
 
-def _reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> Reporter:
+def _add_unreadable(manager: Manager, clock: Clock) -> None:
+    """Who has conditions, by the name of the controller that withdraws them."""
+    conditions = {
+        resource: _reporter(manager, controller, resource, clock)
+        for controller, resource in (
+            ("elasticjob", ELASTICJOBS),
+            ("nodecheck", NODECHECKS),
+            ("scaleplan", SCALEPLANS),
+        )
+    }
+    name, queue = "unreadable", make_queue("unreadable", manager.queue_metrics)
+    loop = ReconcileLoop(
+        name,
+        queue,
+        UnreadableReconciler(manager.client, manager.cache, manager.recorder, conditions),
+        workers=1,
+        metrics=manager.reconcile_metrics,
+        terminating=manager.client.terminating,
+    )
+    manager.add(UnreadableController(name, queue, loop))
+
+
+def _reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> ReconciledCondition:
     return ReconciledCondition(controller, resource, manager.client, manager.cache, manager.recorder, clock)
 
 

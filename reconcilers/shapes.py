@@ -32,6 +32,8 @@ METADATA_BYTES = 8 << 10
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _READ_FIRST = (names.ENV_TF_CONFIG, "PET_NNODES")
 _SCALARS = ("terminationGracePeriodSeconds", "priorityClassName", "serviceAccountName", "serviceAccount")
+_MOST_MISSES = 100
+"""Entries that do not fit; after so many, no more are tried."""
 _UNREAD_OF_AGENTS = ("profile", "askedStacks", "result")
 _FIRST = ("name", "namespace", "uid", "resourceVersion", "generation", "generateName")
 _LATER = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
@@ -59,7 +61,10 @@ def kept_of_job(job: Object) -> Object:
         type_: {} if type_ in names.MASTER_TYPES else _replica_spec(spec, each, budget)
         for type_, each in spec["replicaSpecs"].items()
     }
-    return job | {"metadata": _metadata(job["metadata"]), "spec": spec | {"envs": envs, "replicaSpecs": specs}}
+    return job | {
+        "metadata": _metadata(job["metadata"]),
+        "spec": spec | {"envs": envs, "replicaSpecs": specs},
+    }
 
 
 def kept_of_check(check: Object) -> Object:
@@ -131,10 +136,18 @@ class Budget:
         return kept
 
     def entries(self, entries: Mapping[str, Any] | None, first: Iterable[str] = ()) -> Object:
-        """Those entries that fit, the named ones first; the others in their order."""
+        """The named entries, then the others in their order, as far as they fit."""
         entries = entries or {}
-        order = dict.fromkeys([*(key for key in first if key in entries), *entries])
-        return {key: entries[key] for key in order if self.takes((key, entries[key]))}
+        kept = {key: entries[key] for key in first if key in entries and self.takes((key, entries[key]))}
+        misses = 0
+        for key, value in entries.items():
+            if misses == _MOST_MISSES:
+                break
+            if key not in kept and self.takes((key, value)):
+                kept[key] = value
+            else:
+                misses += key not in kept
+        return kept
 
 
 def _size_bytes(obj: Object) -> int:

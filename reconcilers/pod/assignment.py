@@ -13,6 +13,7 @@ from datetime import datetime
 
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
+from controller.slices import LARGE, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -87,6 +88,15 @@ class Assignment(ABC):
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
 
+    async def built(self) -> Object:
+        """The same; a thread builds one of a large template."""
+        return await computed(LARGE if self.is_large else 1, self.build_pod)
+
+    @property
+    @abstractmethod
+    def is_large(self) -> bool:
+        """Whether the template was too large for the cache."""
+
     @abstractmethod
     async def with_whole_template(self, objects: WholeObjects) -> Assignment:
         """The same for who is about to build the Pod.
@@ -154,6 +164,10 @@ class JobAssignment(Assignment):
     def build_pod(self) -> Object:
         return build_job_pod(self.job, self.worker, self.whole)
 
+    @property
+    def is_large(self) -> bool:
+        return self.whole is not None
+
     async def with_whole_template(self, objects: WholeObjects) -> Assignment:
         whole = await objects.job(self.job)
         return self if whole is self.job else replace(self, whole=whole)
@@ -174,6 +188,8 @@ class CheckAssignment(Assignment):
     check: NodeCheck
     node: Object | None
     image: str
+    is_whole: bool = False
+    """Whether the check's template was cut in the cache, and is whole here."""
 
     @property
     def released(self) -> bool:
@@ -196,7 +212,12 @@ class CheckAssignment(Assignment):
         return build_check_pod(self.check, self.worker, self.node, self.image)
 
     async def with_whole_template(self, objects: WholeObjects) -> Assignment:
-        return replace(self, check=await objects.check(self.check))
+        whole = await objects.check(self.check)
+        return self if whole is self.check else replace(self, check=whole, is_whole=True)
+
+    @property
+    def is_large(self) -> bool:
+        return self.is_whole
 
     @property
     def wants_agent(self) -> bool:

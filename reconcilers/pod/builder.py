@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
+from controller.salvage import parsed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -123,6 +126,12 @@ def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_
         names.ENV_HEARTBEAT_SECONDS: plain(f"{beat_seconds:g}"),
         names.ENV_GRACE_SECONDS: plain(str(grace_seconds(spec))),
     }
+
+
+def copied(template: Object) -> Object:
+    """The template in objects of its own: for a large one, a tenth of what `copy` takes."""
+    fresh: Object = parsed(orjson.dumps(template))
+    return fresh
 
 
 def grace_seconds(spec: Object) -> int:

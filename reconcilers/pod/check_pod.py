@@ -6,8 +6,6 @@ asked for is not seen, and what somebody else uses cannot be tested.
 
 from __future__ import annotations
 
-import copy
-
 from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import Accelerator, NodeCheck
@@ -16,6 +14,7 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     containers,
+    copied,
     fixed_variables,
     heartbeat_seconds,
     plain,
@@ -36,7 +35,7 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
         image: of the Pod where the NodeCheck has no template.
     """
     own = check.spec.template
-    template = _own_template(image) if own is None else copy.deepcopy(own)
+    template = _own_template(image) if own is None else copied(own)
     spec = template["spec"]
     spec.pop("nodeName", None)  # it would go past the scheduler, which knows whether the GPUs are free
     if not spec["containers"][0].get("command"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from crds import names
@@ -13,6 +12,7 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     Variables,
+    copied,
     fixed_variables,
     from_field,
     heartbeat_seconds,
@@ -38,7 +38,7 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | No
         whole: the same with all of its template and variables, where the cache has cut them.
     """
     written = job.spec if whole is None else whole.spec
-    template = copy.deepcopy(written.replica_specs[worker.spec.type].template)
+    template = copied(written.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
         template["spec"]["containers"][0]["resources"] = resources

@@ -85,7 +85,7 @@ class PodMaker:
             ApiError: the API server refuses one of them.
         """
         assignment = await assignment.with_whole_template(self._whole)
-        worker, pod = assignment.worker, assignment.build_pod()
+        worker, pod = assignment.worker, await assignment.built()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         namespace, account = worker.metadata.namespace, service_account(pod["spec"])

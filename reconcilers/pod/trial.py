@@ -21,6 +21,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
 from controller.resources import PODS
+from controller.slices import LARGE, computed
 from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -82,20 +83,21 @@ class PodTrial:
             NamespaceTerminating: nothing can be made there any more.
             Conflict: the job has changed since the cache saw it.
         """
-        job = await self._whole.job(job)
+        whole = await self._whole.job(job)
+        is_large, job = whole is not job, whole
         found: dict[str, Trial] = {}
 
         async def try_type(type_: str) -> None:
-            found[type_] = await self._of_type(job, raw, type_)
+            found[type_] = await self._of_type(job, raw, type_, is_large)
 
         await in_parallel(try_type(type_) for type_ in training_types(job))
         ranks = {answer: rank for rank, answer in enumerate(Answer)}
         return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
 
-    async def _of_type(self, job: ElasticJob, raw: Object, type_: str) -> Trial:
+    async def _of_type(self, job: ElasticJob, raw: Object, type_: str, is_large: bool) -> Trial:
         if (fault := memory_checkpoint_fault(job, type_) or cluster_fault(job, type_)) is not None:
             return Trial(Answer.INVALID, fault)
-        pod = self._pod(job, raw, type_)
+        pod = await computed(LARGE if is_large else 1, self._pod, job, raw, type_)
         try:
             await self._try(pod)
         except AlreadyExists:  # which is asked last

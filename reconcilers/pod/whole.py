@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
@@ -25,7 +25,6 @@ MOST_BYTES = 32 << 20
 Object = dict[str, Any]
 Version = tuple[str, int]
 """Uid and generation."""
-M = TypeVar("M", ElasticJob, NodeCheck)
 
 
 class WholeObjects:
@@ -36,29 +35,42 @@ class WholeObjects:
         self._reads: dict[Version, asyncio.Task[bytes]] = {}
 
     async def job(self, job: ElasticJob) -> ElasticJob:
-        """The job as its user wrote it.
+        """The job with the templates and variables that its user wrote, in objects of its own.
 
         Raises:
             Conflict: it is another by now.
         """
         if not any(is_cut(spec.template) for spec in job.spec.replica_specs.values()):
             return job
-        return await self._whole(ELASTICJOBS, job)
+        written = await self._written(ELASTICJOBS, job)
+        specs = {
+            type_: spec.model_copy(update={"template": written["replicaSpecs"][type_]["template"]})
+            if is_cut(spec.template)
+            else spec
+            for type_, spec in job.spec.replica_specs.items()
+        }
+        update = {"replica_specs": specs, "envs": written.get("envs") or {}}
+        return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
 
     async def check(self, check: NodeCheck) -> NodeCheck:
         """The same of a check."""
-        return await self._whole(NODECHECKS, check) if is_cut(check.spec.template) else check
+        if not is_cut(check.spec.template):
+            return check
+        written = await self._written(NODECHECKS, check)
+        return check.model_copy(
+            update={"spec": check.spec.model_copy(update={"template": written["template"]})}
+        )
 
-    async def _whole(self, resource: Resource, cut: M) -> M:
-        """Its spec; metadata and status stay as the cache has them, which may be newer."""
+    async def _written(self, resource: Resource, cut: ElasticJob | NodeCheck) -> Object:
+        """Its spec; the API server has validated it, which takes Python long."""
         version = cut.metadata.uid, cut.metadata.generation
         text = self._texts.get(version)
         if text is None:
             text = await self._read(resource, cut, version)
         else:
             self._texts.move_to_end(version)
-        spec = type(cut.spec).model_validate(parsed(text))
-        return cut.model_copy(update={"spec": spec})
+        spec: Object = parsed(text)
+        return spec
 
     async def _read(self, resource: Resource, cut: ElasticJob | NodeCheck, version: Version) -> bytes:
         """All who ask for it meanwhile get the same answer, and the same error."""
