@@ -66,9 +66,12 @@ class Cache:
         """All objects that cannot be read."""
         return [(resource, f) for resource, i in self._informers.items() for f in i.unreadable.values()]
 
-    def unreadable_of(self, resource: Resource, key: Key) -> Unreadable | None:
-        """Why an object cannot be read; None if it can, or is gone."""
-        return self._informer(resource).unreadable.get(key)
+    def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
+        """The resource of this name, and why its object cannot be read; None if it can, or is gone."""
+        for resource, informer in self._informers.items():
+            if resource.group_resource == group_resource:
+                return resource, informer.unreadable.get(key)
+        return None, None
 
     def unreadable_counts(self) -> dict[str, int]:
         """How many objects cannot be read, by resource. May be called by any thread."""

@@ -31,7 +31,7 @@ class Source:
     def requests(self, change: Change) -> set[Request]:
         """For the object as it was and as it is: an owner that lost it must hear of that too.
 
-        An object that a predicate or a map function cannot read is worth a look to all others whom it concerns.
+        What a predicate cannot read is worth a look; what a map function cannot read concerns nobody.
         """
         found: set[Request] = set()
         try:

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Change], None]
 Shape = Callable[[Object], Object]
-"""Makes of an object what is kept of it; it changes nothing of the object itself. What it raises makes the object
-one that cannot be read."""
+"""Makes of an object what is kept of it, and leaves the object itself as it is. An object for which it raises
+cannot be read."""
 UnreadableHandler = Callable[[Resource, Unreadable], None]
 _NAMELESS: Key = (None, "")
 
@@ -327,13 +327,13 @@ class Informer:
         self, items: Sequence[Object], unreadable: Sequence[Unreadable], slices: Slices
     ) -> None:
         self.unreadable = {}
-        for change in self.store.replace_stepwise(items, self._refused):
+        for change in self.store.replace_stepwise(items, self._note_refused):
             self._tell_handlers(change)
             await slices.pause()
         for found in unreadable:
             self._skip(found)
 
-    def _refused(self, obj: Object, error: Exception) -> None:
+    def _note_refused(self, obj: Object, error: Exception) -> None:
         self._note_unreadable(Unreadable(salvage.named(obj), salvage.reason_of(error)))
 
     def _apply(self, obj: Object) -> None:

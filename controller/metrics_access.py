@@ -88,7 +88,9 @@ class MetricsAccess:
         spec = {field: value for field, value in asked.items() if value}
         if (await self._answer(ACCESS_REVIEWS, spec)).get("allowed") is True:
             return None
-        return Refusal(403, f"{user.get('username')} may not get {PATH}: see the ClusterRole dlr-metrics-reader")
+        return Refusal(
+            403, f"{user.get('username')} may not get {PATH}: see the ClusterRole dlr-metrics-reader"
+        )
 
     async def _answer(self, resource: Resource, spec: Object) -> Object:
         review = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}

@@ -6,13 +6,13 @@ from controller.errors import PageTooLarge
 
 LIST_PAGE_SIZE = 250
 PAGE_BYTES = 1_000_000
-"""Of a page as it is aimed at: its parsing holds the event loop up for a few hundredths of a second at most."""
+"""Aim for the size of a page: its parsing holds the event loop up for a few hundredths of a second at most."""
 MOST_PAGE_BYTES = 2_500_000
-"""Of a page of several objects; a larger one is dropped, and asked for in smaller pieces."""
+"""Greatest size of a page of several objects; a larger one is dropped, and asked for in smaller pieces."""
 MOST_WHOLE_BYTES = 64_000_000
-"""Of a list in one piece, which is asked for where the server has forgotten its pages."""
+"""Greatest size of a list in one piece, which is asked for where the server has forgotten its pages."""
 SCAN_BYTES = 250_000
-"""Of a page that cannot be parsed and is searched for its objects, which is slow."""
+"""Greatest size of a page of several objects that is searched for those that can be parsed: that is slow."""
 _STEP = 8
 
 

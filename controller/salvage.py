@@ -1,8 +1,8 @@
 """Reading what others wrote, one object at a time: an object that cannot be read costs nobody but itself.
 
-Kubernetes stores JSON that orjson refuses (10,000 levels of nesting; orjson stops at 1,024). Of such an object its
-metadata and its conditions are read all the same, enough to report on it: a scan in pure Python, linear in the
-text, cuts all else off. It runs in a thread, and only after orjson has refused the whole.
+Kubernetes stores JSON that orjson refuses (10,000 levels of nesting; orjson stops at 1,024). Of such an
+object metadata and conditions are read all the same, enough to report on it: a scan in pure Python, linear in
+the text, cuts all else off. It runs in a thread, and only after orjson has refused the whole.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def read(text: bytes) -> Object | Unreadable:
 def event_of(line: bytes) -> tuple[str, Object] | None:
     """Type of a watch's line that orjson refuses, and its object's metadata; None if it is no event at all.
 
-    The API server writes type and metadata before all that may be long; what comes after them is not looked at.
+    The API server writes type and metadata before all that may be long; what comes after is not looked at.
     """
     for ends_early in (True, False):
         event = _lenient(_outline(line, 1, _METADATA, ends_early))

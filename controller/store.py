@@ -16,6 +16,7 @@ IndexFunction = Callable[[Object], Iterable[str]]
 Key = tuple[str | None, str]
 """Namespace (None for cluster-scoped resources) and name."""
 Objects: TypeAlias = list[Object]
+IndexKeys: TypeAlias = list[str]
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class Store:
             if old is not None and _version(old) == _version(obj):
                 yield None
                 continue
+            change: Change | None
             try:
                 change = self._put(key, obj)
             except Exception as error:
@@ -186,9 +188,9 @@ class Store:
         for memory in self._memories:
             memory.forget(uid)
 
-    def _index_keys(self, obj: Object) -> dict[str, list[str]]:
+    def _index_keys(self, obj: Object) -> dict[str, IndexKeys]:
         """By index; each of them can be a key of a dictionary, or this raises TypeError."""
-        keys = {index_name: list(function(obj)) for index_name, function in self._functions.items()}
+        keys = {index_name: [*function(obj)] for index_name, function in self._functions.items()}
         for index_keys in keys.values():
             hash(tuple(index_keys))
         return keys

@@ -1,7 +1,7 @@
 """What the controller's cache keeps of objects that others write, so that a thousand of 1 MB fit. Pure.
 
-A small object is kept whole: recovery of an ordinary job asks the API server for nothing. Of a larger one only that
-is kept which decisions read, within a budget; whoever builds a Pod of it reads the whole from the API server
+A small object is kept whole: recovery of an ordinary job asks the API server for nothing. Of a larger one the
+cache keeps what decisions read, within a budget; the whole is read from the API server to build a Pod of it
 (`reconcilers/pod/whole.py`). The digest of what was cut off stands in its place, so that an edit of it shows.
 
 What orjson cannot write (more than 254 levels) can be made no Pod of, so these functions raise for it.
@@ -203,7 +203,7 @@ def _variables(env: Iterable[Object]) -> Iterator[Object]:
 
 def _count_writers(fields: Any) -> list[Object]:
     """Of `managedFields`, who wrote the count of workers, and how."""
-    owned = {"f:spec": {"f:replicaSpecs": {f"f:{names.WORKER}": {"f:replicas": {}}}}}
+    owned: Object = {"f:spec": {"f:replicaSpecs": {f"f:{names.WORKER}": {"f:replicas": {}}}}}
     return [
         {key: value for key, value in entry.items() if key != "fieldsV1"} | {"fieldsV1": owned}
         for entry in fields

@@ -1,14 +1,13 @@
-"""Objects that the controller cannot read: each says so itself, in an Event and in its condition `Reconciled`.
+"""Objects that the controller cannot read: each gets an Event and the condition `Reconciled=False`.
 
-The cache leaves them out (`controller/informer.py`), so their reconcilers do not see them. Of the object nothing is
-read but its metadata and its conditions. When it is corrected it comes back by itself, and its reconciler withdraws
-the condition.
+The cache leaves them out (`controller/informer.py`), so their reconcilers do not see them. Of such an object
+nothing is read but its metadata and its conditions. When it is corrected it comes back by itself, and its
+reconciler withdraws the condition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from controller import salvage
@@ -30,13 +29,6 @@ REASON = "Unreadable"
 Object = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class UnreadableRequest(Request):
-    """An object by name, of the resource that it belongs to."""
-
-    resource: Resource | None = None
-
-
 class UnreadableController(Controller):
     """Looks at what the cache skips."""
 
@@ -51,11 +43,12 @@ class UnreadableController(Controller):
 
     def _note(self, resource: Resource, found: Unreadable) -> None:
         if found.has_name:
-            self._queue.add(UnreadableRequest(*key_of(found.obj), resource=resource))
+            namespace, name = key_of(found.obj)
+            self._queue.add(Request(namespace, f"{resource.group_resource}/{name}"))
 
 
 class UnreadableReconciler(Reconciler):
-    """Reports one object.
+    """Reports one object; a request has its resource in front of its name.
 
     Args:
         conditions: by resource, who writes the condition; others have none.
@@ -74,18 +67,16 @@ class UnreadableReconciler(Reconciler):
         self._conditions = conditions
 
     async def reconcile(self, request: Request) -> Result:
-        assert isinstance(request, UnreadableRequest)
-        resource = request.resource
-        assert resource is not None
-        found = self._cache.unreadable_of(resource, (request.namespace, request.name))
-        if found is None:
+        resource_name, _, name = request.name.partition("/")
+        resource, found = self._cache.unreadable_of(resource_name, (request.namespace, name))
+        if resource is None or found is None:
             return Result()
         reporter = self._conditions.get(resource)
         if reporter is None:
             self._tell(resource, found.obj, found.reason)
             return Result()
         try:
-            text = await self._client.get_text(resource, request.name, request.namespace)
+            text = await self._client.get_text(resource, name, request.namespace)
         except NotFound:
             return Result()
         obj = await salvage.in_thread(salvage.conditions_of, text)
