@@ -192,7 +192,7 @@ class Manager:
         )
 
     async def _follow_progress(self) -> None:
-        """Ready is a process that sees what happens. A leader that does not goes on: others may see no more."""
+        """Ready means that we see what happens. A leader that does not goes on: others may see no more."""
         while True:
             await asyncio.sleep(PROGRESS_PERIOD_SECONDS)
             stalled = self.cache.stalled(self.options.stalled_after_seconds)

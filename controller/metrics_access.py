@@ -1,8 +1,8 @@
 """Who may read the metrics: the bearer of a token that Kubernetes knows, whom RBAC lets get `/metrics`.
 
 As controllers made with controller-runtime have it (JobSet, Kueue): a TokenReview says whose token it is, a
-SubjectAccessReview whether he may. Answers are remembered for a while. Tokens that are none cannot push out those
-that are, and cost the API server a few questions at a time.
+SubjectAccessReview whether that account may. Answers are remembered for a while. False tokens cannot push out
+good ones, and cost the API server a few questions at a time.
 """
 
 from __future__ import annotations

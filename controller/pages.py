@@ -6,7 +6,7 @@ from controller.errors import PageTooLarge
 
 LIST_PAGE_SIZE = 250
 PAGE_BYTES = 1_000_000
-"""Aim for the size of a page: its parsing holds the event loop up for a few hundredths of a second at most."""
+"""Aim for the size of a page: parsing it holds the event loop up for a few hundredths of a second."""
 MOST_PAGE_BYTES = 2_500_000
 """Greatest size of a page of several objects; a larger one is dropped, and asked for in smaller pieces."""
 MOST_WHOLE_BYTES = 64_000_000

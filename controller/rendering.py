@@ -32,7 +32,7 @@ class Renderer:
     async def of(self, accept: str) -> Rendering:
         """The metrics in the format that a request accepts, not older than a second.
 
-        A thread renders: ten thousand workers take a second, which holds the loop up for milliseconds at a time.
+        A thread renders: ten thousand workers take a second, and hold the loop up for milliseconds each time.
         """
         encode, content_type = choose_encoder(accept)
         async with self._lock:

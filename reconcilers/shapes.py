@@ -170,9 +170,9 @@ def _template(template: Object, digest: str, budget: Budget) -> Object:
     containers = [_first_container(first, budget), *(_container(other, budget) for other in others)]
     kept = {field: spec[field] for field in _SCALARS if spec.get(field) and budget.takes(spec[field])}
     annotations = (template.get("metadata") or {}).get("annotations") or {}
-    queue = {key: annotations[key] for key in (VOLCANO_QUEUE,) if budget.takes(annotations.get(key))}
+    queue = {key: annotations[key] for key in (VOLCANO_QUEUE,) if annotations.get(key)}
     return {
-        "metadata": {"annotations": {key: value for key, value in queue.items() if value}},
+        "metadata": {"annotations": budget.entries(queue)},
         "spec": kept | {"containers": containers},
         CUT: digest,
     }

@@ -1,7 +1,7 @@
 """Whole jobs and checks, to build Pods of: the cache has cut what is large (reconcilers/shapes.py).
 
-One that was cut is read from the API server once a generation, however many ask at once. What was read is kept
-as text: parsing it is cheaper than copying objects, and it takes a twentieth of their memory.
+One that was cut is read from the API server once a generation, however many ask at once. What was read is
+kept as text: parsing it is cheaper than copying objects, and it takes a twentieth of their memory.
 """
 
 from __future__ import annotations
