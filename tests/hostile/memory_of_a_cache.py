@@ -6,6 +6,7 @@ python -m tests.hostile.memory_of_a_cache URL
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -18,6 +19,7 @@ import orjson
 
 from controller.cache import Cache
 from controller.client import Client
+from controller.garbage import keep_pauses_short
 from controller.resources import ELASTICJOBS
 from crds.elasticjob import ElasticJob
 from reconcilers.setup import add_indexes
@@ -93,6 +95,8 @@ def resident_bytes() -> int:
 
 async def fill(url: str) -> dict[str, Any]:
     """Lists all there is; and what was seen of it."""
+    keep_pauses_short()
+    gc.collect()
     before, longest = resident_bytes(), 0.0
 
     async def beat() -> None:
