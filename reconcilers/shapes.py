@@ -20,7 +20,7 @@ from crds import names
 from crds.cluster import PORT_NAME
 from crds.job_spec import MemoryCheckpoint
 from reconcilers.pod.gang import VOLCANO_QUEUE
-from reconcilers.pod.resources import CUT, digest_of
+from reconcilers.pod.resources import CUT, KINDS, digest_of
 from reconcilers.scale.uptake import wrote_count
 
 Object = dict[str, Any]
@@ -181,7 +181,7 @@ def _template(template: Object, digest: str, budget: Budget) -> Object:
 def _container(container: Object, budget: Budget) -> Object:
     """What a decision reads of a container beside the first."""
     resources = container.get("resources") or {}
-    amounts = {kind: budget.entries(resources.get(kind)) for kind in ("limits", "requests")}
+    amounts = {kind: budget.entries(resources[kind]) for kind in KINDS if resources.get(kind)}
     return {"name": container["name"][:63], "image": "-", "resources": amounts}
 
 

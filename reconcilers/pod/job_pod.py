@@ -41,7 +41,8 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | No
     template = copied(written.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
-        template["spec"]["containers"][0]["resources"] = resources
+        all_of_them = resources_of(whole or job, worker.spec.type, worker.spec.resources)
+        template["spec"]["containers"][0]["resources"] = all_of_them
     priority_class = priority_class_of(job, worker)
     if priority_class is not None:
         template["spec"]["priorityClassName"] = priority_class
