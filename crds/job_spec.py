@@ -239,6 +239,14 @@ class SchedulingPolicy(Model):
     """Whose PodGroup keeps the Pods back until there is room for the minimum of them."""
 
 
+class NetworkPolicy(Model):
+    """The NetworkPolicy of the job's Pods: they accept connections from each other alone."""
+
+    enabled: bool = True
+    """Make the NetworkPolicy. Whoever else is to reach the Pods, such as TensorBoard or Prometheus, gets a
+    NetworkPolicy of your own: policies add up. Pods with hostNetwork are not covered by any."""
+
+
 class AgentPolicy(Model):
     """The agent in the Pods of the workers."""
 
@@ -363,4 +371,5 @@ class ElasticJobSpec(Model):
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     run_policy: RunPolicy = Field(default_factory=RunPolicy)
     scheduling_policy: SchedulingPolicy = Field(default_factory=SchedulingPolicy)
+    network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy)
     agent: AgentPolicy = Field(default_factory=AgentPolicy)

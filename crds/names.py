@@ -88,8 +88,8 @@ ENV_POD_UID = "DLR_POD_UID"
 ENV_POD_IP = "POD_IP"
 ENV_NODE_NAME = "DLR_NODE_NAME"
 ENV_JOB_KEY = "DLR_JOB_KEY"
-"""The key of the Pod's job or NodeCheck, 32 bytes in hexadecimal, from its Secret (`key_secret`). Agents prove
-it to each other, and keep it out of the environment of what they start."""
+"""The key of the Pod's job or NodeCheck, 32 bytes in hexadecimal, from its Secret (`key_secret`). Agents
+prove it to each other, and keep it out of the environment of what they start."""
 ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
 ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
 ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"

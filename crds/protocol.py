@@ -555,6 +555,9 @@ class ResumeFile(TypedDict, total=False):
     """The file of this rank's slot, if the world has the size that it had."""
     shards: dict[str, str]
     """Where each rank of the world of another size is, by rank: a file, or tcp://host:port."""
+    key: str
+    """The job's key in hexadecimal, by which the process proves to those agents that it is of the job; there
+    with `shards`."""
     lastResort: bool
     """True where any checkpoint in storage goes first; otherwise absent."""
 

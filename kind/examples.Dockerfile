@@ -2,5 +2,5 @@
 # kind/build.sh.
 ARG WORKER_IMAGE
 FROM ${WORKER_IMAGE}
-RUN pip install --no-cache-dir numpy scikit-learn
+RUN pip install --no-cache-dir --only-binary :all: --require-hashes -r /requirements/examples.txt
 COPY examples examples

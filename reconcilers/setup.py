@@ -15,11 +15,13 @@ from controller.resources import (
     ELASTICWORKERS,
     LEASES,
     NAMESPACES,
+    NETWORKPOLICIES,
     NODECHECKS,
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
     ROLEBINDINGS,
+    ROLES,
     SCALEPLANS,
     SERVICEACCOUNTS,
     Resource,
@@ -27,7 +29,7 @@ from controller.resources import (
 from crds import names
 from reconcilers.account.metrics import JobMetrics
 from reconcilers.clock import Clock
-from reconcilers.companions import CompanionReconciler
+from reconcilers.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import MarkState
@@ -66,7 +68,9 @@ from reconcilers.unreadable import UnreadableController, UnreadableReconciler
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-WATCHED_BY_LABEL = dict.fromkeys((PODS, LEASES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLEBINDINGS), _OURS)
+WATCHED_BY_LABEL = dict.fromkeys(
+    (PODS, LEASES, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS), _OURS
+)
 """For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
 
 JOB_WORKERS = 8
@@ -190,9 +194,18 @@ def add_companions(manager: Manager, clock: Clock) -> None:
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
+        .owns(NETWORKPOLICIES, predicate=more_than_status)
         .reports_to(_reporter(manager, "jobcompanion", ELASTICJOBS, clock))
         .with_workers(COMPANION_WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
+    )
+    (
+        ControllerBuilder(manager, "checkcompanion")
+        .for_(NODECHECKS, predicate=more_than_status)
+        .owns(NETWORKPOLICIES, predicate=more_than_status)
+        .reports_to(_reporter(manager, "checkcompanion", NODECHECKS, clock))
+        .with_workers(CHECK_WORKERS)
+        .build(CheckCompanionReconciler(manager.client, manager.cache, manager.recorder))
     )
 
 

@@ -34,6 +34,7 @@ from reconcilers.pod.heartbeat import Heartbeats
 from reconcilers.pod.late_pods import LatePods
 from reconcilers.pod.maker import PodMaker
 from reconcilers.pod.options import PodOptions
+from reconcilers.pod.ownership import BY_OWNER as BY_OWNER
 from reconcilers.pod.ownership import belongs_to
 from reconcilers.pod.ownership import owner_uids as owner_uids
 from reconcilers.pod.start import Hindrance
@@ -47,7 +48,6 @@ from reconcilers.pod.worker_status import (
 )
 from reconcilers.status_patch import validated_patch
 
-BY_OWNER = "owner"
 BY_NODE = "node"
 BY_JOB = "job"
 START_SECONDS = 3.0

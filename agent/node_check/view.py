@@ -33,7 +33,7 @@ class PairTest:
     rank: int
     master_address: str
     master_port: int
-    """Where the group meets: the TCPStore of the first member's agent."""
+    """Where the group meets: the store of the first member's agent."""
 
     @property
     def others(self) -> bool:

@@ -102,14 +102,16 @@ class Shard:
     Args:
         where: its path, or tcp://host:port of the agent that has it.
         mark: what it is to hold.
+        key: the job's.
 
     Raises:
         OSError: it cannot be reached.
         DamagedError: it holds something else, or its header is damaged.
     """
 
-    def __init__(self, where: str, mark: Mark) -> None:
+    def __init__(self, where: str, mark: Mark, key: bytes) -> None:
         self.where = where
+        self._key = key
         self.mark = mark
         self.is_here = not where.startswith("tcp://")
         self._address = where.removeprefix("tcp://")
@@ -143,14 +145,14 @@ class Shard:
             if self.is_here:
                 self.slot.damaged()
             else:
-                have_checked(self._address, self.mark)
+                have_checked(self._address, self._key, self.mark)
             raise
 
     def _remote(self) -> Slot:
         """A slot in memory of our own, with all but the tensors; they are fetched when they are asked for."""
-        control = read(self._address, self.mark, 0, CONTROL_BYTES)
+        control = read(self._address, self._key, self.mark, 0, CONTROL_BYTES)
         start = header_offset(control)
-        rest = read(self._address, self.mark, start, None)
+        rest = read(self._address, self._key, self.mark, start, None)
         slot = Slot(mmap.mmap(-1, start + len(rest), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         slot.bytes(0, CONTROL_BYTES)[:] = control
         slot.bytes(start, start + len(rest))[:] = rest
@@ -158,7 +160,7 @@ class Shard:
 
     def _fetch(self, start: int, stop: int) -> None:
         if start < stop:
-            self.slot.bytes(start, stop)[:] = read(self._address, self.mark, start, stop)
+            self.slot.bytes(start, stop)[:] = read(self._address, self._key, self.mark, start, stop)
 
 
 class SlotReader(StorageReader):
@@ -250,7 +252,7 @@ def in_slots(resume: MemoryResume, rank: int) -> Resharded:
     if missing := set(range(resume.world_size)) - resume.shards.keys():
         raise DamagedError(f"of {resume.world_size} ranks' slots that of rank {min(missing)} is not named")
     shards = {
-        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size))
+        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size), resume.key)
         for old_rank, where in sorted(resume.shards.items())
     }
     return ReshardedSlots(SlotReader(shards), rank)

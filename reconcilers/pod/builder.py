@@ -8,7 +8,7 @@ and a restart policy of Never (Kubernetes' default, Always, would start a finish
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -86,25 +86,51 @@ def owner_reference(kind: str, name: str, uid: str) -> Object:
 
 def companion_metadata(job: ElasticJob) -> Object:
     """The metadata of what stands beside a job's Pods: it is named as the job, and the job owns it."""
-    metadata = job.metadata
+    return owned_metadata({"kind": "ElasticJob", "metadata": job.metadata.to_wire()}, job.metadata.name)
+
+
+def owned_name(owner_uid: str) -> str:
+    """The name of an object of which each ElasticJob and each NodeCheck has one.
+
+    It contains the owner's uid: a job and a check may have the same name, and so may an earlier owner.
+    """
+    return f"dlr-{owner_uid}"
+
+
+def owned_metadata(owner: Object, name: str) -> Object:
+    """The metadata of an object that an ElasticJob or NodeCheck owns.
+
+    Args:
+        owner: the job or the check.
+        name: of the object.
+    """
+    metadata = owner["metadata"]
     return {
-        "name": metadata.name,
-        "namespace": metadata.namespace,
+        "name": name,
+        "namespace": metadata["namespace"],
         "labels": {
             names.LABEL_APP: names.APP,
-            names.LABEL_JOB: metadata.name,
+            **owner_label(owner),
             names.LABEL_MANAGED_BY: names.MANAGER,
         },
-        "ownerReferences": [owner_reference("ElasticJob", metadata.name, metadata.uid)],
+        "ownerReferences": [owner_reference(owner["kind"], metadata["name"], metadata["uid"])],
     }
+
+
+def owner_label(owner: Object) -> dict[str, str]:
+    """The label that the Pods of an ElasticJob or NodeCheck have, and no others."""
+    label = names.LABEL_JOB if owner["kind"] == "ElasticJob" else names.LABEL_CHECK
+    return {label: owner["metadata"]["name"]}
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What every container is told."""
+    """The variables of a Pod's containers."""
 
     fixed: Variables
     """Ours, whatever the template says."""
+    of_agent: Variables
+    """The same, for the first container alone, in which the agent runs."""
     of_owner: Variables = field(default_factory=dict)
     """The user's, for all containers; a container's own definition overrides them."""
     defaults: Variables = field(default_factory=dict)
@@ -140,6 +166,12 @@ def grace_seconds(spec: Object) -> int:
     return DEFAULT_GRACE_SECONDS if seconds is None else seconds
 
 
+def key_variable(owner_uid: str) -> Variables:
+    """The key of the Pod's job or check (`key.py`)."""
+    reference = {"name": names.key_secret(owner_uid), "key": names.KEY_FIELD}
+    return {names.ENV_JOB_KEY: {"valueFrom": {"secretKeyRef": reference}}}
+
+
 def plain(text: str) -> Object:
     return {"value": text}
 
@@ -160,8 +192,10 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
     never_on(spec, worker.spec.faulty_nodes)
     if worker.spec.node_name:
         only_on(spec, worker.spec.node_name)
+    with_agent = replace(environment, fixed={**environment.fixed, **environment.of_agent})
     for container in containers(spec):
-        container["env"] = _merged(container.get("env") or [], environment)
+        mine = with_agent if container is spec["containers"][0] else environment
+        container["env"] = _merged(container.get("env") or [], mine)
         # What ends before its agent can say why says so in the last lines of its log.
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     return {

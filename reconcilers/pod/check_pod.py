@@ -17,6 +17,7 @@ from reconcilers.pod.builder import (
     copied,
     fixed_variables,
     heartbeat_seconds,
+    key_variable,
     plain,
     pod_of,
 )
@@ -45,7 +46,8 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
         _ask_for_gpus(spec["containers"][0], node)
     owner = {names.ENV_CHECK_NAME: plain(check.metadata.name)}
     beat = heartbeat_seconds(len(check.status.nodes), CHECK_HEARTBEAT_TIMEOUT_SECONDS)
-    return pod_of(worker, template, Environment(fixed_variables(owner, worker, spec, beat)))
+    fixed = fixed_variables(owner, worker, spec, beat)
+    return pod_of(worker, template, Environment(fixed, of_agent=key_variable(check.metadata.uid)))
 
 
 def _own_template(image: str) -> Object:

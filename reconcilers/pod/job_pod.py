@@ -16,6 +16,7 @@ from reconcilers.pod.builder import (
     fixed_variables,
     from_field,
     heartbeat_seconds,
+    key_variable,
     plain,
     pod_of,
 )
@@ -84,6 +85,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Obj
         defaults |= _torchrun_environment(job, index, spec)
     return Environment(
         fixed=fixed,
+        of_agent=key_variable(job.metadata.uid),
         of_owner={name: _job_variable(value) for name, value in envs.items()},
         defaults=defaults,
     )

@@ -15,6 +15,9 @@ from controller.resources import Resource
 
 Object = dict[str, Any]
 
+BY_OWNER = "owner"
+"""Index of Pods and ElasticWorkers, by `owner_uids`."""
+
 
 class Leftover(Exception):
     """The name is held by an object of an earlier owner, which garbage collection takes. Look again soon."""

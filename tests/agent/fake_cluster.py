@@ -28,6 +28,8 @@ from crds.ranges import from_text, grouped, to_text
 JOB = "job"
 CHECK = "nightly"
 NAMESPACE = "default"
+KEY = bytes(range(32))
+"""The job's key."""
 TOKEN = "a-token"
 
 
@@ -223,6 +225,7 @@ class FakeCluster:
             "DLR_SERVICEACCOUNT_DIR": str(self.directory),
             "DLR_JOB_NAME": JOB,
             "DLR_NAMESPACE": NAMESPACE,
+            "DLR_JOB_KEY": KEY.hex(),
             "DLR_WORKER_NAME": name,
             "DLR_WORKER_INDEX": str(index),
             "DLR_INCARNATION": str(incarnation),

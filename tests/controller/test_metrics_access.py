@@ -126,14 +126,17 @@ async def test_metrics_are_rendered_once_a_second_whatever_format_and_however_ma
 
 async def test_metrics_ask_for_a_token_and_health_does_not():
     listen = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=None)
-    async with serve(listen, Health(), CollectorRegistry(), MetricsAccess(Reviews())) as ports:
-        async with aiohttp.ClientSession() as session:
+    access = MetricsAccess(Reviews())
+    async with (
+        serve(listen, Health(), CollectorRegistry(), access) as ports,
+        aiohttp.ClientSession() as session,
+    ):
 
-            async def status(port, path, **headers):
-                async with session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as response:
-                    return response.status
+        async def status(port, path, **headers):
+            async with session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as response:
+                return response.status
 
-            assert await status(ports.metrics, "/metrics") == 401
-            assert await status(ports.metrics, "/metrics", Authorization="Bearer anybody") == 403
-            assert await status(ports.metrics, "/metrics", Authorization="Bearer prometheus") == 200
-            assert await status(ports.health, "/healthz") == 200
+        assert await status(ports.metrics, "/metrics") == 401
+        assert await status(ports.metrics, "/metrics", Authorization="Bearer anybody") == 403
+        assert await status(ports.metrics, "/metrics", Authorization="Bearer prometheus") == 200
+        assert await status(ports.health, "/healthz") == 200

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -188,22 +186,6 @@ def test_the_agent_s_image_has_it_where_the_controller_says() -> None:
     assert f"COPY --from=build /agent {pod_options.DEFAULT_AGENT_PATH}\n" in dockerfile
 
 
-def test_images_take_one_version_of_each_package_that_they_need() -> None:
-    """Of which versions, a run of kind/constraints.py decides; here that none is left out, nor too many."""
-    namespace = runpy.run_path(str(REPOSITORY / "kind" / "constraints.py"))
-    lines = (REPOSITORY / "kind" / "constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    assert set(pins) == set(namespace["constraints"]())
-    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in pins.values())
-    for image in ("controller", "agent", "worker"):
-        text = (REPOSITORY / "kind" / f"{image}.Dockerfile").read_text()
-        assert "PIP_CONSTRAINT=/constraints.txt" in text
-        bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
-        assert set(bases) <= {"${PYTHON_IMAGE}", "${BUSYBOX_IMAGE}"}
-        (base,) = re.findall(r"^ARG PYTHON_IMAGE=python:(.*)$", text, re.MULTILINE)
-        assert re.fullmatch(namespace["PYTHON"].replace(".", r"\.") + r"\.[0-9]+-slim-[a-z]+", base)
-
-
 def test_images_hold_every_package_of_ours() -> None:
     packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
     needed = packages - {"e2e", "tests"}
@@ -239,13 +221,15 @@ def test_controller_is_started_with_options_that_it_has() -> None:
     assert options <= set(inspect.signature(controller_command.controller).parameters)
 
 
-def test_no_rule_has_a_wildcard_or_reaches_for_secrets() -> None:
+def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
     documents = [*deploy.documents(), *deploy.documents(jobs_namespace="team-a")]
     rules = [rule for role in documents if role["kind"] in ("ClusterRole", "Role") for rule in role["rules"]]
     for rule in rules:
         named = (rule.get(field, ()) for field in ("verbs", "resources", "apiGroups", "nonResourceURLs"))
         assert not any("*" in name for names in named for name in names)
-        assert not {"secrets", "configmaps", "pods/exec", "pods/log"} & set(rule.get("resources", ()))
+        resources = rule.get("resources", ())
+        assert not {"configmaps", "pods/exec", "pods/log"} & set(resources)
+        assert "secrets" not in resources or rule["verbs"] == ["create"]
 
 
 def test_worker_role_has_the_name_that_the_controller_binds() -> None:

@@ -203,6 +203,8 @@ def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: s
     ("method", "path"),
     [
         ("GET", f"/api/v1/{DEFAULT}/secrets"),
+        ("PATCH", f"/api/v1/{DEFAULT}/secrets/any"),
+        ("DELETE", f"/api/v1/{DEFAULT}/secrets/any"),
         ("GET", f"/api/v1/{DEFAULT}/configmaps"),
         ("POST", "/api/v1/nodes"),
         ("DELETE", "/api/v1/nodes/node-0"),

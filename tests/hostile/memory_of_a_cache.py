@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
@@ -88,8 +89,8 @@ class Server:
 
 
 def resident_bytes() -> int:
-    with open("/proc/self/status") as status:
-        fields = dict(line.split(":", 1) for line in status)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
     return int(fields["VmRSS"].split()[0]) << 10
 
 

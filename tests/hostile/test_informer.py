@@ -21,7 +21,6 @@ from controller.pages import LIST_PAGE_SIZE, MOST_PAGE_BYTES, PageSize
 from controller.reflector import Applied, Deleted, Skipped, Streamed, Watching, step
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, SCALEPLANS, Resource
 from controller.store import Change
-from reconcilers.setup import add_indexes
 from reconcilers.shapes import keep_what_is_read
 from tests.controller.fake_api import client_of, connection_to, fake_api
 from tests.hostile.memory_of_a_cache import Server
@@ -73,7 +72,7 @@ def serve_as(monkeypatch, text):
 
 async def until(condition, seconds=20):
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 it is any condition
             await asyncio.sleep(0.01)
 
 

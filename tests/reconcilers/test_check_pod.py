@@ -62,6 +62,14 @@ def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None
     assert (mount["mountPath"], volume["emptyDir"]) == ("/dev/shm", {"medium": "Memory"})
 
 
+def test_the_agents_container_alone_has_the_checks_key() -> None:
+    of = check(template=copy.deepcopy(TEMPLATE))
+    pod = built(of)
+    key = {"secretKeyRef": {"name": f"dlr-key-{of.metadata.uid}", "key": "key"}}
+    assert environment(pod)["DLR_JOB_KEY"] == key
+    assert "DLR_JOB_KEY" not in environment(pod, 1)
+
+
 def test_what_the_template_says_stays_and_it_is_not_changed() -> None:
     of = check(template=copy.deepcopy(TEMPLATE))
     pod = built(of)

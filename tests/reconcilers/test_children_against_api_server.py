@@ -122,7 +122,7 @@ async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(holl
 
 
 async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(server: ApiServer) -> None:
-    """ElasticWorker, Lease, Pod and one status; what the job's own status costs is shared by all its workers."""
+    """ElasticWorker, Lease, Pod and one status; what the job's key and status cost is shared by all its workers."""
     workers, no_pod_is_late = 10, Clock(monotonic=lambda: 0.0)
 
     def without_companions(manager: Manager) -> None:
@@ -150,4 +150,5 @@ async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(serve
         "POST leases": workers,
         "POST pods": workers,
         "PATCH elasticworkers": workers,
+        "POST secrets": 1,
     }

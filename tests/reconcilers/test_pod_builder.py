@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hypothesis import given
@@ -93,6 +94,17 @@ def test_every_container_gets_the_environment_and_the_jobs_variables() -> None:
     assert environment(pod, 0)["MINE"] == "1"
     assert environment(pod, 1)["SECRET"] == {"secretKeyRef": {"name": "s", "key": "k"}}
     assert "env" in pod["spec"]["initContainers"][0]
+
+
+def test_the_agents_container_alone_has_the_jobs_key() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"]["containers"][0]["env"].append({"name": "DLR_JOB_KEY", "value": "the user's"})
+    pod = build_job_pod(job(template=template, envs={"DLR_JOB_KEY": "the user's too"}), worker())
+    assert environment(pod)["DLR_JOB_KEY"] == {"secretKeyRef": {"name": "dlr-key-uid-digits", "key": "key"}}
+    pod = build_job_pod(job(template=TEMPLATE), worker())
+    others = [*pod["spec"]["containers"][1:], *pod["spec"]["initContainers"]]
+    assert len(others) == 2
+    assert all(each["name"] != "DLR_JOB_KEY" for container in others for each in container["env"])
 
 
 def test_no_variable_is_defined_twice() -> None:

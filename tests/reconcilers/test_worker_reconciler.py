@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from controller.resources import (
     LEASES,
     PODS,
     ROLEBINDINGS,
+    SECRETS,
     SERVICEACCOUNTS,
     Resource,
 )
@@ -28,6 +31,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.capacity.growth import room_of
 from reconcilers.job.workers import Workers
 from reconcilers.pod.access import RECHECK_SECONDS, WorkerAccess
+from reconcilers.pod.key import secret_of
 from reconcilers.pod.maker import LEFTOVER_RETRY_SECONDS
 from reconcilers.refused import RETRY_SECONDS
 from reconcilers.worker import START_SECONDS
@@ -267,6 +271,121 @@ async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
     assert made == ["ServiceAccount", "RoleBinding"]
 
 
+# --- The key of the job ---------------------------------------------------------------------------------------
+
+
+def waits_for_key(api: Api) -> None:
+    missing = f'secret "{names.key_secret(api.get(ELASTICJOBS, JOB)["metadata"]["uid"])}" not found'
+    waiting = {"waiting": {"reason": "CreateContainerConfigError", "message": missing}}
+    api.pod_phase("Pending", containerStatuses=[{"name": "main", "state": waiting}])
+
+
+def relaunch(api: Api) -> None:
+    incarnation = api.worker()["spec"]["incarnation"]
+    api.patch(ELASTICWORKERS, WORKER, {"spec": {"incarnation": incarnation + 1}})
+
+
+def key_of(api: Api) -> str:
+    (data,) = (obj["data"] for (kind, _), obj in api.objects.items() if kind is SECRETS)
+    return base64.b64decode(data["key"]).decode()
+
+
+async def test_the_key_is_random_and_comes_before_the_first_pod_of_its_job(
+    api: Api, controller: Controller
+) -> None:
+    await controller.look()
+    owner = api.get(ELASTICJOBS, JOB)
+    secret = api.get(SECRETS, f"dlr-key-{owner['metadata']['uid']}")
+    assert secret["immutable"] is True and owner_of(secret) == owner["metadata"]["uid"]
+    assert secret["metadata"]["labels"][names.LABEL_JOB] == JOB
+    assert re.fullmatch("[0-9a-f]{64}", key_of(api))
+    assert key_of(api) != base64.b64decode(secret_of(owner)["data"]["key"]).decode()
+    made = [kind for verb, kind in api.requests if verb == "create"]
+    assert made.index("Secret") < made.index("Pod")
+
+
+async def test_a_later_pod_costs_no_request_for_the_key(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    relaunch(api)
+    api.requests.clear()
+    await controller.look()
+    assert api.pod() is not None
+    assert [kind for verb, kind in api.requests if verb == "create"] == ["Pod"]
+
+
+async def test_the_next_controller_leaves_the_key_as_it_is(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    key = key_of(api)
+    relaunch(api)
+    api.requests.clear()
+    await Controller(api).look()
+    assert api.pod() is not None and key_of(api) == key
+    assert ("create", "Secret") not in api.requests, "the earlier Pod runs, so it is there"
+
+
+async def test_a_deleted_key_is_not_replaced_while_a_pod_runs_with_it(
+    api: Api, controller: Controller
+) -> None:
+    """A Pod with another key could not talk to the rest of its job."""
+    await running(api, controller)
+    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    api.remove(SECRETS, name)
+    owners = api.worker()["metadata"]["ownerReferences"]
+    metadata = {"name": f"{JOB}-worker-1", "ownerReferences": owners}
+    beside = api.put(ELASTICWORKERS, api.worker() | {"metadata": metadata})
+    owner = {"uid": beside["metadata"]["uid"], "controller": True}
+    labels = {names.LABEL_MANAGED_BY: names.MANAGER}
+    metadata = {"name": f"{JOB}-worker-1-1", "labels": labels, "ownerReferences": [owner]}
+    api.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}})
+    relaunch(api)
+    for process in (controller, Controller(api)):
+        await process.look()
+        waits_for_key(api)
+        await process.look()
+        assert api.find(SECRETS, name) is None
+    assert "suspend and resume the job" in api.status["message"]
+
+
+async def test_a_deleted_key_is_replaced_when_no_pod_has_it_any_more(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    api.remove(SECRETS, name)
+    api.pod_phase("Failed")
+    relaunch(api)
+    await controller.look()
+    assert api.pod() is not None and api.find(SECRETS, name) is None, "nobody has seen that it is gone"
+    waits_for_key(api)
+    await controller.look()
+    assert api.find(SECRETS, name) is not None
+
+
+async def test_a_job_that_was_suspended_gets_a_new_key_if_the_old_one_is_gone(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    (name,) = (name for kind, name in api.objects if kind is SECRETS)
+    api.patch(ELASTICJOBS, JOB, {"spec": {"suspend": True}})
+    await controller.look()
+    api.remove(SECRETS, name)
+    for pod in [name for kind, name in api.objects if kind is PODS]:
+        api.remove(PODS, pod)
+    api.patch(ELASTICJOBS, JOB, {"spec": {"suspend": False}})
+    relaunch(api)
+    await controller.look()
+    assert api.pod() is not None and api.find(SECRETS, name) is not None
+
+
+async def test_a_key_that_a_quota_refuses_keeps_the_pod_back_and_says_so(
+    api: Api, controller: Controller
+) -> None:
+    api.refusals[SECRETS] = Forbidden(403, "Forbidden", "exceeded quota: secrets")
+    await controller.look()
+    assert api.pod() is None
+    assert "exceeded quota: secrets" in api.status["message"]
+
+
 # --- What is written ------------------------------------------------------------------------------------------
 
 
@@ -277,8 +396,8 @@ async def test_a_worker_that_starts_quickly_costs_one_write_of_its_status(
     written = [kind for verb, kind in api.requests if verb == "patch"]
     assert written == ["ElasticWorker"]
     made = [kind for verb, kind in api.requests if verb == "create"]
-    assert made == ["ServiceAccount", "RoleBinding", "Lease", "Pod"]
-    assert len(api.requests) == 5, "and nothing is read"
+    assert made == ["ServiceAccount", "RoleBinding", "Secret", "Lease", "Pod"]
+    assert len(api.requests) == 6, "and nothing is read"
 
 
 async def test_a_pod_that_takes_longer_is_told_to_be_pending(api: Api, controller: Controller) -> None:
