@@ -115,9 +115,7 @@ async def fill(url: str) -> dict[str, Any]:
         cache._informers = {ELASTICJOBS: cache._informers[ELASTICJOBS]}
         began = cache._informers[ELASTICJOBS].progressed_at
         tasks = [asyncio.create_task(cache.run())]
-        while (
-            cache._informers[ELASTICJOBS].progressed_at == began
-        ):  # whatever the first request has to import
+        while cache._informers[ELASTICJOBS].progressed_at == began:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         tasks.append(asyncio.create_task(beat()))
         await cache.wait_synced(60)
