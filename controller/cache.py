@@ -40,6 +40,11 @@ class Cache:
         self._tasks: asyncio.TaskGroup | None = None
         self._watching: dict[Resource, asyncio.Task[None]] = {}
 
+    @property
+    def namespace(self) -> str | None:
+        """The only namespace whose objects are watched; None if those of all are."""
+        return self._namespace
+
     def store(self, resource: Resource) -> Store:
         return self._informer(resource).store
 
@@ -49,6 +54,16 @@ class Cache:
         if key not in self._models:
             self._models[key] = Models(self.store(resource), model)
         return self._models[key]
+
+    def unreadable(self) -> dict[Resource, int]:
+        """How many objects of each resource cannot be read: skipped, or refused by a model that was asked for.
+
+        May be called by any thread.
+        """
+        counts = {resource: len(i.unreadable) for resource, i in list(self._informers.items())}
+        for (resource, _), models in list(self._models.items()):
+            counts[resource] += models.unreadable
+        return counts
 
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)
@@ -62,25 +77,21 @@ class Cache:
         for informer in self._informers.values():
             informer.add_unreadable_handler(handler)
 
-    def unreadable(self) -> list[tuple[Resource, Unreadable]]:
-        """All objects that cannot be read."""
+    def skipped(self) -> list[tuple[Resource, Unreadable]]:
+        """All objects that are not in the stores because they cannot be read."""
         return [(resource, f) for resource, i in self._informers.items() for f in i.unreadable.values()]
 
-    def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
+    def skipped_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
         """The resource of this name, and why its object cannot be read; None if it can, or is gone."""
         for resource, informer in self._informers.items():
             if resource.group_resource == group_resource:
                 return resource, informer.unreadable.get(key)
         return None, None
 
-    def unreadable_counts(self) -> dict[str, int]:
-        """How many objects cannot be read, by resource. May be called by any thread."""
-        return {i.resource.group_resource: len(i.unreadable) for i in list(self._informers.values())}
-
     def seconds_since_progress(self) -> dict[str, float]:
         """How long ago each collection was known to be as the API server's. May be called by any thread."""
         now = clock.monotonic()
-        return {i.resource.group_resource: now - i.progressed_at for i in list(self._informers.values())}
+        return {i.resource.plural: now - i.progressed_at for i in list(self._informers.values())}
 
     def stalled(self, after_seconds: float) -> str | None:
         """What is the matter with a watch that has made no progress for so long; None if all have."""

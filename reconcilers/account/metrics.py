@@ -140,8 +140,8 @@ class JobMetrics(Collector):
         self._workers = cache.store(ELASTICWORKERS)
         self._clock = clock
         self._leads = leads
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob).parse
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker).parse
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
 
     def collect(self) -> Iterator[Metric]:
         families = {definition: definition.family() for definition in DEFINITIONS}
@@ -164,7 +164,9 @@ class JobMetrics(Collector):
         if not is_managed_here(raw):
             return []
         of_job = self._workers.by_index(BY_JOB, f"{raw['metadata']['namespace']}/{raw['metadata']['name']}")
-        job, workers = self._parse_job(raw), [self._parse_worker(worker) for worker in of_job]
+        job, workers = self._parse_job.parse_or_none(raw), [*self._parse_worker.readable(of_job)]
+        if job is None:
+            return []
         of_workers = (sample for worker in workers for sample in worker_samples(job, worker))
         return [*job_samples(job, workers, now), *of_workers]
 

@@ -12,11 +12,12 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     Variables,
-    copied,
+    copy_of,
     fixed_variables,
     from_field,
     heartbeat_seconds,
     key_variable,
+    owned_name,
     plain,
     pod_of,
 )
@@ -39,7 +40,7 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | No
         whole: the same with all of its template and variables, where the cache has cut them.
     """
     written = job.spec if whole is None else whole.spec
-    template = copied(written.replica_specs[worker.spec.type].template)
+    template = copy_of(written.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
         all_of_them = resources_of(whole or job, worker.spec.type, worker.spec.resources)
@@ -86,6 +87,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Obj
     return Environment(
         fixed=fixed,
         of_agent=key_variable(job.metadata.uid),
+        account=owned_name(job.metadata.uid),
         of_owner={name: _job_variable(value) for name, value in envs.items()},
         defaults=defaults,
     )
