@@ -56,7 +56,7 @@ class Cache:
         return self._models[key]
 
     def unreadable(self) -> dict[Resource, int]:
-        """How many objects of each resource cannot be read: skipped, or refused by a model that was asked for.
+        """How many objects of each resource cannot be read: skipped, or refused by a model that was tried.
 
         May be called by any thread.
         """
