@@ -208,7 +208,7 @@ def _reduce_array(array: Any) -> Any:
 
     if array.dtype.hasobject:
         raise NotAllowedError("a NumPy array of objects may not be in a checkpoint: make it a list")
-    flat = ascontiguousarray(array).reshape(-1)
+    flat: Any = ascontiguousarray(array).reshape(-1)
     return _array, (array.dtype, array.shape, pickle.PickleBuffer(flat.view("u1")) if array.size else b"")
 
 
