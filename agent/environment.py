@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
 
+from agent.connection.handshake import key_from_text
 from crds.names import (
     ENV_CHECK_NAME,
     ENV_GRACE_SECONDS,
     ENV_HEARTBEAT_SECONDS,
     ENV_INCARNATION,
+    ENV_JOB_KEY,
     ENV_JOB_NAME,
     ENV_MEMORY_BYTES,
     ENV_MEMORY_PERSIST,
@@ -61,10 +63,32 @@ class Environment:
     persist_on_failure: bool = False
     """Whether what training goes on from after a failure is to be written to storage too."""
     replica_type: str = WORKER
+    key: bytes = field(default=b"", repr=False)
+    """The job's key, by which agents prove to each other that they are of the job; empty if there is none."""
 
     @property
     def pod_name(self) -> str:
         return f"{self.worker_name}-{self.incarnation}"
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str], owner: str = ENV_JOB_NAME) -> Environment:
+        """Read the environment of an agent, and take the key out of it: what the agent starts needs none.
+
+        Args:
+            environ: the variables.
+            owner: as `read` has it.
+
+        Raises:
+            InvalidEnvironmentError: this is no such Pod, or it has no key.
+        """
+        me = cls.read(environ, owner)
+        if not me.key:
+            raise InvalidEnvironmentError(
+                f"{ENV_JOB_KEY} is not set: the controller sets it from the Secret of the job's key, so see "
+                "what overrides it in the Pod template"
+            )
+        environ.pop(ENV_JOB_KEY)
+        return me
 
     @classmethod
     def read(cls, environ: Mapping[str, str], owner: str = ENV_JOB_NAME) -> Environment:
@@ -84,6 +108,10 @@ class Environment:
                 raise InvalidEnvironmentError(f"{name} is not set, so {_NOT_A_WORKER[owner]}")
             return value
 
+        try:
+            key = key_from_text(environ[ENV_JOB_KEY]) if ENV_JOB_KEY in environ else b""
+        except ValueError as error:
+            raise InvalidEnvironmentError(str(error)) from error
         return cls(
             owner_name=text(owner),
             namespace=text(ENV_NAMESPACE),
@@ -103,6 +131,7 @@ class Environment:
             memory_bytes=int(_number(ENV_MEMORY_BYTES, environ.get(ENV_MEMORY_BYTES) or 0)),
             memory_replicas=int(_number(ENV_MEMORY_REPLICAS, environ.get(ENV_MEMORY_REPLICAS) or 0)),
             persist_on_failure=bool(_number(ENV_MEMORY_PERSIST, environ.get(ENV_MEMORY_PERSIST) or 0)),
+            key=key,
         )
 
 

@@ -44,7 +44,7 @@ EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_KILLED = 128 + signal.SIGKILL
 NO_STORE = 0
-"""There is no TCPStore: nobody meets here."""
+"""The port of an agent that no other one connects to."""
 JOB_END_SECONDS = 300.0
 """So long an agent whose command has ended well waits for the job's end while the API server is away."""
 BROKEN_GRACE_SECONDS = 5.0
@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         log_to_stderr()
         ensure_temporary_directory(os.environ)
         with contextlib.ExitStack() as cleanup:
-            link = Link.start(os.environ, cleanup)
+            link = Link.start(Environment.take(os.environ), os.environ, cleanup)
             return Execution(link, command, os.environ, cleanup, each_round=each_round).run()
     except InvalidEnvironmentError as error:
         print(f"dlr exec: {error}", file=sys.stderr)

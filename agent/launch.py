@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from agent.standalone import is_standalone, prepare
 from agent.warm.argv_padding import PADDING, VARIABLE
 from crds.dlrover import options
-from crds.names import ENV_JOB_NAME, ENV_MEMORY_BYTES
+from crds.names import ENV_JOB_KEY, ENV_JOB_NAME, ENV_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from agent.warm.warm_parent import WarmParent
@@ -120,6 +120,7 @@ def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dic
     """
     if not argv or _values(argv, "no-warm-start") or ENV_JOB_NAME not in environ:
         return None
+    environ = {name: value for name, value in environ.items() if name != ENV_JOB_KEY}
     if THREADS in environ:
         return dict(environ)
     count = [environ.get("PET_NPROC_PER_NODE", "1"), *_values(argv, "nproc-per-node")][-1]

@@ -48,18 +48,24 @@ class Link:
     _meter: UsageMeter
 
     @classmethod
-    def start(cls, environ: Mapping[str, str], cleanup: contextlib.ExitStack, api: Api | None = None) -> Link:
+    def start(
+        cls,
+        me: Environment,
+        environ: Mapping[str, str],
+        cleanup: contextlib.ExitStack,
+        api: Api | None = None,
+    ) -> Link:
         """Connect to the cluster, and wait for the first view of the job.
 
         Args:
-            environ: of a worker's Pod.
+            me: this worker.
+            environ: of its Pod.
             cleanup: ends what was started.
             api: in place of the cluster that the environment names.
 
         Raises:
-            InvalidEnvironmentError: this is no worker's Pod.
+            InvalidEnvironmentError: the environment names no API server.
         """
-        me = Environment.read(environ)
         api = api or ApiClient.in_cluster(environ)
         heartbeat = Heartbeat(api, me)
         heartbeat.start()

@@ -67,7 +67,7 @@ def main(argv: Sequence[str], warm_parent: WarmParent | None = None) -> int:
 def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextlib.ExitStack) -> int:
     try:
         args = parse(argv)
-        me = Environment.read(os.environ)
+        me = Environment.take(os.environ)
         log_to_stderr()
         open_files.raise_limit()
         ensure_temporary_directory(os.environ)
@@ -85,10 +85,11 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         if warm_start is not None:
             cleanup.callback(warm_start.close)
             warm_start.prepare(os.environ)  # it warms up while this agent joins
-        handler = create_handler(_rendezvous_parameters(config, me), _local_cluster(args, me))
+        handler = create_handler(_rendezvous_parameters(config, me), me, _local_cluster(args, me))
         cleanup.callback(handler.shutdown)
         if me.memory_bytes:
-            handler.memory = CheckpointMemory(me, config.nproc_per_node, handler.session.place)
+            listener, place = handler.session.listener, handler.session.place
+            handler.memory = CheckpointMemory(me, config.nproc_per_node, listener, place)
             cleanup.callback(handler.memory.close)
             handler.session.reporter.follow_memory(handler.memory.to_status)
             if not prefetch(handler.session, handler.memory):

@@ -11,9 +11,9 @@ import select
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-from agent.environment import Environment
+from agent.connection.listener import Listener
+from agent.connection.store_server import StoreServer
+from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.link import FLUSH_SECONDS, Link
@@ -37,6 +37,7 @@ from agent.report.elasticworker import topology_of_pod
 from agent.report.report import Departure, Facts
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
+from crds.names import ENV_POD_IP
 from crds.protocol import (
     AgentState,
     KeptIn,
@@ -49,8 +50,8 @@ logger = logging.getLogger(__name__)
 class Session:
     """One agent beside the cluster, from `start` to `stop`.
 
-    It renews the worker's Lease, follows the ElasticJob, meters what the Pod uses, and hosts a TCPStore that
-    lives as long as the agent. Reports begin with `begin_reports`.
+    It renews the worker's Lease, follows the ElasticJob, meters what the Pod uses, and listens on one port
+    for the agents of other workers. Reports begin with `begin_reports`.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class Session:
         me: Environment,
         api: Api,
         *,
-        store: TCPStore,
+        listener: Listener,
+        store: StoreServer,
         watcher: Watcher[JobView],
         reporter: Reporter,
         step_reporting: StepReporting,
@@ -67,6 +69,9 @@ class Session:
         cleanup: contextlib.ExitStack,
     ) -> None:
         self.environment = me
+        self.listener = listener
+        self.store = store
+        """What agents meet through in the rounds whose rank 0 this agent is."""
         self.watcher = watcher
         self.reporter = reporter
         self.step_reporting = step_reporting
@@ -75,34 +80,36 @@ class Session:
         """Whether the script is known to report steps itself."""
         self.member = Member(me.worker_index, me.incarnation)
         self._api = api
-        self._lifetime_store = store
         self._cleanup = cleanup
         self._active_check = ActiveCheck(api, me, reporter)
         self._joined_world: World | None = None
         self._topology: list[str] | None = None
 
     @classmethod
-    def start(cls, environ: Mapping[str, str], local_world_size: int, api: Api | None = None) -> Session:
+    def start(
+        cls, me: Environment, environ: Mapping[str, str], local_world_size: int, api: Api | None = None
+    ) -> Session:
         """Connect to the cluster, and wait for the first view of the job.
 
         Args:
-            environ: of a worker's Pod.
+            me: this worker.
+            environ: of its Pod.
             local_world_size: how many training processes this agent will start.
             api: in place of the cluster that the environment names.
 
         Raises:
-            InvalidEnvironmentError: this is no worker's Pod.
+            InvalidEnvironmentError: the environment names no API server, or an address of another Pod.
         """
         with contextlib.ExitStack() as cleanup:
-            link = Link.start(environ, cleanup, api)
-            me = link.environment
-            store = TCPStore(me.pod_ip, 0, is_master=True, wait_for_workers=False)
-            reporter = link.reporter(Facts(store.port, local_world_size, accelerators.detect()), cleanup)
+            listener, store = listen(me, cleanup)
+            link = Link.start(me, environ, cleanup, api)
+            reporter = link.reporter(Facts(listener.port, local_world_size, accelerators.detect()), cleanup)
             view, predecessor = link.first_view, link.predecessor
             members = view.world.members if view.world else ()
             return cls(
                 me,
                 link.api,
+                listener=listener,
                 store=store,
                 watcher=link.watcher,
                 reporter=reporter,
@@ -285,3 +292,19 @@ class Session:
         report = self.reporter.latest
         action = next_action(view.world, self.member, report.observed_round, report.state, view.phase)
         return action, view
+
+
+def listen(me: Environment, cleanup: contextlib.ExitStack) -> tuple[Listener, StoreServer]:
+    """Listen for the agents of other workers, and serve the store that they meet through.
+
+    Raises:
+        InvalidEnvironmentError: the Pod does not have the address that its environment names.
+    """
+    try:
+        listener = Listener(me.pod_ip, me.key)
+    except OSError as error:
+        raise InvalidEnvironmentError(f"cannot listen on {ENV_POD_IP}={me.pod_ip}: {error}") from error
+    cleanup.callback(listener.close)
+    store = StoreServer(listener)
+    cleanup.callback(store.close)
+    return listener, store

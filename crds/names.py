@@ -37,8 +37,6 @@ MASTER_TYPES = ("dlrover-master", "master")
 CONTROLLER = f"{GROUP}/dlr-controller"
 """Our controller in `spec.managedBy` of an ElasticJob; any other name there is another controller's."""
 
-SERVICE_ACCOUNT = "dlr-worker"
-
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
 
@@ -88,8 +86,8 @@ ENV_POD_UID = "DLR_POD_UID"
 ENV_POD_IP = "POD_IP"
 ENV_NODE_NAME = "DLR_NODE_NAME"
 ENV_JOB_KEY = "DLR_JOB_KEY"
-"""The key of the Pod's job or NodeCheck, 32 bytes in hexadecimal, from its Secret (`key_secret`). Agents prove
-it to each other, and keep it out of the environment of what they start."""
+"""The key of the Pod's job or NodeCheck, 32 bytes in hexadecimal, from its Secret (`key_secret`). Agents
+prove it to each other, and keep it out of the environment of what they start."""
 ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
 ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
 ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"

@@ -25,11 +25,11 @@ def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 def _create(params: RendezvousParameters) -> RendezvousHandler:
     _replace_injected_torchrun()
-    from agent.environment import InvalidEnvironmentError
+    from agent.environment import Environment, InvalidEnvironmentError
     from agent.rendezvous.handler import create_handler
 
     try:
-        return create_handler(params)
+        return create_handler(params, Environment.take(os.environ))
     except InvalidEnvironmentError as error:
         if not _is_torchrun():
             raise

@@ -30,9 +30,9 @@ class NodeProbes:
     """The probe processes of the Pods that one namespace has on one node."""
 
     def __init__(self, namespace: str, node: str, probe: str = "") -> None:
-        """`probe` is a module of healthcheck.probes; without it, all are meant."""
+        """`probe` is the name of a probe's module; without it, all are meant."""
         self._variables = {"DLR_NAMESPACE": namespace, "DLR_NODE_NAME": node}
-        self._module = f"healthcheck.probes.{probe}"
+        self._modules = f"healthcheck.probes.{probe}", f"agent.node_check.{probe}"
         self._since: dict[int, float] = {}
         self._found: set[int] = set()
 
@@ -58,7 +58,8 @@ class NodeProbes:
         return False
 
     def _is_one(self, pid: int) -> bool:
-        if self._module not in processes.command(pid):
+        command = processes.command(pid)
+        if not any(module in command for module in self._modules):
             return False
         return self._variables.items() <= processes.environment(pid).items()
 

@@ -1,13 +1,13 @@
 # The controller: no torch, no compiler, nobody's root. Built from the repository's root by kind/build.sh.
-#
-# The base is named by its version; a digest would be surer, and is yours to add once you have pulled it:
-#   --build-arg PYTHON_IMAGE=python:3.13.9-slim-bookworm@sha256:…
-ARG PYTHON_IMAGE=python:3.13.9-slim-bookworm
+# Another base: --build-arg PYTHON_IMAGE=…@sha256:…; where the digest of this one is from, docs/install.md says.
+ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-COPY kind/constraints.txt /constraints.txt
-# Of what is installed, and of what that is built with.
-ENV PIP_CONSTRAINT=/constraints.txt PIP_BUILD_CONSTRAINT=/constraints.txt
+COPY kind/requirements /requirements
+# Wheels alone, by their hashes: to build somebody's package, pip would fetch what builds it without any.
+ENV PIP_NO_CACHE_DIR=1 PIP_ONLY_BINARY=:all:
+RUN python -m venv /build && /build/bin/pip install --require-hashes -r /requirements/build.txt
+RUN python -m venv /venv && /venv/bin/pip install --require-hashes -r /requirements/controller.txt
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY crds crds
 COPY deploy deploy
@@ -19,7 +19,8 @@ COPY localcluster localcluster
 COPY simulator simulator
 COPY dlr dlr
 COPY bin bin
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir '.[controller]'
+RUN /build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /venv/bin/pip install --no-index --no-deps /wheels/*.whl && /venv/bin/pip check
 
 FROM ${PYTHON_IMAGE}
 COPY --from=build /venv /venv

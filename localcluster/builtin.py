@@ -18,6 +18,7 @@ DATA_FILE = Path(__file__).with_name("builtin_schemas.json")
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _CORE = "io.k8s.api.core.v1."
 _RBAC = "io.k8s.api.rbac.v1."
+_NETWORKING = "io.k8s.api.networking.v1."
 _ADMISSION = "io.k8s.api.admissionregistration.v1."
 _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 
@@ -195,6 +196,12 @@ def _other_types() -> tuple[ResourceType, ...]:
         _type("io.k8s.api.coordination.v1.Lease", "leases", group="coordination.k8s.io"),
         _type("io.k8s.api.events.v1.Event", "events", group="events.k8s.io", short_names=("ev",)),
         _type(
+            _NETWORKING + "NetworkPolicy",
+            "networkpolicies",
+            group="networking.k8s.io",
+            short_names=("netpol",),
+        ),
+        _type(
             "io.k8s.api.policy.v1.PodDisruptionBudget",
             "poddisruptionbudgets",
             group="policy",
@@ -290,6 +297,7 @@ OVERLAY: dict[str, JSON] = {
         "type": {"default": "ClusterIP", "enum": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]},
     },
     _CORE + "ServicePort": {"protocol": {"default": "TCP", "enum": _PROTOCOLS}},
+    _NETWORKING + "NetworkPolicyPort": {"protocol": {"default": "TCP", "enum": _PROTOCOLS}},
     "io.k8s.api.policy.v1.PodDisruptionBudgetSpec": {
         "unhealthyPodEvictionPolicy": {"enum": ["AlwaysAllow", "IfHealthyBudget"]}
     },

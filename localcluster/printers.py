@@ -346,6 +346,11 @@ PRINTERS: dict[str, Printer] = {
     "leases.coordination.k8s.io": _printer(
         lambda obj, now: [_at(obj, "spec", "holderIdentity") or "", age_of(obj, now)], "Holder", AGE
     ),
+    "networkpolicies.networking.k8s.io": _printer(
+        lambda obj, now: [_selector_text(_at(obj, "spec", "podSelector")), age_of(obj, now)],
+        "Pod-Selector",
+        AGE,
+    ),
     "poddisruptionbudgets.policy": _printer(
         _disruption_budget,
         "Min Available",

@@ -1,8 +1,10 @@
-"""What a job needs beside its Pods: a PodDisruptionBudget, for a gang the PodGroup of its scheduler, and the
-Service that gives the Pods of a job with parameter servers their names.
+"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, for a gang the PodGroup of its
+scheduler, and the Service that gives the Pods of a job with parameter servers their names. A NodeCheck with
+Pods of its own has a NetworkPolicy too.
 
-They are there while the job is to run, follow its minimum, and go when it is suspended or has finished. What
-an earlier job of the same name has left is replaced.
+A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
+while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
+of the same name has left is replaced.
 """
 
 from __future__ import annotations
@@ -16,10 +18,17 @@ from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, PODDISRUPTIONBUDGETS, SERVICES, Resource
+from controller.resources import (
+    ELASTICJOBS,
+    NETWORKPOLICIES,
+    NODECHECKS,
+    PODDISRUPTIONBUDGETS,
+    SERVICES,
+    Resource,
+)
 from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.pod.builder import companion_metadata
+from reconcilers.pod.builder import companion_metadata, owned_metadata, owned_name, owner_label
 from reconcilers.pod.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
 from reconcilers.pod.ownership import belongs_to, is_leftover
 from reconcilers.refused import is_refusal
@@ -34,74 +43,40 @@ RECHECK_SECONDS = 60.0
 """PodGroups are not watched, since a cluster need not know them; nor are the few Services."""
 
 
-class CompanionReconciler(Reconciler):
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+class Companions:
+    """Keeps one object beside the Pods of an owner as it is wanted."""
+
+    def __init__(self, client: Client, recorder: EventRecorder) -> None:
         self._client = client
         self._recorder = recorder
-        self._jobs = cache.store(ELASTICJOBS)
-        self._budgets = cache.store(PODDISRUPTIONBUDGETS)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
 
-    async def reconcile(self, request: Request) -> Result:
-        raw = self._jobs.get(request.namespace, request.name)
-        if raw is None or raw["metadata"].get("deletionTimestamp"):
-            return Result()  # garbage collection takes what the job made
-        job = self._parse_job.parse(raw)
-        runs, group = _is_to_run(job), pod_group_of(job)
-        failures: list[ApiError] = []
-        with self._told(raw, PODDISRUPTIONBUDGETS.kind, failures):
-            found = self._budgets.get(job.metadata.namespace, job.metadata.name)
-            await self._keep(PODDISRUPTIONBUDGETS, job, found, budget_of(job) if runs else None)
-        look_again = None
-        if group is not None:
-            with self._told(raw, group.resource.kind, failures):
-                look_again = await self._keep_group(job, group, runs=runs)
-        if in_cluster(job):
-            with self._told(raw, SERVICES.kind, failures):
-                found = await self._get(SERVICES, job)
-                await self._keep(SERVICES, job, found, service_of(job) if runs else None)
-                look_again = RECHECK_SECONDS if runs else look_again
-        if failures:
-            raise failures[0]
-        return Result(look_again)
-
-    async def _keep_group(self, job: ElasticJob, group: PodGroup, *, runs: bool) -> float | None:
-        """Seconds until it is to be looked at again. Pods that wait tell of a cluster without such groups."""
-        try:
-            found = await self._get(group.resource, job)
-            await self._keep(group.resource, job, found, group.wanted if runs else None)
-        except NotFound as error:
-            if not not_served(error):
-                raise
-            return UNAVAILABLE_RETRY_SECONDS
-        return RECHECK_SECONDS if runs else None
-
-    async def _keep(
-        self, resource: Resource, job: ElasticJob, found: Object | None, wanted: Object | None
+    async def keep(
+        self, resource: Resource, owner: Object, found: Object | None, wanted: Object | None
     ) -> None:
         """Create, patch, replace or delete, if there is a need to.
 
         Raises:
             AlreadyExists: there was one, which has just gone, or is yet to go.
-            Forbidden: the name is taken by one that is not the job's.
+            Forbidden: the name is taken by one that is not the owner's.
         """
         if wanted is not None and found is None:
             try:
                 await self._client.create(resource, wanted)
                 return
             except AlreadyExists:  # the cache is late, or does not see it for want of our label
-                found = await self._get(resource, job)
+                found = await self.get(resource, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
                 if found is None:
                     raise  # gone meanwhile, of which nobody would tell us: it is made with the next try
         if found is None:
             return
         metadata = found["metadata"]
-        if not belongs_to(found, job.metadata.uid):
+        if not belongs_to(found, owner["metadata"]["uid"]):
             if wanted is not None and is_leftover(found, wanted):
                 await self._delete(resource, found)
                 await self._client.create(resource, wanted)
             elif wanted is not None:
-                message = f"there is one called {job.metadata.name}, which is not this job's"
+                of = "job" if owner["kind"] == ELASTICJOBS.kind else "check"
+                message = f"there is one called {metadata['name']}, which is not this {of}'s"
                 raise Forbidden(403, "Forbidden", message)
         elif wanted is None:
             await self._delete(resource, found)
@@ -113,25 +88,117 @@ class CompanionReconciler(Reconciler):
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
 
-    async def _get(self, resource: Resource, job: ElasticJob) -> Object | None:
+    async def get(self, resource: Resource, name: str, namespace: str | None) -> Object | None:
+        """Read it from the API server; None if it is not there.
+
+        Raises:
+            NotFound: the API server knows no such kind.
+        """
         try:
-            return await self._client.get(resource, job.metadata.name, job.metadata.namespace)
+            return await self._client.get(resource, name, namespace)
         except NotFound as error:
             if not_served(error):
                 raise
             return None
 
     @contextlib.contextmanager
-    def _told(self, raw: Object, kind: str, failures: list[ApiError]) -> Iterator[None]:
-        """A refusal is told on the job, and tried again with the back-off; the other object does not wait."""
+    def told(self, owner: Object, kind: str, failures: list[ApiError]) -> Iterator[None]:
+        """Put a refusal into an Event on the owner, and collect it; the other objects do not wait."""
         try:
             yield
         except ApiError as error:
             if is_refusal(error):
                 self._recorder.event(
-                    raw, "Warning", f"{kind}Refused", f"its {kind} could not be made: {error}"
+                    owner, "Warning", f"{kind}Refused", f"its {kind} could not be made: {error}"
                 )
             failures.append(error)
+
+
+class CompanionReconciler(Reconciler):
+    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+        self._companions = Companions(client, recorder)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._budgets = cache.store(PODDISRUPTIONBUDGETS)
+        self._policies = cache.store(NETWORKPOLICIES)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._jobs.get(request.namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return Result()  # garbage collection takes what the job made
+        job, companions = self._parse_job.parse(raw), self._companions
+        runs, group = _is_to_run(job), pod_group_of(job)
+        failures: list[ApiError] = []
+        with companions.told(raw, NETWORKPOLICIES.kind, failures):
+            found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
+            wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
+            await companions.keep(NETWORKPOLICIES, raw, found, wanted)
+        with companions.told(raw, PODDISRUPTIONBUDGETS.kind, failures):
+            found = self._budgets.get(job.metadata.namespace, job.metadata.name)
+            await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget_of(job) if runs else None)
+        look_again = None
+        if group is not None:
+            with companions.told(raw, group.resource.kind, failures):
+                look_again = await self._keep_group(raw, group, runs=runs)
+        if in_cluster(job):
+            with companions.told(raw, SERVICES.kind, failures):
+                found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
+                await companions.keep(SERVICES, raw, found, service_of(job) if runs else None)
+                look_again = RECHECK_SECONDS if runs else look_again
+        if failures:
+            raise failures[0]
+        return Result(look_again)
+
+    async def _keep_group(self, raw: Object, group: PodGroup, *, runs: bool) -> float | None:
+        """Seconds until it is to be looked at again. Pods that wait tell of a cluster without such groups."""
+        metadata = raw["metadata"]
+        try:
+            found = await self._companions.get(group.resource, metadata["name"], metadata["namespace"])
+            await self._companions.keep(group.resource, raw, found, group.wanted if runs else None)
+        except NotFound as error:
+            if not not_served(error):
+                raise
+            return UNAVAILABLE_RETRY_SECONDS
+        return RECHECK_SECONDS if runs else None
+
+
+class CheckCompanionReconciler(Reconciler):
+    """Keeps the NetworkPolicy of a NodeCheck with Pods of its own."""
+
+    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+        self._companions = Companions(client, recorder)
+        self._checks = cache.store(NODECHECKS)
+        self._policies = cache.store(NETWORKPOLICIES)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._checks.get(request.namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp") or raw["spec"].get("jobName"):
+            return Result()
+        failures: list[ApiError] = []
+        with self._companions.told(raw, NETWORKPOLICIES.kind, failures):
+            found = self._policies.get(request.namespace, owned_name(raw["metadata"]["uid"]))
+            await self._companions.keep(NETWORKPOLICIES, raw, found, network_policy_of(raw))
+        if failures:
+            raise failures[0]
+        return Result()
+
+
+def network_policy_of(owner: Object) -> Object:
+    """The NetworkPolicy to create: the Pods of a job or check are reached by each other, and by nobody else.
+
+    https://kubernetes.io/docs/concepts/services-networking/network-policies/
+    """
+    pods = {"matchLabels": owner_label(owner)}
+    return {
+        "apiVersion": NETWORKPOLICIES.api_version,
+        "kind": NETWORKPOLICIES.kind,
+        "metadata": owned_metadata(owner, owned_name(owner["metadata"]["uid"])),
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": pods}]}],
+        },
+    }
 
 
 def budget_of(job: ElasticJob) -> Object | None:

@@ -51,6 +51,7 @@ def checkpoint_file(
     slots: Sequence[Slot],
     resumed: Slot | None,
     pool: Pool,
+    key: bytes,
     lost_step: int | None,
     failures_per_hour: float | None,
 ) -> CheckpointFile:
@@ -60,13 +61,14 @@ def checkpoint_file(
         slots: that it may write into.
         resumed: that it resumes from, if its own is here.
         pool: of this agent.
+        key: the job's.
         lost_step: the newest that was here, where nothing in memory is of use any more.
         failures_per_hour: of the job.
     """
     content: CheckpointFile = {
         "round": agreed.round,
         "slots": [each.path for each in slots],
-        "resume": _resume_file(agreed, resumed, pool),
+        "resume": _resume_file(agreed, resumed, pool, key),
         "slotsOfPod": len(pool.slots),
     }
     if lost_step is not None:
@@ -76,7 +78,7 @@ def checkpoint_file(
     return content
 
 
-def _resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
+def _resume_file(agreed: Agreed, slot: Slot | None, pool: Pool, key: bytes) -> ResumeFile:
     checkpoint = agreed.checkpoint
     if checkpoint is None:
         return {"tier": Tier.STORAGE}
@@ -90,6 +92,7 @@ def _resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
         resume["lastResort"] = True
     if agreed.shards:
         resume["shards"] = _shards(checkpoint, agreed.shards, pool)
+        resume["key"] = key.hex()
     elif slot is not None:
         resume["slot"] = slot.path
     return resume

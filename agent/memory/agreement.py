@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 _FLAGS = ("shards", "lastResort", "ring", "persist")
 """What an announcement says besides."""
+MAX_INFLATED_BYTES = 32 << 20
+"""Length of what was deflated, at most. Of a world of 10,000 agents it has less than a megabyte."""
 MAX_FETCH_ROUNDS = 4
 """To fetch what is missing; after that the checkpoint comes from storage."""
 
@@ -288,7 +290,11 @@ def _deflated(content: object) -> str:
 
 
 def _inflated(text: bytes) -> Any:
-    return json.loads(zlib.decompress(base64.b64decode(text)))
+    inflating = zlib.decompressobj()
+    content = inflating.decompress(base64.b64decode(text), MAX_INFLATED_BYTES)
+    if inflating.unconsumed_tail:
+        raise ValueError(f"what rank 0's agent sent has more than {MAX_INFLATED_BYTES:,} bytes")
+    return json.loads(content)
 
 
 def _announcement(said: bytes) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreed import Agreed, checkpoint_file
 from agent.memory.fetch import DamagedCopyError, FetchError
@@ -52,6 +53,7 @@ class CheckpointMemory:
     Args:
         me: this worker.
         local_world_size: processes that it starts.
+        listener: where its slots are served to peers.
         place: what this Pod shares with others and may be lost with, the largest first, the node at the end.
 
     Raises:
@@ -59,7 +61,11 @@ class CheckpointMemory:
     """
 
     def __init__(
-        self, me: Environment, local_world_size: int, place: Callable[[], tuple[str, ...]] = tuple
+        self,
+        me: Environment,
+        local_world_size: int,
+        listener: Listener,
+        place: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         count = slot_count(local_world_size, me.memory_replicas)
         check_room(me, count)
@@ -67,6 +73,7 @@ class CheckpointMemory:
             self._pool = Pool(me.memory_bytes, count)
         except OSError as error:
             raise InvalidEnvironmentError(f"{FIELD}: no memory for {count} slots: {error}") from error
+        self._key = me.key
         self._local_world_size = local_world_size
         self._place = place
         self._has_replicas = me.memory_replicas > 0
@@ -88,16 +95,16 @@ class CheckpointMemory:
         """The newest that was here, where nothing in memory is of use any more."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
-        self._fetch_targets = FetchTargets(self._pool, self._lock)
+        self._fetch_targets = FetchTargets(self._pool, self._lock, me.key)
         self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
         self._own_ranks: frozenset[int] = frozenset()
         """Of the processes that run, or ran last."""
         self._prefetch: Prefetch | None = None
         """Until the first round begins."""
-        self._server = SlotServer(self._pool, me.pod_ip, self._take_replica, self._copies)
+        self._server = SlotServer(self._pool, listener, self._take_replica, self._copies)
         self._replication = Replication(
-            self.own_marks, self.address, self._replicated, self._files.tell_copy_seconds
+            self.own_marks, self.address, me.key, self._replicated, self._files.tell_copy_seconds
         )
         if me.memory_replicas:
             self._replication.start()
@@ -128,7 +135,7 @@ class CheckpointMemory:
         Args:
             find_server: finds the slot server of that peer.
         """
-        self._prefetch = Prefetch(round_, find_server, self._fetch_before)
+        self._prefetch = Prefetch(self._key, round_, find_server, self._fetch_before)
         self._prefetch.start()
 
     # Leaving by vote, where a Pod goes.
@@ -236,7 +243,7 @@ class CheckpointMemory:
                 target, mark, address, lambda: self._agreed is agreed and not abandoned.is_set()
             )
         except DamagedCopyError:
-            have_checked(address, mark)
+            have_checked(address, self._key, mark)
             raise
 
     def storage(self) -> StorageFile | None:
@@ -299,7 +306,7 @@ class CheckpointMemory:
             own = self._own
         self._persist(agreed, ranks)
         contents = [
-            checkpoint_file(agreed, slots, slot, self._pool, self._lost_step, failures_per_hour)
+            checkpoint_file(agreed, slots, slot, self._pool, self._key, self._lost_step, failures_per_hour)
             for slots, slot in zip(own, resumed, strict=True)
         ]
         return self._files.write(directory, contents)

@@ -22,6 +22,7 @@ class DamagedCopyError(FetchError):
 
 def fetch(
     address: str,
+    key: bytes,
     mark: Mark,
     slot: Slot,
     *,
@@ -34,6 +35,7 @@ def fetch(
 
     Args:
         address: of the peer's slot server, `host:port`.
+        key: the job's.
         mark: what is wanted.
         goes_on: asked now and then; once it says no, the fetch ends.
         share: of the time that it may take, asked after each chunk; below 1 it pauses then, for the sake of
@@ -45,7 +47,7 @@ def fetch(
     """
     slot.begin()
     try:
-        with receive(address, mark) as source:
+        with receive(address, key, mark) as source:
             if not CONTROL_BYTES <= source.nbytes <= slot.size:
                 raise FetchError(f"{source.nbytes:,} bytes do not fit into a slot of {slot.size:,}")
             _receive(source, slot, goes_on, share)

@@ -21,11 +21,13 @@ class FetchTargets:
     Args:
         pool: all slots.
         lock: of who uses which slot. It is held where a slot is taken.
+        key: the job's.
     """
 
-    def __init__(self, pool: Pool, lock: threading.Lock) -> None:
+    def __init__(self, pool: Pool, lock: threading.Lock, key: bytes) -> None:
         self._pool = pool
         self._lock = lock
+        self._key = key
         self.slots: list[Slot] = []
         """Those that were taken."""
 
@@ -83,7 +85,7 @@ class FetchTargets:
             FetchError: it could not be had, or is not wanted any more.
         """
         try:
-            fetch(address, mark, target, goes_on=goes_on, share=share)
+            fetch(address, self._key, mark, target, goes_on=goes_on, share=share)
             with self._lock:
                 if not goes_on():
                     raise FetchError("it is not wanted any more")

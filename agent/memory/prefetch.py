@@ -18,15 +18,21 @@ class Prefetch(threading.Thread):
     """Fetches the newest copy of each rank, from the one agent that has them.
 
     Args:
+        key: the job's.
         round_: in which the predecessor's processes ran.
         find_server: finds that agent's slot server; None if nobody is known.
         fetch: gets one from there; it raises FetchError.
     """
 
     def __init__(
-        self, round_: int, find_server: Callable[[], str | None], fetch: Callable[[Mark, str], None]
+        self,
+        key: bytes,
+        round_: int,
+        find_server: Callable[[], str | None],
+        fetch: Callable[[Mark, str], None],
     ) -> None:
         super().__init__(name="dlr-prefetch", daemon=True)
+        self._key = key
         self._round = round_
         self._find_server = find_server
         self._fetch = fetch
@@ -37,7 +43,7 @@ class Prefetch(threading.Thread):
             if (address := self._find_server()) is None:
                 return
             newest: dict[int, Mark] = {}
-            for mark in copies(address, self._round):
+            for mark in copies(address, self._key, self._round):
                 newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
             for mark in newest.values():
                 began_at = time.monotonic()

@@ -41,6 +41,7 @@ class Replication(threading.Thread):
     Args:
         own_marks: the newest checkpoint of each local rank, if all have one.
         own_address: of our slot server.
+        key: the job's.
         replicated: called with the step that the peer holds now.
         took: called with the seconds of the last copy. One that did not come about, since what was offered
             was overwritten meanwhile, takes as long as it was tried for, and as the one before, at least.
@@ -50,12 +51,14 @@ class Replication(threading.Thread):
         self,
         own_marks: Callable[[], Sequence[Mark] | None],
         own_address: str,
+        key: bytes,
         replicated: Callable[[int], None],
         took: Callable[[float], None],
     ) -> None:
         super().__init__(name="dlr-replicate", daemon=True)
         self._own_marks = own_marks
         self._own_address = own_address
+        self._key = key
         self._replicated = replicated
         self._took = took
         self._seconds = 0.0
@@ -119,7 +122,8 @@ class Replication(threading.Thread):
         address, began = self._own_address, time.monotonic()
         try:
             has_come = all(
-                offer(peer, mark, address, PATIENCE_SECONDS, lambda: self._peer == peer) for mark in marks
+                offer(peer, self._key, mark, address, PATIENCE_SECONDS, lambda: self._peer == peer)
+                for mark in marks
             )
         except OSError as error:  # which says nothing of how long a copy takes
             logger.debug("step %d has no replica: %s", marks[0].step, error)

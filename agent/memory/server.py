@@ -1,30 +1,28 @@
 """Serves an agent's slots to its peers' agents, and to processes that start with another world size.
 
-`agent.memory.wire` has the protocol. Without a store of the round's, nobody knows the port; there is no other
-authentication, as with torch's stores in the Pod network.
+`agent.memory.wire` has the protocol. Connections come from the agent's listener, so their other ends are of
+the same job (`agent.connection`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import astuple
 from pathlib import Path
 
+from agent.connection.listener import Listener
 from agent.memory.pool import Pool
 from agent.memory.slot import Mark
-from agent.memory.wire import MAX_LINE_BYTES, TIMEOUT_SECONDS, Request, Verb, encode_answer
+from agent.memory.wire import MAX_LINE_BYTES, SERVICE, TIMEOUT_SECONDS, Request, Verb, encode_answer
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.1
-"""After a connection that could not be taken."""
 MAX_CONNECTIONS = 64
-"""Served at once; others wait in the kernel."""
+"""Connections served at a time; others wait for their turn."""
 
 
 class SlotServer:
@@ -32,7 +30,7 @@ class SlotServer:
 
     Args:
         pool: whose slots are served.
-        host: the address to listen on.
+        listener: where peers connect.
         copies: what is here of another agent's, of a round.
         take_replica: fetches what a peer offers, given the peer's address; tells whether it is here.
     """
@@ -40,55 +38,75 @@ class SlotServer:
     def __init__(
         self,
         pool: Pool,
-        host: str,
+        listener: Listener,
         take_replica: Callable[[Mark, str], bool],
         copies: Callable[[int], Sequence[Mark]],
     ) -> None:
         self._pool = pool
         self._copies = copies
         self._take_replica = take_replica
-        self._places = threading.Semaphore(MAX_CONNECTIONS)
-        self._closed = threading.Event()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, 0), family=family, backlog=MAX_CONNECTIONS)
-        port = self._socket.getsockname()[1]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        threading.Thread(target=self._accept, name="dlr-slots", daemon=True).start()
+        self._listener = listener
+        self._lock = threading.Lock()
+        """Of what follows."""
+        self._waiting: deque[socket.socket] = deque()
+        self._threads = 0
+        self._closed = False
+        listener.offer(SERVICE, self._take)
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as peers connect to it."""
+        return self._listener.address
 
     def close(self) -> None:
-        self._closed.set()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept(2)
-        self._socket.close()
+        """Serve no more; what is being sent goes on."""
+        self._listener.withdraw(SERVICE)
+        with self._lock:
+            self._closed = True
+            while self._waiting:
+                self._waiting.popleft().close()
 
-    def _accept(self) -> None:
+    def _take(self, connection: socket.socket) -> None:
+        """Take over a connection from the listener's thread."""
+        with self._lock:
+            if self._closed:
+                connection.close()
+                return
+            self._waiting.append(connection)
+            if self._threads == MAX_CONNECTIONS:
+                return
+            self._threads += 1
+        try:
+            threading.Thread(target=self._run, name="dlr-slot", daemon=True).start()
+        except RuntimeError as error:  # out of threads for a while; who waits is served by those there are
+            with self._lock:
+                self._threads -= 1
+                left = [self._waiting.pop()] if self._waiting and not self._threads else []
+            for unserved in left:
+                unserved.close()
+            logger.warning("a request for a slot waits: %s", error)
+
+    def _run(self) -> None:
+        """Serve one connection after the other, until none waits."""
         while True:
-            self._places.acquire()
-            try:
-                with ExitStack() as unless_served:  # else its peer would wait for its time-out
-                    connection = unless_served.enter_context(self._socket.accept()[0])
-                    thread = threading.Thread(
-                        target=self._serve, args=(connection,), name="dlr-slot", daemon=True
-                    )
-                    thread.start()
-                    unless_served.pop_all()
-            except (OSError, RuntimeError) as error:  # closed; or out of descriptors or threads for a while
-                self._places.release()
-                if self._closed.wait(RETRY_SECONDS):
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
                     return
-                logger.debug("a connection was not taken: %s", error)
+                connection = self._waiting.popleft()
+            try:
+                self._serve(connection)
+            except Exception:  # one peer's trouble is no other's
+                logger.exception("a request for a slot was not answered")
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
                 connection.settimeout(TIMEOUT_SECONDS)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with connection.makefile("rb") as lines:
                     self._answer(connection, Request.decode(lines.readline(MAX_LINE_BYTES)))
         except (OSError, ValueError) as error:
             logger.debug("a request for a slot was not answered: %s", error)
-        finally:
-            self._places.release()
 
     def _answer(self, connection: socket.socket, request: Request) -> None:
         if request.verb is Verb.OFFER:

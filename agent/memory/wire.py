@@ -1,6 +1,7 @@
 """What is asked of a slot server, and how: its protocol and its client.
 
-A request is a line of JSON on a connection of its own, the answer another one, and then bytes. A mark is
+A request is a line of JSON on a connection of its own, after its handshake (`agent.connection`); the answer
+is another line, and then bytes. A mark is
 [round, step, rank, world size].
 
     {"slot": [7, 120, 3, 8], "start": 0, "stop": null}                     → {"bytes": n}, and the bytes
@@ -23,11 +24,13 @@ from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any
 
+from agent.connection import handshake
+from agent.connection.handshake import RefusedError
 from agent.memory.slot import Mark
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 10.0
+SERVICE = "slots"
 TIMEOUT_SECONDS = 30.0
 """Of either side, for the next byte. A server answers 64 at once, and others wait for their turn."""
 CHECK_SECONDS = 60.0
@@ -45,10 +48,6 @@ class Verb(Enum):
     CHECK = "check"
     COPIES = "copies"
     """Of the mark, the round alone counts."""
-
-
-class RefusedError(ConnectionError):
-    """The server does not have it, or answers something else."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +156,20 @@ class SlotBytes:
 
 
 @contextmanager
-def receive(address: str, mark: Mark, start: int = 0, stop: int | None = None) -> Iterator[SlotBytes]:
+def receive(
+    address: str, key: bytes, mark: Mark, start: int = 0, stop: int | None = None
+) -> Iterator[SlotBytes]:
     """Ask for a slot, or a range of it.
 
     Args:
         address: of the slot server, `host:port`.
+        key: the job's.
         mark: what it is to hold.
 
     Raises:
         OSError: it could not be had.
     """
-    with _connect(address) as connection:
+    with _connect(address, key) as connection:
         connection.sendall(Request(Verb.SEND, mark, start, stop).encode())
         answer, rest = _answer(connection)
         nbytes = answer.get("bytes")
@@ -176,14 +178,14 @@ def receive(address: str, mark: Mark, start: int = 0, stop: int | None = None) -
         yield SlotBytes(connection, nbytes, rest)
 
 
-def read(address: str, mark: Mark, start: int, stop: int | None) -> bytearray:
+def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> bytearray:
     """A range of a slot.
 
     Raises:
         OSError: it could not be had; the message names the address.
     """
     try:
-        with receive(address, mark, start, stop) as source:
+        with receive(address, key, mark, start, stop) as source:
             data = bytearray(source.nbytes)
             source.fill(memoryview(data))
             return data
@@ -194,7 +196,7 @@ def read(address: str, mark: Mark, start: int, stop: int | None) -> bytearray:
 def is_there(address: str) -> bool:
     """Whether a slot server takes connections there."""
     try:
-        _connect(address, LOOK_SECONDS).close()
+        socket.create_connection(_host_and_port(address), LOOK_SECONDS).close()
     except TimeoutError:
         return True  # it may have too much to do; one that is gone is refused, or will be
     except OSError:
@@ -202,13 +204,13 @@ def is_there(address: str) -> bool:
     return True
 
 
-def have_checked(address: str, mark: Mark) -> None:
+def have_checked(address: str, key: bytes, mark: Mark) -> None:
     """Have a server compare its slot with its sums, after a copy of it was damaged.
 
     If the slot is damaged, the server does not hold it any more. Else what was damaged is the copy.
     """
     try:
-        with _connect(address) as connection:
+        with _connect(address, key) as connection:
             connection.settimeout(CHECK_SECONDS)
             connection.sendall(Request(Verb.CHECK, mark).encode())
             _answer(connection)
@@ -216,13 +218,13 @@ def have_checked(address: str, mark: Mark) -> None:
         logger.warning("%s was not told that a copy of its slot is damaged: %s", address, error)
 
 
-def copies(address: str, round_: int) -> list[Mark]:
+def copies(address: str, key: bytes, round_: int) -> list[Mark]:
     """What a server's agent holds of the checkpoints that another agent's processes wrote in that round.
 
     Raises:
         OSError: there was no answer.
     """
-    with _connect(address) as connection:
+    with _connect(address, key) as connection:
         connection.sendall(Request(Verb.COPIES, Mark(round_, 0, 0, 1)).encode())
         answer, _ = _answer(connection)
     try:
@@ -233,6 +235,7 @@ def copies(address: str, round_: int) -> list[Mark]:
 
 def offer(
     address: str,
+    key: bytes,
     mark: Mark,
     own_address: str,
     patience_seconds: float,
@@ -248,7 +251,7 @@ def offer(
         OSError: there was no answer.
     """
     deadline = time.monotonic() + patience_seconds
-    with _connect(address) as connection:
+    with _connect(address, key) as connection:
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         connection.sendall(Request(Verb.OFFER, mark, sender=own_address).encode())
@@ -258,14 +261,17 @@ def offer(
         return bool(_answer(connection)[0].get("held"))
 
 
-def _connect(address: str, timeout_seconds: float = CONNECT_SECONDS) -> socket.socket:
+def _connect(address: str, key: bytes) -> socket.socket:
+    connection = handshake.connect(*_host_and_port(address), key, SERVICE)
+    connection.settimeout(TIMEOUT_SECONDS)
+    return connection
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isdigit():
         raise RefusedError(f"{address!r} is no address")
-    connection = socket.create_connection((host.strip("[]"), int(port)), timeout_seconds)
-    connection.settimeout(TIMEOUT_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    return host.strip("[]"), int(port)
 
 
 def _answer(connection: socket.socket) -> tuple[dict[str, Any], bytes]:

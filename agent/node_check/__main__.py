@@ -1,6 +1,6 @@
 """`python -m agent.node_check`: the main program of the Pod that tests a node for a NodeCheck.
 
-To the controller it is an agent like those of a job: it renews its Lease, hosts a TCPStore, reports, and
+To the controller it is an agent like those of a job: it renews its Lease, listens for others, reports, and
 carries out what the check asks. It leaves when the check is over.
 """
 
@@ -13,8 +13,6 @@ import sys
 from datetime import datetime, timezone
 from typing import NoReturn
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube.api import ApiClient
 from agent.logs import log_to_stderr
@@ -25,6 +23,7 @@ from agent.report.elasticworker import last_report
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
+from agent.session import listen
 from crds.names import ENV_CHECK_NAME
 from crds.protocol import AgentState
 
@@ -38,7 +37,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def main() -> int:
     """Return the exit code: 0 when the check is over, whatever it found; 143 when stopped."""
     try:
-        me = Environment.read(os.environ, owner=ENV_CHECK_NAME)
+        me = Environment.take(os.environ, owner=ENV_CHECK_NAME)
         api = ApiClient.in_cluster(os.environ)
     except InvalidEnvironmentError as error:
         print(f"agent.node_check: {error}", file=sys.stderr)
@@ -50,16 +49,20 @@ def main() -> int:
         heartbeat = Heartbeat(api, me)
         heartbeat.start()
         cleanup.callback(heartbeat.stop)
-        store = TCPStore(me.pod_ip, 0, is_master=True, wait_for_workers=False)
-        reporter = _reporter(api, me, store, heartbeat)
+        try:
+            listener, _ = listen(me, cleanup)
+        except InvalidEnvironmentError as error:
+            print(f"agent.node_check: {error}", file=sys.stderr)
+            return EXIT_USAGE
+        reporter = _reporter(api, me, listener.port, heartbeat)
         reporter.start()
         cleanup.callback(_report_end, reporter)
         CheckDuties(api, me, reporter, me.owner_name).run(until_over=True)
     return 0
 
 
-def _reporter(api: ApiClient, me: Environment, store: TCPStore, heartbeat: Heartbeat) -> Reporter:
-    facts = Facts(store.port, local_world_size=1, accelerators=accelerators.detect())
+def _reporter(api: ApiClient, me: Environment, port: int, heartbeat: Heartbeat) -> Reporter:
+    facts = Facts(port, local_world_size=1, accelerators=accelerators.detect())
     first = Report(
         AgentState.READY,
         since=datetime.now(timezone.utc),

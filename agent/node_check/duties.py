@@ -12,6 +12,9 @@ import select
 import threading
 from dataclasses import replace
 
+from torch.distributed import DistError
+
+from agent.connection.store import PeerStore
 from agent.environment import Environment
 from agent.kube.api import Api
 from agent.kube.watcher import Watcher
@@ -20,9 +23,10 @@ from agent.node_check.report import CheckReport
 from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty
 from agent.rendezvous.world import Member
 from agent.report.reporter import Reporter
+from crds.names import ENV_JOB_KEY
 from crds.protocol import Accelerator, ProbeEnding
-from healthcheck.probes import meeting
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
+from healthcheck.probes.meeting import adjourn
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, ProbeResult, run
 from healthcheck.probes.suite import measure_again, run_local
@@ -42,6 +46,9 @@ SILENT_ENDINGS = (ProbeEnding.CRASHED, ProbeEnding.TIMED_OUT, ProbeEnding.UNAVAI
 WATCH_SECONDS = 60.0
 """How long one watch lasts, about. A check is followed for minutes, and the watch of one that was left stays
 open until it ends."""
+
+PACKAGE = "agent.node_check"
+"""Where the probe of a group is: its members meet in an agent's store."""
 
 LEAVE_SECONDS = 15.0
 """How long to wait for a probe to end: it is killed in milliseconds, or, on a wedged device, not at all."""
@@ -132,7 +139,7 @@ class CheckDuties:
         _log(results)
         self._reporter.check(report)
         if isinstance(duty, PairTest) and duty.others and results[0].ending in SILENT_ENDINGS:
-            _adjourn(duty, results[0].report.reason)
+            _adjourn(duty, results[0].report.reason, self._me.key)
 
     def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[ProbeResult]:
         try:
@@ -149,7 +156,7 @@ class CheckDuties:
         """Take part in the test of a group; alone in it, measure this node again."""
         try:
             if duty.others:
-                return run(pair_probe(view, duty, self._me.pod_ip), cancellation)
+                return run(pair_probe(view, duty, self._me), cancellation)
             return measure_again(
                 view.accelerator == Accelerator.NVIDIA_GPU,
                 cpu_only=view.accelerator == Accelerator.NONE,
@@ -209,38 +216,43 @@ def excused(result: ProbeResult, oom: OomWatch) -> ProbeResult:
     return replace(result, report=Report(ProbeEnding.UNAVAILABLE, reason))
 
 
-def pair_probe(view: CheckView, duty: PairTest, address: str) -> Probe:
+def pair_probe(view: CheckView, duty: PairTest, me: Environment) -> Probe:
     """Return this node's part in the test of a group, which meets in the store of its first member's agent.
 
     Args:
         view: of the check.
         duty: what it asks.
-        address: of this node's Pod.
+        me: this worker.
     """
-    place = meeting_place(duty)
     limit_seconds = min(PAIR_LIMIT_SECONDS, PAIR_SHARE * view.timeout_seconds)
     join_seconds = min(JOIN_LIMIT_SECONDS, JOIN_SHARE * view.timeout_seconds)
     arguments = (
         f"--members={','.join(duty.members)}",
         f"--rank={duty.rank}",
-        f"--master-address={place.host}",
-        f"--master-port={place.port}",
-        f"--store-prefix={place.prefix}",
+        f"--master-address={duty.master_address}",
+        f"--master-port={duty.master_port}",
+        f"--store-prefix={store_prefix(duty)}",
         f"--join-seconds={join_seconds:g}",
-        f"--address={address}",
+        f"--address={me.pod_ip}",
         f"--device={_DEVICE.get(view.accelerator, AUTO)}",
     )
-    return Probe("pair", arguments, limit_seconds)
+    key = ((ENV_JOB_KEY, me.key.hex()),)
+    return Probe("pair", arguments, limit_seconds, package=PACKAGE, variables=key)
 
 
-def meeting_place(duty: PairTest) -> meeting.Place:
-    """Return where the group of one round meets."""
-    return meeting.Place(duty.master_address, duty.master_port, f"check/{duty.check_uid}/{duty.round}")
+def store_prefix(duty: PairTest) -> str:
+    """Return the prefix of the keys of one round's group, in the store of its first member's agent."""
+    return f"check/{duty.check_uid}/{duty.round}"
 
 
-def _adjourn(duty: PairTest, reason: str) -> None:
-    """Tell the group why this node's probe does not come, for a probe that cannot say so itself."""
-    meeting.adjourn(meeting_place(duty), f"{duty.members[duty.rank]} says: {reason}")
+def _adjourn(duty: PairTest, reason: str, key: bytes) -> None:
+    """Tell the group why this node's probe does not come, for a probe that cannot say so itself.
+
+    Where the store cannot be reached, the others have to find out by themselves.
+    """
+    with contextlib.suppress(OSError, DistError):
+        store = PeerStore.connect(duty.master_address, duty.master_port, key)
+        adjourn(store.under(f"{store_prefix(duty)}/"), f"{duty.members[duty.rank]} says: {reason}")
 
 
 def _not_started(probe: str, error: OSError) -> ProbeResult:

@@ -33,7 +33,7 @@ class PairTest:
     rank: int
     master_address: str
     master_port: int
-    """Where the group meets: the TCPStore of the first member's agent."""
+    """Where the group meets: the store of the first member's agent."""
 
     @property
     def others(self) -> bool:
@@ -101,6 +101,8 @@ def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
     node = _node_of(status, me)
     if node is None or status.get("round") is None:
         return None
+    if any(left.get("node") == node for left in status.get("withdrawn") or ()):
+        return None  # another check may test it by now
     round_ = int(status["round"])
     if round_ == 0:
         return None if node in (status.get("reused") or ()) else LocalTests(uid)

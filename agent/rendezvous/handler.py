@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from agent.environment import Environment
 from agent.kube.api import Api
 from agent.memory.checkpoints import CheckpointMemory
 from agent.network import SocketInterfaces
@@ -68,8 +69,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._closed = False
         self._is_alone = False
         """Nobody could hold the copies that the job asks for, in the round last joined."""
-        self.on_meeting: Callable[[Store, int, int], None] = lambda _store, _rank, _size: None
-        """Called when all members of a round have met: the agents' store, the own rank, how many they are."""
+        self.on_meeting: Callable[[Store, World], None] = lambda _store, _world: None
+        """Called when all members of a round have met, with the agents' store of the round."""
 
     def get_backend(self) -> str:
         return BACKEND
@@ -139,7 +140,9 @@ class DlrRendezvousHandler(RendezvousHandler):
         if self.memory is not None:
             after_failure = session.comes_after_failure(world)
             self.memory.expect(session.gone_before(world), after_failure=after_failure)
-        meeting = Meeting(world, rank, address, timeout_seconds, self.memory)
+        meeting = Meeting(
+            world, rank, session.environment, session.store.values, timeout_seconds, self.memory
+        )
         try:
             stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))
         except MeetingTimeoutError as error:
@@ -147,7 +150,7 @@ class DlrRendezvousHandler(RendezvousHandler):
             raise RendezvousTimeoutError(str(error)) from error
         self._interfaces.choose(stores.bootstrap.master_addr, address)
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
-        self.on_meeting(stores.agents, rank, size)
+        self.on_meeting(stores.agents, world)
         self._note_if_alone(size)
         session.joined(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
@@ -178,19 +181,22 @@ class DlrRendezvousHandler(RendezvousHandler):
         )
 
 
-def create_handler(params: RendezvousParameters, api: Api | None = None) -> DlrRendezvousHandler:
+def create_handler(
+    params: RendezvousParameters, me: Environment, api: Api | None = None
+) -> DlrRendezvousHandler:
     """Start the agent's session, and return the handler for it, as torch's registry asks.
 
     Args:
+        me: this worker.
         api: in place of the cluster that the environment names.
 
     Raises:
-        InvalidEnvironmentError: this is no worker's Pod.
+        InvalidEnvironmentError: the environment names no API server, or an address of another Pod.
     """
     local_world_size = params.get_as_int("local_world_size") or _local_world_size_of_torchrun()
     return DlrRendezvousHandler(
         params.run_id,
-        Session.start(os.environ, local_world_size, api),
+        Session.start(me, os.environ, local_world_size, api),
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
     )
 

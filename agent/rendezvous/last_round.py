@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from torch.distributed import DistError, PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
+from torch.distributed import DistError
 
+from agent.connection.store import PeerStore
+from agent.connection.store_server import round_prefix
 from agent.memory.agreement import server_of_peer
 from agent.memory.checkpoints import CheckpointMemory
-from agent.rendezvous.meeting import connect
+from agent.rendezvous.meeting import ANNOUNCEMENT, Announcement
 from agent.rendezvous.world import Member, World
 from agent.session import Session
 
@@ -27,7 +28,7 @@ def prefetch(session: Session, memory: CheckpointMemory) -> bool:
     rank = predecessors_rank(world, session.member)
     if world is None or rank is None:
         return False
-    memory.prefetch(world.round, lambda: server_of_copies(world, rank))
+    memory.prefetch(world.round, lambda: server_of_copies(world, rank, session.environment.key))
     return True
 
 
@@ -39,7 +40,7 @@ def predecessors_rank(world: World | None, me: Member) -> int | None:
     return None
 
 
-def server_of_copies(world: World, rank: int) -> str | None:
+def server_of_copies(world: World, rank: int, key: bytes) -> str | None:
     """The slot server of who held the replicas of that rank's agent in that world; None if nobody is known.
 
     Of rank 0 nobody knows, since the round's store went with it.
@@ -47,11 +48,11 @@ def server_of_copies(world: World, rank: int) -> str | None:
     if rank == 0:
         return None
     try:
-        announced = PrefixStore(f"dlr/round/{world.round}", connect(world.master_address, world.master_port))
-        if not announced.check([RendezvousStoreInfo.MASTER_PORT_KEY]):
+        store = PeerStore.connect(world.master_address, world.master_port, key)
+        round_keys = store.under(round_prefix(world.round))
+        if not round_keys.check([ANNOUNCEMENT]):
             return None
-        at = RendezvousStoreInfo.build(rank, announced, None)
-        agents = PrefixStore("dlr/agents", connect(at.master_addr, at.master_port))
+        agents = round_keys.under(Announcement.read(round_keys).prefix)
         return server_of_peer(agents, rank, len(world.members))
     except (OSError, DistError, ValueError) as error:
         logger.info("what round %d has kept is fetched when the next begins: %s", world.round, error)

@@ -1,36 +1,43 @@
-"""The agents of a round meet over TCPStores, and a newer round can cut that short.
+"""The agents of a round meet through the store of rank 0's agent, and a newer round can cut that short.
 
-A store call whose peer has died blocks in C++ until its time-out, minutes later. So the meeting runs on a
-thread of its own, in short slices, while the agent's main thread waits for its end or for news of the world.
+The meeting runs on a thread of its own, while the agent's main thread waits for its end or for news of the
+world: a store call blocks, and a peer that was cut off from the network is silent for a while.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import secrets
 import select
-import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, DistStoreError, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
+from agent.connection.store import PeerStore
+from agent.connection.store_server import Values, round_prefix
+from agent.environment import Environment
 from agent.memory.agreement import Agreement
 from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
 from agent.rendezvous.world import World
+from healthcheck.probes.tcp_store import open_store
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 30.0
-"""The longest time an abandoned meeting's thread sits in one store call. (torch logs each such time-out.)"""
+"""The longest time an abandoned meeting's thread sits in one store call."""
 
-PROBE_TIMEOUT_SECONDS = 5.0
 MAX_WAIT_SECONDS = 1.0
+
+ANNOUNCEMENT = "announcement"
+"""Key of a round: where rank 0's agent has opened the training processes' store, and the meeting's prefix."""
 
 STORE_TIMEOUT_SECONDS = 60.0
 """The time-out of what torch's agent asks of the store after the meeting, when all agents are there."""
@@ -49,25 +56,52 @@ class RoundStores:
     """The stores of one round."""
 
     agents: Store
-    """A namespace, for the agents, of the round's own store."""
+    """The round's part of the store of rank 0's agent, which agents of the job alone can read and write."""
     bootstrap: RendezvousStoreInfo
-    """Where the training processes find the round's own store."""
+    """Where the training processes find their store. It asks nobody for a proof, so agents do not use it."""
     server: TCPStore | None
     """That store, on rank 0: it lives as long as this reference."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What rank 0's agent announces for a round."""
+
+    address: str
+    port: int
+    """Of the training processes' store."""
+    prefix: str
+    """The prefix of the meeting's keys, below the round's."""
+
+    @classmethod
+    def read(cls, round_keys: Store) -> Announcement:
+        """Read the announcement, which is there.
+
+        Raises:
+            DistError: the store cannot be reached.
+        """
+        return cls(**json.loads(round_keys.get(ANNOUNCEMENT)))
+
+    @property
+    def bootstrap(self) -> RendezvousStoreInfo:
+        """As torch's agent gives it to the training processes."""
+        return RendezvousStoreInfo(self.address, self.port)
 
 
 class Meeting:
     """Brings all agents of one world together.
 
-    Rank 0 opens a fresh store for the round, for agents and training processes, and announces it through its
-    lifetime store, whose address the world names. Then all wait for all. So no process of a round is started
+    They meet through the store of rank 0's agent, whose address the world names (`agent.connection`). There
+    rank 0 announces a TCPStore that it has opened for the training processes of the round, and a prefix of
+    keys that no earlier meeting has used. Then all wait for all. So no process of a round is started
     before the last process of the rounds before it has ended on every member: what one saves on SIGTERM, all
     can load. Here they also agree upon the checkpoint in memory that these go on from (`agent.memory`).
 
     Args:
         world: whose members meet.
         rank: this agent's among them.
-        address: of this Pod.
+        me: this worker.
+        values: of this agent's own store.
         timeout_seconds: for all to come.
         memory: of this agent; None if it keeps no checkpoints.
     """
@@ -76,13 +110,17 @@ class Meeting:
         self,
         world: World,
         rank: int,
-        address: str,
+        me: Environment,
+        values: Values,
         timeout_seconds: float,
         memory: CheckpointMemory | None = None,
     ) -> None:
         self._world = world
         self._rank = rank
-        self._address = address
+        self._me = me
+        self._values = values
+        self._prefix = secrets.token_hex(8) + "/"
+        """Of this meeting's keys, if this agent is rank 0."""
         self._memory = memory
         self._deadline = time.monotonic() + timeout_seconds
         self._abandoned = threading.Event()
@@ -144,18 +182,14 @@ class Meeting:
 
     def _meet(self) -> RoundStores:
         world = self._world
-        announcements = PrefixStore(
-            f"dlr/round/{world.round}", connect(world.master_address, world.master_port)
-        )
+        store = PeerStore.connect(world.master_address, world.master_port, self._me.key)
+        round_keys = store.under(round_prefix(world.round))
         if self._rank == 0:
-            if self._server is None:
-                self._server = TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+            self._announce(round_keys)
         else:
-            self._wait(announcements, [RendezvousStoreInfo.MASTER_PORT_KEY])
-        bootstrap = RendezvousStoreInfo.build(
-            self._rank, announcements, self._address, server_port=self._server.port if self._server else None
-        )
-        agents = PrefixStore("dlr/agents", connect(bootstrap.master_addr, bootstrap.master_port))
+            self._wait(round_keys, [ANNOUNCEMENT])
+        announced = Announcement.read(round_keys)
+        bootstrap, agents = announced.bootstrap, round_keys.under(announced.prefix)
         rank, size = self._rank, len(world.members)
         agreement = Agreement(agents, world.round, rank, size, self._memory, self._wait, self._abandoned)
         agreement.say_here()
@@ -166,6 +200,14 @@ class Meeting:
             agreement.follow()
         agents.set_timeout(timedelta(seconds=STORE_TIMEOUT_SECONDS))
         return RoundStores(agents, bootstrap, self._server)
+
+    def _announce(self, round_keys: Store) -> None:
+        """Open the training processes' store, as rank 0, and announce it."""
+        if self._server is None:
+            self._server = open_store(self._me.pod_ip)
+            self._values.open_round(self._world.round)
+        announcement = Announcement(self._me.pod_ip, self._server.port, self._prefix)
+        round_keys.set(ANNOUNCEMENT, json.dumps(asdict(announcement)))
 
     def _wait(self, store: Store, keys: list[str]) -> None:
         while True:
@@ -193,16 +235,3 @@ class Meeting:
                 f"round {self._world.round} could not be joined, whose rank 0 is at "
                 f"{self._world.master_address}:{self._world.master_port}: {trouble}"
             )
-
-
-def connect(host: str, port: int) -> TCPStore:
-    """Return a client of the store there.
-
-    It looks first whether anybody listens, because torch's client would try for long and log stacks.
-
-    Raises:
-        OSError, DistNetworkError: nobody listens, or the connection broke.
-    """
-    socket.create_connection((host, port), PROBE_TIMEOUT_SECONDS).close()
-    timeout = timedelta(seconds=STORE_TIMEOUT_SECONDS)
-    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import secrets
 import socket
 import uuid
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -50,6 +51,7 @@ def prepare(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     environ.setdefault(names.ENV_POD_UID, str(uuid.uuid4()))
     environ.setdefault(names.ENV_POD_IP, ADDRESS)
     environ.setdefault(names.ENV_NODE_NAME, socket.gethostname())
+    environ.setdefault(names.ENV_JOB_KEY, secrets.token_hex(32))
     sizes = [flag.value for flag in options(argv) if flag.name == "memory-checkpoint"]
     if sizes and sizes[-1] and _QUANTITY.fullmatch(sizes[-1]):
         environ[names.ENV_MEMORY_BYTES] = str(bytes_of(sizes[-1]))

@@ -1,13 +1,11 @@
 """The votes of one round, on the wire and in the records of the training processes.
 
-The agent of rank 0 listens on a port of its own and announces it in the round's store; the others keep a
-connection to it for the round. So an agent's one `poll` waits for votes too, and who is lost is known at
-once. A call of the store would block in C++.
+The agents of the others keep a connection to that of rank 0 for the round (`agent.connection`). So an agent's
+one `poll` waits for votes too, and a lost agent is noticed at once. A call of the store would block.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import mmap
 import select
@@ -18,52 +16,41 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch.distributed import DistError, Store  # type: ignore[attr-defined]
-
+from agent.connection import handshake
+from agent.connection.listener import Inbox
+from agent.rendezvous.world import World
 from agent.supervision.vote import SAYS_LEFT, SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
 from crds.protocol import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
 
 logger = logging.getLogger(__name__)
 
-KEY = "dlr/votes"
-"""In the agents' store of a round: `[host, port]`."""
-CONNECT_SECONDS = 5.0
-BACKLOG = 4_096
-"""Agents that connect at once. The kernel has a limit of its own (net.core.somaxconn)."""
 RECEIVE_BYTES = 4_096
 
 _FRAME = struct.Struct("!4q")
 
 
 class BadFrameError(ValueError):
-    """Somebody else's connection."""
+    """What came is no message."""
 
 
-def announce(store: Store, address: str) -> socket.socket | None:
-    """Listen for the agents of a round, as its rank 0; None if that is not possible."""
+def service(round_: int) -> str:
+    """Return the name under which rank 0's agent takes the votes of a round."""
+    return f"votes/{round_}"
+
+
+def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
+    """Connect to rank 0's agent; None if that is not possible.
+
+    Args:
+        rank: this agent's in the world.
+        key: the job's.
+    """
     try:
-        family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((address, 0), family=family, backlog=BACKLOG)
-    except OSError as error:
-        logger.warning("no votes in this round: cannot listen on %s: %s", address, error)
-        return None
-    listener.setblocking(False)
-    store.set(KEY, json.dumps([address, listener.getsockname()[1]]))
-    return listener
-
-
-def connect(store: Store, rank: int) -> socket.socket | None:
-    """Connect to rank 0's agent; None if it takes no votes, as one of an older dlr."""
-    try:
-        if not store.check([KEY]):
-            return None
-        host, port = json.loads(store.get(KEY))
-        line = socket.create_connection((host, port), CONNECT_SECONDS)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line = handshake.connect(world.master_address, world.master_port, key, service(world.round))
         line.sendall(_pack(Message(Kind.JOIN, rank, SAYS_LEFT)))
         line.setblocking(False)
         return line
-    except (OSError, DistError, ValueError) as error:
+    except OSError as error:
         logger.warning("no votes in this round: rank 0's agent cannot be reached: %s", error)
         return None
 
@@ -112,11 +99,11 @@ class Ballot:
     Args:
         rank: of the agent.
         size: how many agents the round has.
-        line: the listener of rank 0, or the connection to it. The ballot closes it.
+        line: the connections that come to rank 0, or the connection to it. The ballot closes it.
         words: of the processes here. The ballot closes them.
     """
 
-    def __init__(self, rank: int, size: int, line: socket.socket, words: ProcessWords) -> None:
+    def __init__(self, rank: int, size: int, line: Inbox | socket.socket, words: ProcessWords) -> None:
         self._rank = rank
         self._size = size
         self._line = line
@@ -129,8 +116,10 @@ class Ballot:
         """Messages of the chair that are still to be delivered."""
         self._read_at = 0.0
         """When the processes have had the time to see that they are held."""
-        self._peers: dict[int, socket.socket] = {line.fileno(): line}
-        """By file descriptor: the connections, and the listener."""
+        self._peers: dict[int, socket.socket] = {}
+        """By file descriptor: the connections."""
+        if isinstance(line, socket.socket):
+            self._peers[line.fileno()] = line
         self._ranks: dict[int, int] = {}
         """Whose connection it is, at rank 0, by file descriptor."""
         self._fds: dict[int, int] = {}
@@ -208,14 +197,15 @@ class Ballot:
         self._words.close()
         for peer in self._peers.values():
             peer.close()
+        self._line.close()
         self._epoll.close()
 
     # What comes in.
 
     def _take(self, fd: int, *, all_live: bool) -> None:
-        if self._chair is not None and fd == self._line.fileno():
-            for peer in self._accept():
-                self._take(peer, all_live=all_live)  # it has said who it is
+        if isinstance(self._line, Inbox) and fd == self._line.fileno():
+            for peer in self._accept(self._line):
+                self._take(peer, all_live=all_live)  # its first message may have come
             return
         try:
             data = self._peers[fd].recv(RECEIVE_BYTES)
@@ -228,23 +218,15 @@ class Ballot:
         except (OSError, BadFrameError):
             self._lose(fd)
 
-    def _accept(self) -> list[int]:
-        """Take what connections there are; their descriptors."""
-        accepted: list[int] = []
-        while True:
-            try:
-                peer, _ = self._line.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return accepted
-            except OSError as error:  # no more files may be opened: it would be woken for this again at once
-                logger.warning("no votes in this round: %s", error)
-                self._epoll.unregister(self._line.fileno())
-                return accepted
+    def _accept(self, inbox: Inbox) -> list[int]:
+        """Take the connections that have come, and return their descriptors."""
+        accepted = []
+        for peer in inbox.take():
             peer.setblocking(False)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._peers[peer.fileno()] = peer
             self._epoll.register(peer.fileno(), select.EPOLLIN)
             accepted.append(peer.fileno())
+        return accepted
 
     def _parse(self, fd: int, data: bytes) -> list[Message]:
         data = self._received.pop(fd, b"") + data
@@ -266,7 +248,7 @@ class Ballot:
             raise BadFrameError
 
     def _lose(self, fd: int) -> None:
-        """The connection broke, or is none of ours."""
+        """The connection broke, or what came is no message."""
         self._epoll.unregister(fd)
         self._peers.pop(fd).close()
         self._received.pop(fd, None)
@@ -290,7 +272,7 @@ class Ballot:
         for message in messages:
             if self._chair is not None:
                 self._outbox.extend(self._chair.receive(0, message, time.monotonic()))
-            elif self._line.fileno() in self._peers and not self._send(self._line, message):
+            elif (line := self._peers.get(self._line.fileno())) is not None and not self._send(line, message):
                 self._lose(self._line.fileno())
 
     def _deliver(self, *, all_live: bool) -> None:

@@ -38,7 +38,7 @@ from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
 from agent.monitor.xid import DeviceWatch
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
-from agent.rendezvous.world import Action, ExitReason, Verb
+from agent.rendezvous.world import Action, ExitReason, Verb, World
 from agent.report.failure import Failure
 from agent.report.result import result_of_rank_0
 from agent.supervision.asked_profile import AskedProfile
@@ -252,10 +252,10 @@ class DlrElasticAgent(LocalElasticAgent):
             self._session.stand_by(self._session.reporter.latest.observed_round)
         return None
 
-    def _meet(self, store: Store, rank: int, size: int) -> None:
+    def _meet(self, store: Store, world: World) -> None:
         """Take note of a round whose members have met."""
-        self._votes.meet(store, rank, size)
-        self._saved_notes.meet(store, rank)
+        self._votes.meet(world)
+        self._saved_notes.meet(store, world.members.index(self._session.member))
 
     # The processes.
 

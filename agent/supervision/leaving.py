@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import select
 import signal
-import socket
 import time
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
-from torch.distributed import Store  # type: ignore[attr-defined]
-
+from agent.connection.listener import Inbox
 from agent.memory.checkpoints import CheckpointMemory
-from agent.rendezvous.world import Action, Verb
+from agent.rendezvous.world import Action, Verb, World
 from agent.session import Session
 from agent.signals import deferred
-from agent.supervision.ballot import Ballot, ProcessWords, announce, connect
+from agent.supervision.ballot import Ballot, ProcessWords, connect, service
 from agent.supervision.processes import TrainingProcesses
 from agent.supervision.stopping import HURRY_GRACE_SECONDS
 from crds.protocol import EXIT_LEFT, KeptIn
@@ -54,46 +52,51 @@ class Votes:
         self._memory = memory
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
-        self._met: tuple[Store, int, int] | None = None
-        self._listener: socket.socket | None = None
+        self._world: World | None = None
+        """The world whose members have met last."""
+        self._inbox: Inbox | None = None
+        """The connections of the others, at rank 0."""
         self._ballot: Ballot | None = None
 
     # The rounds.
 
-    def meet(self, store: Store, rank: int, size: int) -> None:
-        """Take note of a round whose members have met."""
+    def meet(self, world: World) -> None:
+        """Take note of a world whose members have met; as rank 0, begin to take connections."""
         self.end()
-        self._met = store, rank, size
-        if rank == 0:
-            self._listener = announce(store, self._session.environment.pod_ip)
+        self._world = world
+        if world.members.index(self._session.member) == 0:
+            self._inbox = Inbox()
+            self._session.listener.offer(service(world.round), self._inbox.put)
 
     def begin(self, records: Sequence[Path]) -> None:
         """Open the round's ballot, for the processes that have just been started.
 
-        By now rank 0's agent has announced itself: torch's agents have exchanged their ranks since.
+        By now rank 0's agent takes connections: torch's agents have exchanged their ranks since.
 
         Args:
             records: the progress records of the processes.
         """
-        assert self._met is not None
-        store, rank, size = self._met
-        line = self._listener if rank == 0 else connect(store, rank)
-        self._listener = None
+        world, session = self._world, self._session
+        assert world is not None
+        rank = world.members.index(session.member)
+        line, self._inbox = self._inbox or connect(world, rank, session.environment.key), None
         if line is None:
             return
         try:
-            self._ballot = Ballot(rank, size, line, ProcessWords(records))
+            self._ballot = Ballot(rank, len(world.members), line, ProcessWords(records))
         except OSError as error:  # training goes on without them
             logger.warning("no votes in this round: %s", error)
             line.close()
 
     def end(self) -> None:
         """Take part in no more votes of the round. It may be repeated."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._world is not None:
+            self._session.listener.withdraw(service(self._world.round))
+        if self._inbox is not None:
+            self._inbox.close()
         if self._ballot is not None:
             self._ballot.close()
-        self._listener = self._ballot = None
+        self._inbox = self._ballot = None
 
     def fds(self) -> list[int]:
         """What becomes readable when `look` has something to do."""

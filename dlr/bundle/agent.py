@@ -4,10 +4,14 @@ The zip holds `dlr` as training scripts import it, the agent with the probes, an
 and the standard library, all of it below `dlr`. It is pure Python, for every Python from 3.10 on. Each module
 is there as source, and as bytecode of the Python that builds the zip. A Python of another minor version sees
 by the bytecode's first bytes that it is not its own, and compiles the source (`zipimport` does so).
+
+The launchers carry the zip's SHA-256 and refuse another one. That finds damage and a mixture of two builds.
+It cannot find a forged image, which brings its own launchers: that is what an image's digest is for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
 import marshal
@@ -44,8 +48,8 @@ _PROTOCOL = (
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the zip, so that equal sources make equal bytes."""
 
-_UNCHECKED = (1).to_bytes(4, "little")
-"""Bytecode that is not compared with its source when it is imported (PEP 552)."""
+_CHECKED = (3).to_bytes(4, "little")
+"""The mark of bytecode that is used only while its source has the hash that stands beside it (PEP 552)."""
 _MARSHAL_WITHOUT_REFERENCES = 2
 """Later formats write an object in another way if something else holds it too: equal sources might differ."""
 
@@ -65,6 +69,14 @@ fi
 if [ "$python" != "${{DLR_PYTHON:-$python}}" ]; then
     echo "dlr: there is no $DLR_PYTHON, so $(command -v "$python") runs the agent" >&2
 fi
+sum=$({{ sha256sum <"$home/{zip}" || "$python" -I -c '{hashing}' <"$home/{zip}"; }} 2>/dev/null)
+sum=${{sum%% *}}
+if [ "$sum" != {sha256} ]; then
+    echo "dlr: $home/{zip} is not the file that this launcher was built with:" \
+        "its SHA-256 is ${{sum:-unknown}} and not {sha256};" \
+        "have this node pull the agent's image again, or build that image again" >&2
+    exit 69
+fi
 case ":$PYTHONPATH:" in
 *":$home/{zip}:"*) ;;
 *) PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}$home/{zip} ;;
@@ -72,6 +84,9 @@ esac
 export PYTHONPATH
 exec "$python" "$home/{zip}" {command}"$@"
 """
+
+_HASHING = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())"
+"""What the launchers run where the image has no `sha256sum`."""
 
 _MAIN = f"""\
 import sys
@@ -89,17 +104,24 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def build(folder: Path) -> None:
+def build(folder: Path) -> str:
     """Write the zip and the launchers into a folder, which is made; a reader never sees half of a file.
 
-    Raises OSError.
+    Returns the zip's SHA-256 in hexadecimal. Raises OSError.
     """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
+    archive = _zipped()
+    sha256 = hashlib.sha256(archive).hexdigest()
     with _written(folder / AGENT_ZIP, 0o644) as scratch:
-        scratch.write_bytes(_zipped())
+        scratch.write_bytes(archive)
     for name, command in LAUNCHERS.items():
         with _written(folder / "bin" / name, 0o755) as scratch:
-            scratch.write_text(_LAUNCHER.format(zip=AGENT_ZIP, command=f"{command} " if command else ""))
+            scratch.write_text(
+                _LAUNCHER.format(
+                    zip=AGENT_ZIP, command=f"{command} " if command else "", sha256=sha256, hashing=_HASHING
+                )
+            )
+    return sha256
 
 
 @contextmanager
@@ -130,7 +152,7 @@ def _bytecode(path: str, source: str) -> bytes | None:
     None where the format has no word for something in it: since Python 3.14 a constant slice.
     """
     code = compile(source, f"{AGENT_ZIP}/{path}", "exec", dont_inherit=True, optimize=0)
-    header = MAGIC_NUMBER + _UNCHECKED + source_hash(source.encode())
+    header = MAGIC_NUMBER + _CHECKED + source_hash(source.encode())
     try:
         return header + marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
     except ValueError:

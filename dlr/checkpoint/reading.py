@@ -103,14 +103,16 @@ class Shard:
     Args:
         where: its path, or tcp://host:port of the agent that has it.
         mark: what it is to hold.
+        key: the job's.
 
     Raises:
         OSError: it cannot be reached.
         DamagedError: it holds something else, or its header is damaged.
     """
 
-    def __init__(self, where: str, mark: Mark) -> None:
+    def __init__(self, where: str, mark: Mark, key: bytes) -> None:
         self.where = where
+        self._key = key
         self.mark = mark
         self.is_here = not where.startswith("tcp://")
         self._address = where.removeprefix("tcp://")
@@ -145,7 +147,7 @@ class Shard:
             if self.is_here:
                 self.slot.damaged()
             else:
-                have_checked(self._address, self.mark)
+                have_checked(self._address, self._key, self.mark)
             raise
 
     def _remote(self) -> Slot:
@@ -165,7 +167,7 @@ class Shard:
             self.slot.bytes(start, stop)[:] = self._read(start, stop)
 
     def _read(self, start: int, stop: int | None) -> bytearray:
-        data = read(self._address, self.mark, start, stop)
+        data = read(self._address, self._key, self.mark, start, stop)
         if stop is not None and len(data) != stop - start:
             raise DamagedError(f"{self.where} has sent {len(data):,} bytes, not {stop - start:,}")
         return data
@@ -260,7 +262,7 @@ def in_slots(resume: MemoryResume, rank: int) -> Resharded:
     if missing := set(range(resume.world_size)) - resume.shards.keys():
         raise DamagedError(f"of {resume.world_size} ranks' slots that of rank {min(missing)} is not named")
     shards = {
-        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size))
+        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size), resume.key)
         for old_rank, where in sorted(resume.shards.items())
     }
     return ReshardedSlots(SlotReader(shards), rank)

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class MemoryResume:
     """Else where each old rank's is: a path, or tcp://host:port."""
     is_last_resort: bool = False
     """Whether any checkpoint in storage goes first: starts in a row began with this one and saved nothing."""
+    key: bytes = field(default=b"", repr=False)
+    """The key of the job, for what the agents of other Pods have."""
 
 
 @dataclass(frozen=True)
@@ -158,4 +160,5 @@ def _memory_resume(given: Mapping[str, Any] | None) -> MemoryResume | None:
         given.get("slot"),
         shards,
         given.get("lastResort", False),
+        bytes.fromhex(given.get("key", "")),
     )

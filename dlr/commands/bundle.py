@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from crds.names import AGENT_ZIP
 from dlr.commands.errors import CommandError
 from dlr.commands.options import not_empty
 
@@ -23,7 +24,8 @@ def bundle(
     from dlr.bundle import agent
 
     try:
-        agent.build(Path(folder))
+        sha256 = agent.build(Path(folder))
     except OSError as error:
         raise CommandError(f"The agent cannot be written to {folder}: {error.strerror}.") from error
+    print(f"{AGENT_ZIP}: SHA-256 {sha256}")
     print(f"The agent is in {folder}; --agent-path of the controller names the folder in its image.")

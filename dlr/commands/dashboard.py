@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import webbrowser
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from controller.garbage import keep_pauses_short
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, object_name
+from dlr.dashboard.opening import open_in_browser
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
 
@@ -42,8 +42,9 @@ def dashboard(
 
 
 async def _serve(cluster: Cluster, port: int, begin: str, *, open_browser: bool) -> None:
-    async with serve(Dashboard(cluster), port) as url:
+    page = Dashboard(cluster)
+    async with serve(page, port) as url:
         print(f"{url}{begin}", flush=True)
         if open_browser:
-            webbrowser.open(f"{url}{begin}")
+            await open_in_browser(f"{url}{begin}", page.opened)
         await asyncio.Event().wait()

@@ -11,6 +11,7 @@ There is nothing that changes anything. All that takes time happens in threads.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections import OrderedDict
@@ -53,6 +54,8 @@ class Dashboard:
         self._fleet = Feed(Fleet(cluster))
         self._jobs: OrderedDict[tuple[str, str], tuple[Job, Feed]] = OrderedDict()
         self._streams = 0
+        self.opened = asyncio.Event()
+        """A browser has asked for the page."""
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
@@ -75,6 +78,7 @@ class Dashboard:
             raise
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
+        self.opened.set()
         return _file(STATIC / "index.html", "text/html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:

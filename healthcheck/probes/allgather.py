@@ -21,7 +21,6 @@ from healthcheck.probes.meeting import brief
 from healthcheck.probes.report import ProbeError
 from healthcheck.probes.timing import undisturbed, wall_seconds
 
-STORE_PREFIX = "allgather"
 ALGORITHM_GBPS, BUS_GBPS, LATENCY_US = "algorithm_gbps", "bus_gbps", "latency_us"
 
 MEBIBYTES = {"cpu": 0.5, "cuda": 1024}

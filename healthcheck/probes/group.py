@@ -10,14 +10,16 @@ import time
 from itertools import accumulate
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from healthcheck.probes import allgather, device_kind, devices
 from healthcheck.probes.device_kind import CPU, CUDA
-from healthcheck.probes.meeting import Meeting
+from healthcheck.probes.meeting import Meeting, brief
 from healthcheck.probes.report import BLAMING, ProbeError
 from healthcheck.probes.runner import Probe, run_together
+from healthcheck.probes.tcp_store import open_store, visit_store
 
+LOOPBACK = "127.0.0.1"
 FAREWELL_SECONDS = 5.0
 """For the members to tell each other how it went, once they are through."""
 LEAVE_SECONDS_AFTER_FAILURE = 1.0
@@ -26,7 +28,7 @@ LEAST_COLLECTIVE_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     device_kind.add_argument(parser)
-    parser.add_argument("--address", default="", help="this node's own, for Gloo to listen at")
+    parser.add_argument("--address", default=LOOPBACK, help="this node's own, to listen at")
     parser.add_argument("--cpu-ranks", type=int, default=1, help="ranks of this node over Gloo")
 
 
@@ -47,6 +49,10 @@ class GroupGather:
         self._deadline: float = arguments.deadline
         on_gpu = devices.choose(arguments.device)[0].type == CUDA and dist.is_nccl_available()
         self._gpus = len(devices.choose(CUDA)) if on_gpu else 0
+        self._store: TCPStore | None = None
+        """The store of the group's collectives, at its first member."""
+        self._host, self._port = "", 0
+        """Where it is."""
 
     def run(self, join_seconds: float) -> dict[str, float]:
         """The group's figures, named as in `allgather`; the same on every node.
@@ -56,7 +62,9 @@ class GroupGather:
         meeting = self._meeting
         patience = LEAVE_SECONDS_AFTER_FAILURE
         try:
-            said = meeting.exchange("ranks", {"gpus": self._gpus, "cpu": self._cpu_ranks}, join_seconds)
+            own = {"gpus": self._gpus, "cpu": self._cpu_ranks, "store": self._open_store()}
+            said = meeting.exchange("ranks", own, join_seconds)
+            self._host, self._port = said[0]["store"]
             kind = CUDA if all(node["gpus"] for node in said) else CPU
             ranks = [node["gpus"] if kind == CUDA else node["cpu"] for node in said]
             figures = self._compare_notes(kind, ranks)
@@ -64,6 +72,20 @@ class GroupGather:
             return figures
         finally:
             meeting.leave(patience)
+
+    def _open_store(self) -> list[str | int]:
+        """Open the store of the group's collectives, as the first member, and return where it is.
+
+        Raises:
+            ProbeError: that is not possible here.
+        """
+        if self._meeting.rank != 0:
+            return []
+        try:
+            self._store = open_store(self._address)
+        except (OSError, dist.DistError) as error:
+            raise ProbeError(f"cannot listen on {self._address}: {brief(error)}") from error
+        return [self._address, self._store.port]
 
     def _compare_notes(self, kind: str, ranks: list[int]) -> dict[str, float]:
         """`ranks` is how many each node has. Passes only if all nodes say that they did."""
@@ -90,20 +112,22 @@ class GroupGather:
         ]
         if ranks[meeting.rank] > 1:
             return self._gather_in_processes(kind, first, owners, ranks[meeting.rank])
-        store = PrefixStore(allgather.STORE_PREFIX, meeting.store)
         timeout_seconds = collective_timeout(self._deadline)
         device = devices.choose(kind)[0]
+        try:
+            store = visit_store(self._host, self._port, timeout_seconds)
+        except dist.DistError as error:
+            where = f"{meeting.members[0]} at {self._host}:{self._port}"
+            raise ProbeError(f"cannot join {where}: {brief(error)}") from error
         return allgather.measure(store, first, owners, device, timeout_seconds, self._address)
 
     def _gather_in_processes(self, kind: str, first: int, owners: list[str], count: int) -> dict[str, float]:
         """One rank a process, the ranks from `first` on."""
-        place = self._meeting.place
         shared = (
             f"--device={kind}",
             f"--address={self._address}",
-            f"--host={place.host}",
-            f"--port={place.port}",
-            f"--store-prefix={place.prefix}",
+            f"--host={self._host}",
+            f"--port={self._port}",
             f"--owners={','.join(owners)}",
         )
         # Done before this probe is, so that it can tell of a rank that hangs.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from crds.protocol import ProbeEnding
-from healthcheck.probes import allgather, child, devices, group, meeting
+from healthcheck.probes import allgather, child, devices, group
+from healthcheck.probes.meeting import Meeting
 from healthcheck.probes.report import Report, Skipped
+from healthcheck.probes.tcp_store import open_store
 
 METRIC = "intra_node_bus_gbps"
-LOOPBACK = "127.0.0.1"
 JOIN_SECONDS = 10.0
 
 
@@ -17,13 +18,12 @@ def measure(arguments: argparse.Namespace) -> Report:
     found = devices.choose(arguments.device)
     if len(found) < 2 and arguments.cpu_ranks < 2:
         raise Skipped(f"there is one device here ({found[0].type}), so there is nobody to gather from")
-    met = meeting.join(["this node"], 0, meeting.Place(LOOPBACK, 0), JOIN_SECONDS)
-    figures = group.GroupGather(met, arguments).run(JOIN_SECONDS)
+    meeting = Meeting(open_store(group.LOOPBACK), ["this node"], 0)
+    figures = group.GroupGather(meeting, arguments).run(JOIN_SECONDS)
     return Report(ProbeEnding.PASSED, figures={METRIC: figures[allgather.BUS_GBPS]})
 
 
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
     group.add_arguments(parser)
-    parser.set_defaults(address=LOOPBACK)
     child.serve(parser, measure)

@@ -1,7 +1,6 @@
-"""Where the members of a group meet before they test each other: a TCPStore.
+"""What the members of a group tell each other while they test: over a store that only they can write.
 
-Either the first member hosts it, or it is there already and the group keeps to a prefix of its own in it. A
-member that does not come is named, by all that did.
+A member that does not come is named, by all that did.
 """
 
 from __future__ import annotations
@@ -9,46 +8,24 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from healthcheck.probes.report import ProbeError
 
-STORE_TIMEOUT_SECONDS = 300.0
-ADJOURN_SECONDS = 3.0
-POLL_SECONDS, CONNECT_POLL_SECONDS = 0.02, 0.1
+POLL_SECONDS = 0.02
 _CAME, _LEFT, _ADJOURNED = "came", "left", "adjourned"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A TCPStore, or the part of one under `prefix`."""
-
-    host: str
-    port: int
-    prefix: str = ""
-    """If there is one, the store is there already, and nobody of the group hosts it."""
-
-    def visit(self, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> Store:
-        """As a client. Raises DistError."""
-        timeout = timedelta(seconds=timeout_seconds)
-        store = TCPStore(self.host, self.port, is_master=False, timeout=timeout, wait_for_workers=False)
-        return PrefixStore(self.prefix, store) if self.prefix else store
 
 
 class Meeting:
     """One member's view of a group: what all of them said, topic by topic."""
 
-    def __init__(self, store: Store, place: Place, members: Sequence[str], rank: int) -> None:
+    def __init__(self, store: Store, members: Sequence[str], rank: int) -> None:
         self.store = store
-        self.place = place
         self.members = tuple(members)
         self.rank = rank
         store.set(f"{_CAME}/{rank}", "")
@@ -78,11 +55,11 @@ class Meeting:
             raise ProbeError(f"lost {self.members[0]}, where the group meets: {brief(error)}") from error
 
     def leave(self, timeout_seconds: float) -> None:
-        """The host goes last of all that came, as the store goes with it."""
+        """Leave; the first member goes last of all, as the store of their collectives goes with it."""
         deadline = time.monotonic() + timeout_seconds
         try:
             self.store.set(f"{_LEFT}/{self.rank}", "")
-            if self.rank != 0 or self.place.prefix:
+            if self.rank != 0:
                 return
             present = [key for key in self._keys(_LEFT) if self.store.check([key.replace(_LEFT, _CAME)])]
             while not self.store.check(present) and time.monotonic() < deadline:
@@ -102,50 +79,15 @@ class Meeting:
         return [f"{topic}/{rank}" for rank in range(len(self.members))]
 
 
-def join(members: Sequence[str], rank: int, place: Place, timeout_seconds: float) -> Meeting:
-    """Come to the meeting; as its host if `rank` is 0 and the place has no prefix. Port 0 is any free one.
-
-    Raises ProbeError if the port is taken, or the host is not there in time.
-    """
-    hosts = rank == 0 and not place.prefix
-    if not hosts:
-        _await_host(members[0], place, timeout_seconds)
-    try:
-        if hosts:
-            timeout = timedelta(seconds=timeout_seconds)
-            store = TCPStore(place.host, place.port, is_master=True, timeout=timeout, wait_for_workers=False)
-            return Meeting(store, replace(place, port=store.port), members, rank)
-        return Meeting(place.visit(timeout_seconds), place, members, rank)
-    except dist.DistError as error:
-        where = f"{place.host}:{place.port}"
-        what = f"cannot listen on port {place.port}" if hosts else f"cannot join {members[0]} at {where}"
-        raise ProbeError(f"{what}: {brief(error)}") from error
-
-
-def adjourn(place: Place, reason: str) -> None:
+def adjourn(store: Store, reason: str) -> None:
     """End the meeting for a member that cannot come any more, so that nobody waits for it.
 
-    Where the place cannot be reached, the others have to find out by themselves.
+    Args:
+        store: the group's.
+        reason: what the others are to hear.
     """
     with contextlib.suppress(dist.DistError):
-        place.visit(ADJOURN_SECONDS).set(_ADJOURNED, reason)
-
-
-def _await_host(name: str, place: Place, timeout_seconds: float) -> None:
-    """A TCPStore would wait too, up to twice its time-out, and not say for what."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        try:
-            patience = max(deadline - time.monotonic(), POLL_SECONDS)
-            socket.create_connection((place.host, place.port), patience).close()
-            return
-        except OSError as error:
-            if time.monotonic() >= deadline:
-                raise ProbeError(
-                    f"{name}, where the group meets, cannot be reached at {place.host}:{place.port} "
-                    f"within {timeout_seconds:.0f} s: {error.strerror or error}"
-                ) from error
-        time.sleep(CONNECT_POLL_SECONDS)
+        store.set(_ADJOURNED, reason)
 
 
 def brief(error: BaseException) -> str:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
 from crds.protocol import ProbeEnding
 from healthcheck.probes import allgather, child, device_kind, devices, group
-from healthcheck.probes.meeting import Place
 from healthcheck.probes.report import Report
+from healthcheck.probes.tcp_store import visit_store
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    store = Place(arguments.host, arguments.port, arguments.store_prefix).visit()
+    timeout_seconds = group.collective_timeout(arguments.deadline)
+    store = visit_store(arguments.host, arguments.port, timeout_seconds)
     found = devices.choose(arguments.device)
     figures = allgather.measure(
-        PrefixStore(allgather.STORE_PREFIX, store),
+        store,
         arguments.rank,
         arguments.owners.split(","),
         found[arguments.local_rank % len(found)],  # several ranks share a CPU
-        group.collective_timeout(arguments.deadline),
+        timeout_seconds,
         arguments.address,
     )
     return Report(ProbeEnding.PASSED, figures=figures)
@@ -32,7 +31,6 @@ if __name__ == "__main__":
     parser.add_argument("--address", default="")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--store-prefix", default="")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--local-rank", type=int, required=True)
     parser.add_argument("--owners", required=True)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from crds.protocol import ProbeEnding
@@ -38,6 +38,8 @@ class Probe:
     timeout_seconds: float = 60.0
     """From the start of its process, so that it covers importing torch."""
     package: str = "healthcheck.probes"
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Variables of its environment beside ours, by name."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class _Running:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             cwd="/",  # so that no file beside a training script takes the place of a module
-            env=_environment(),
+            env={**_environment(), **dict(probe.variables)},
             start_new_session=True,
         )
         assert self._process.stdout

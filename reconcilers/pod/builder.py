@@ -8,12 +8,15 @@ and a restart policy of Never (Kubernetes' default, Always, would start a finish
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import orjson
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.pod.token import give_token_to_agent
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' terminationGracePeriodSeconds."""
@@ -33,6 +36,12 @@ WEAKEST_PREFERENCE = 1
 Object = dict[str, Any]
 Variables = Mapping[str, Object]
 """Environment variables by name, each an EnvVar without it."""
+
+
+def copy_of(template: Object) -> Object:
+    """A template that may be changed. `copy.deepcopy` takes ten times as long, and may run out of stack."""
+    copied: Object = orjson.loads(orjson.dumps(template))
+    return copied
 
 
 def pod_name(worker: ElasticWorker) -> str:
@@ -83,25 +92,53 @@ def owner_reference(kind: str, name: str, uid: str) -> Object:
 
 def companion_metadata(job: ElasticJob) -> Object:
     """The metadata of what stands beside a job's Pods: it is named as the job, and the job owns it."""
-    metadata = job.metadata
+    return owned_metadata({"kind": "ElasticJob", "metadata": job.metadata.to_wire()}, job.metadata.name)
+
+
+def owned_name(owner_uid: str) -> str:
+    """The name of an object of which each ElasticJob and each NodeCheck has one.
+
+    It contains the owner's uid: a job and a check may have the same name, and so may an earlier owner.
+    """
+    return f"dlr-{owner_uid}"
+
+
+def owned_metadata(owner: Object, name: str) -> Object:
+    """The metadata of an object that an ElasticJob or NodeCheck owns.
+
+    Args:
+        owner: the job or the check.
+        name: of the object.
+    """
+    metadata = owner["metadata"]
     return {
-        "name": metadata.name,
-        "namespace": metadata.namespace,
+        "name": name,
+        "namespace": metadata["namespace"],
         "labels": {
             names.LABEL_APP: names.APP,
-            names.LABEL_JOB: metadata.name,
+            **owner_label(owner),
             names.LABEL_MANAGED_BY: names.MANAGER,
         },
-        "ownerReferences": [owner_reference("ElasticJob", metadata.name, metadata.uid)],
+        "ownerReferences": [owner_reference(owner["kind"], metadata["name"], metadata["uid"])],
     }
+
+
+def owner_label(owner: Object) -> dict[str, str]:
+    """The label that the Pods of an ElasticJob or NodeCheck have, and no others."""
+    label = names.LABEL_JOB if owner["kind"] == "ElasticJob" else names.LABEL_CHECK
+    return {label: owner["metadata"]["name"]}
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What every container is told."""
+    """The variables of a Pod's containers, and the account that they run as."""
 
     fixed: Variables
     """Ours, whatever the template says."""
+    of_agent: Variables
+    """The same, for the first container alone, in which the agent runs."""
+    account: str
+    """The service account, unless the template names one."""
     of_owner: Variables = field(default_factory=dict)
     """The user's, for all containers; a container's own definition overrides them."""
     defaults: Variables = field(default_factory=dict)
@@ -131,6 +168,12 @@ def grace_seconds(spec: Object) -> int:
     return DEFAULT_GRACE_SECONDS if seconds is None else seconds
 
 
+def key_variable(owner_uid: str) -> Variables:
+    """The key of the Pod's job or check (`key.py`)."""
+    reference = {"name": names.key_secret(owner_uid), "key": names.KEY_FIELD}
+    return {names.ENV_JOB_KEY: {"valueFrom": {"secretKeyRef": reference}}}
+
+
 def plain(text: str) -> Object:
     return {"value": text}
 
@@ -144,15 +187,18 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
     metadata, spec = template.get("metadata") or {}, template["spec"]
     spec.setdefault("restartPolicy", "Never")
     if not service_account(spec):
-        spec["serviceAccountName"] = names.SERVICE_ACCOUNT
+        spec["serviceAccountName"] = environment.account
+        give_token_to_agent(spec)
     rather_not_on(spec, worker.spec.excluded_nodes)
     if home := last_good_node(worker):
         rather_on(spec, home)
     never_on(spec, worker.spec.faulty_nodes)
     if worker.spec.node_name:
         only_on(spec, worker.spec.node_name)
+    with_agent = replace(environment, fixed={**environment.fixed, **environment.of_agent})
     for container in containers(spec):
-        container["env"] = _merged(container.get("env") or [], environment)
+        mine = with_agent if container is spec["containers"][0] else environment
+        container["env"] = _merged(container.get("env") or [], mine)
         # What ends before its agent can say why says so in the last lines of its log.
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     return {
@@ -188,11 +234,11 @@ def _merged(own: list[Object], environment: Environment) -> list[Object]:
     """Ours come first, so that the user's variables may refer to them as $(NAME)."""
     fixed, of_owner = environment.fixed, environment.of_owner
     own_names = {entry["name"] for entry in own}
-    users = own_names | set(of_owner)
+    users, taken = own_names | set(of_owner), own_names | set(fixed)
     first = {**fixed, **{name: value for name, value in environment.defaults.items() if name not in users}}
     return [
         *({"name": name, **value} for name, value in first.items()),
-        *({"name": name, **value} for name, value in of_owner.items() if name not in own_names | set(fixed)),
+        *({"name": name, **value} for name, value in of_owner.items() if name not in taken),
         *(entry for entry in own if entry["name"] not in fixed),
     ]
 

@@ -1,6 +1,6 @@
-"""What a worker needs of the API server, made where it is missing: the rights of its Pod, its Lease, the Pod.
+"""What a worker needs of the API server, made where it is missing: rights, key, Lease and Pod.
 
-A Pod comes last, since its agent begins with the other two. What is refused is tried again, now and then.
+A Pod comes last, since its agent begins with the others. What is refused is tried again, now and then.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from reconcilers.pod.ends import MAX_MESSAGE
 from reconcilers.pod.gang import GangGate, Obstacle
 from reconcilers.pod.heartbeat import lease_of
 from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.key import OwnerKeys
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
+from reconcilers.pod.start import lacks_key
 from reconcilers.pod.worker_status import POD_REFUSED, SCHEDULED
 from reconcilers.refused import is_refusal, retry_seconds
 
@@ -42,6 +44,7 @@ class PodMaker:
         self._leases = cache.store(LEASES)
         self._agent = options.agent
         self._access = WorkerAccess(client, cache, clock.monotonic)
+        self._keys = OwnerKeys(client, cache)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._draw = random.Random(0)  # the same in each run of the simulator
 
@@ -75,39 +78,44 @@ class PodMaker:
         return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:
-        """With its rights and its Lease, which come first.
+        """With its rights, its key and its Lease, which come first.
 
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.
             ApiError: the API server refuses one of them.
         """
-        worker, pod = assignment.worker, assignment.build_pod()
+        pod = assignment.build_pod()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
-        namespace, account = worker.metadata.namespace, service_account(pod["spec"])
-        await self._access.ensure(namespace, account)
+        account = service_account(pod["spec"])
+        await self._access.ensure(assignment.owner, account)
+        await self._keys.ensure(assignment.owner)
         if self._lease(assignment) is None:
             await ensure(self._client, LEASES, self._wanted_lease(assignment, None))
         try:
             return await ensure(self._client, PODS, pod)
         except Forbidden:
-            await self._access.ensure(namespace, account, missed=True)
+            await self._access.ensure(assignment.owner, account, missed=True)
             return await ensure(self._client, PODS, pod)
 
     async def ensure_lease(
         self, assignment: Assignment, pod: Object | None
     ) -> tuple[Object | None, float | None]:
-        """Make sure of the Lease, and of the rights, of a Pod that is there; seconds until the next try.
+        """Make sure of the Lease, the rights and the key of a Pod that is there; seconds until the next try.
 
         Args:
             pod: None of a worker that has none, or whose Pod has ended: then nothing is made.
         """
         worker, lease = assignment.worker, self._lease(assignment)
+        if assignment.released:
+            self._keys.forget(assignment.owner)
         if pod is None or assignment.released:
             return lease, None
         try:
+            if lacks_key(pod):
+                await self._keys.ensure(assignment.owner, missed=True)
             if account := service_account(pod["spec"]):
-                await self._access.ensure(worker.metadata.namespace, account)
+                await self._access.ensure(assignment.owner, account)
             if lease is None:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:

@@ -15,6 +15,9 @@ from controller.resources import Resource
 
 Object = dict[str, Any]
 
+BY_OWNER = "owner"
+"""Index of Pods and ElasticWorkers, by `owner_uids`."""
+
 
 class Leftover(Exception):
     """The name is held by an object of an earlier owner, which garbage collection takes. Look again soon."""
@@ -27,6 +30,12 @@ def owner_uids(obj: Object) -> Iterable[str]:
 
 def belongs_to(obj: Object, owner_uid: str) -> bool:
     return any(owner["uid"] == owner_uid for owner in obj["metadata"].get("ownerReferences", ()))
+
+
+def number_label(obj: Object, label: str) -> int | None:
+    """The number in a label; None if there is none. Whoever may make Pods may write any text there."""
+    text = (obj["metadata"].get("labels") or {}).get(label, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def is_leftover(obj: Object, wanted: Object) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from crds.model import Condition
+from crds.names import LABEL_CHECK, key_secret
 
 Object = dict[str, Any]
 
@@ -30,6 +31,8 @@ REPORTERS = ("kubelet", "attachdetach-controller")
 """Who works on a Pod that has a node; what others have said, such as the scheduler, is over then."""
 AMID_FAILURES = "SandboxChanged"
 """A Normal Event that a kubelet sends between two Warnings of a sandbox that cannot be made."""
+MISSING_KEY = f'secret "{key_secret("")}'
+"""What a kubelet says of a container without its key: https://kubernetes.io/docs/concepts/configuration/secret/."""
 IMAGE_PULL = ("ErrImagePull", "ImagePullBackOff")
 USUAL = (None, "ContainerCreating", "PodInitializing")
 
@@ -59,12 +62,27 @@ def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
         if reason in USUAL:
             continue
         text = f"{container['name']}: {reason}: {waiting.get('message', '')}".rstrip(": ")
+        if MISSING_KEY in text:
+            return Hindrance(reason, f"{text}: {_new_key(pod)}")
         if reason not in IMAGE_PULL:
             return Hindrance(reason, text)
         if known is not None and known.reason == IMAGE_PULL[-1]:
             return Hindrance(known.reason, known.message)
         return Hindrance(IMAGE_PULL[-1], text)
     return None
+
+
+def lacks_key(pod: Object) -> bool:
+    """Whether a Pod waits for the Secret with the key of its job or check."""
+    found = hindrance_of(pod, None)
+    return found is not None and MISSING_KEY in found.message
+
+
+def _new_key(pod: Object) -> str:
+    """What to do when that Secret was deleted while other Pods run with the key."""
+    if LABEL_CHECK in (pod["metadata"].get("labels") or {}):
+        return "it was deleted, and other Pods of the check have its key; make the NodeCheck again"
+    return "it was deleted, and other Pods of the job have its key; suspend and resume the job"
 
 
 class Asked(NamedTuple):

@@ -85,18 +85,24 @@ class Fork:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._exits], [], [], 0)[0]:
+        if self.returncode is None and self._has_ended(0):
             (status,) = struct.unpack("i", os.read(self._exits, 4))
             self.returncode = os.waitstatus_to_exitcode(status)
             os.close(self._exits)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None and not select.select([self._exits], [], [], timeout)[0]:
+        if self.returncode is None and not self._has_ended(timeout):
             raise subprocess.TimeoutExpired(f"agent {self.pid}", timeout or 0)
         code = self.poll()
         assert code is not None
         return code
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        """Whether it has, within so many seconds. A test may have more files open than select(2) takes."""
+        poll = select.poll()
+        poll.register(self._exits, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

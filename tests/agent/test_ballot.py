@@ -9,23 +9,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from agent.supervision.ballot import KEY, Ballot, ProcessWords, announce, connect
+from agent.connection.listener import Inbox, Listener
+from agent.rendezvous.world import Member, World
+from agent.supervision.ballot import Ballot, ProcessWords, connect, service
 from agent.supervision.vote import Agreed
-from crds.protocol import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, leave_at
+from crds.protocol import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, RendezvousPhase, leave_at
 
 SIZE = 3
+KEY = bytes(range(32))
 
 
 class Round:
     """The ballots of all agents, each with two processes that have ended some steps."""
 
     def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
-        self.store = HashStore()
-        self.listener = announce(self.store, address)
-        assert self.listener is not None
-        self.lines = [self.listener, *(connect(self.store, rank) for rank in range(1, SIZE))]
+        self.listener = Listener(address, KEY)
+        inbox = Inbox()
+        self.listener.offer(service(1), inbox.put)
+        members = tuple(Member(index, 1) for index in range(SIZE))
+        self.world = World(1, RendezvousPhase.FORMED, members, SIZE, address, self.listener.port)
+        self.lines = [inbox, *(connect(self.world, rank, KEY) for rank in range(1, SIZE))]
         self.records = [[folder / f"{rank}.{local}" for local in range(2)] for rank in range(SIZE)]
         self.ballots = []
         for rank, line in enumerate(self.lines):
@@ -74,6 +78,7 @@ def round_(tmp_path: Path) -> Iterator[Round]:
     yield made
     for rank in range(SIZE):
         made.close(rank)
+    made.listener.close()
 
 
 @pytest.mark.parametrize("asking", range(SIZE))
@@ -149,9 +154,7 @@ def test_without_rank_0_there_are_no_votes(round_: Round) -> None:
     "said", [b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n" * 4, struct.pack("!4q", 1, 0, 0, 1), b"\0" * 7]
 )
 def test_strangers_change_nothing(round_: Round, said: bytes) -> None:
-    listener = round_.lines[0]
-    assert listener is not None
-    with socket.create_connection(listener.getsockname()) as stranger:
+    with socket.create_connection((round_.listener.host, round_.listener.port)) as stranger:
         stranger.sendall(said)
         round_.look()
         round_.look()
@@ -161,11 +164,9 @@ def test_strangers_change_nothing(round_: Round, said: bytes) -> None:
 
 
 def test_a_single_agent_agrees_with_itself(tmp_path: Path) -> None:
-    listener = announce(HashStore(), "127.0.0.1")
-    assert listener is not None
     record = tmp_path / "record"
     record.write_bytes(struct.pack(PROGRESS_FORMAT, *[0] * SPEAKS, 1, 41, 0, 0, 0, 0))
-    ballot = Ballot(0, 1, listener, ProcessWords([record]))
+    ballot = Ballot(0, 1, Inbox(), ProcessWords([record]))
     ballot.ask(KeptIn.STORAGE)
     while ballot.agreed is None:
         ballot.look(all_live=True)
@@ -173,16 +174,9 @@ def test_a_single_agent_agrees_with_itself(tmp_path: Path) -> None:
     ballot.close()
 
 
-def test_a_round_whose_rank_0_is_of_an_older_dlr_has_no_votes() -> None:
-    assert connect(HashStore(), 1) is None
-
-
 def test_an_address_that_is_gone_is_no_reason_to_stop() -> None:
-    store = HashStore()
-    listener = announce(store, "127.0.0.1")
-    assert listener is not None
+    listener = Listener("127.0.0.1", KEY)
+    world = World(1, RendezvousPhase.FORMED, (Member(0, 1), Member(1, 1)), 2, "127.0.0.1", listener.port)
+    assert connect(world, 1, KEY) is None, "no votes are taken"
     listener.close()
-    assert connect(store, 1) is None
-    store.set(KEY, "nonsense")
-    assert connect(store, 1) is None
-    assert announce(store, "203.0.113.7") is None
+    assert connect(world, 1, KEY) is None

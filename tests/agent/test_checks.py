@@ -56,7 +56,8 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_seconds: float = 6
 
 def probes(pid: int) -> list[int]:
     """Processes of probes that the agent runs."""
-    return [child for child in children(pid) if "healthcheck.probes." in command(child)]
+    modules = "healthcheck.probes.", "agent.node_check.pair"
+    return [child for child in children(pid) if any(module in command(child) for module in modules)]
 
 
 def probe_of(agent: Agent) -> int:

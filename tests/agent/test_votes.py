@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from agent.connection.listener import Listener
 from agent.rendezvous.world import Action, Member, Verb, World
 from agent.session import Session
 from agent.supervision.elastic_agent import DlrElasticAgent
@@ -25,10 +25,10 @@ from crds.protocol import KeptIn, RendezvousPhase
 def test_without_a_ballot_there_are_no_votes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scarce: str
 ) -> None:
-    session = SimpleNamespace(environment=SimpleNamespace(pod_ip="127.0.0.1"))
-    votes = Votes(cast(Session, session), None, 30.0, 1.0)
-    votes.meet(HashStore(), 0, 1)
-    line = votes._listener
+    listener, me = Listener("127.0.0.1", bytes(32)), Member(0, 1)
+    votes = Votes(cast(Session, SimpleNamespace(listener=listener, member=me)), None, 30.0, 1.0)
+    votes.meet(World(1, RendezvousPhase.FORMED, (me,), 1))
+    line = votes._inbox
     assert line is not None
     record = tmp_path / "record"
     if scarce == "epoll":
@@ -41,6 +41,7 @@ def test_without_a_ballot_there_are_no_votes(
     votes.begin([record])
     assert votes.fds() == []
     assert line.fileno() == -1
+    listener.close()
 
 
 def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) -> None:

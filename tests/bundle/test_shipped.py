@@ -1,10 +1,13 @@
 """What is shipped, as it is shipped: the wheel's files, and the zip that is injected into training images."""
 
+import hashlib
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import source_hash
 from pathlib import Path
 from types import CodeType
 
@@ -101,6 +104,20 @@ def test_bytecode_of_another_python_is_passed_over(folder: Path, tmp_path: Path)
     assert run_refusing(others, set(PARTS), then).endswith("/agent/terms.py\n")
 
 
+def test_bytecode_is_used_only_for_the_source_beside_it(folder: Path, tmp_path: Path) -> None:
+    """Who reads a module in the zip reads what runs."""
+    changed = tmp_path / agent_bundle.AGENT_ZIP
+    with zipfile.ZipFile(folder / agent_bundle.AGENT_ZIP) as built, zipfile.ZipFile(changed, "w") as archive:
+        for name in built.namelist():
+            content = built.read(name)
+            if name.endswith(".pyc"):
+                assert content[4:8] == b"\3\0\0\0", "a hash of the source, which is checked (PEP 552)"
+                assert content[8:16] == source_hash(built.read(name.removesuffix("c")))
+            archive.writestr(name, content + b"\nCHANGED = True\n" if name.endswith("/terms.py") else content)
+    then = "from dlr._internal.agent import terms\nprint(terms.__file__, terms.CHANGED)"
+    assert run_refusing(changed, set(PARTS), then).endswith("/agent/terms.py True\n")
+
+
 def test_module_that_marshal_s_format_has_no_words_for_is_there_as_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +159,46 @@ def launch(
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.parametrize("tools", ["sha256sum", "python"])
+@pytest.mark.parametrize("damage", ["a changed byte", "its end is missing", "another build", "it is missing"])
+def test_a_launcher_refuses_a_zip_that_it_was_not_built_with(
+    folder: Path, tmp_path: Path, damage: str, tools: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "dlr")
+    archive = tmp_path / "dlr" / agent_bundle.AGENT_ZIP
+    content = archive.read_bytes()
+    middle = len(content) // 2
+    damaged = {
+        "a changed byte": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "its end is missing": content[:-1],
+        "another build": content.replace(b"PK", b"pk"),
+    }.get(damage)
+    path = "/usr/bin:/bin"
+    if tools == "python":  # an image that has no coreutils
+        path = str(tmp_path / "bin")
+        Path(path).mkdir()
+    python = {"PATH": path, "DLR_PYTHON": sys.executable}
+    as_built = launch(tmp_path / "dlr", "dlr", "job", **python)
+    assert "`dlr job` is not one of them" in as_built.stderr
+    if damaged is None:
+        archive.unlink()
+    else:
+        archive.write_bytes(damaged)
+    done = launch(tmp_path / "dlr", "dlr", "job", **python)
+    found = hashlib.sha256(damaged).hexdigest() if damaged is not None else "unknown"
+    expected = hashlib.sha256(content).hexdigest()
+    assert (done.returncode, done.stderr.count("\n")) == (69, 1)
+    assert f"{archive} is not the file that this launcher was built with" in done.stderr
+    assert f"its SHA-256 is {found} and not {expected};" in done.stderr
+
+
+def test_dlr_bundle_prints_the_sum_of_what_it_has_written(tmp_path: Path) -> None:
+    command = [Path(sys.executable).with_name("dlr"), "bundle", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    written = hashlib.sha256((tmp_path / agent_bundle.AGENT_ZIP).read_bytes()).hexdigest()
+    assert done.stdout.splitlines()[0] == f"dlr.pyz: SHA-256 {written}"
 
 
 def test_outside_of_a_job_the_launcher_says_so_in_one_sentence(folder: Path) -> None:

@@ -22,6 +22,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import dlr.checkpoint.persistence as persistence_module
+from agent.connection.listener import Listener
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
@@ -408,26 +409,29 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     pool = Pool(3 << 18, 3)
     for rank, slot in enumerate(pool.slots):
         write(slot, state(9), Mark(2, 9, rank, 3))
-    server = SlotServer(pool, "127.0.0.1", lambda *_: False, lambda _: [])
+    key = bytes(range(32))
+    listener = Listener("127.0.0.1", key)
+    server = SlotServer(pool, listener, lambda *_: False, lambda _: [])
     address = f"tcp://{server.address}"
     shards = {0: address, 1: pool.slots[1].path, 2: address}
-    source = in_slots(MemoryResume(2, 9, 3, None, shards), 1)
+    source = in_slots(MemoryResume(2, 9, 3, None, shards, key=key), 1)
     loaded = state(0)
     restore(loaded, source.values, source.rng, source.parts, source.fill)
     assert_whole(loaded, 9)
     with pytest.raises(OSError, match="it is not here"):
-        in_slots(MemoryResume(2, 8, 3, None, dict.fromkeys(range(3), address)), 0)
+        in_slots(MemoryResume(2, 8, 3, None, dict.fromkeys(range(3), address), key=key), 0)
 
     damaged = pool.slots[0]
     entry = max(damaged.header().entries, key=lambda entry: entry.nbytes)
     damaged.bytes(entry.offset, entry.offset + 1)[0] ^= 4
-    source = in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address)), 0)
+    source = in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address), key=key), 0)
     with pytest.raises(DamagedError, match=f"{entry.name} is not what was written"):
         restore(state(0), source.values, source.rng, source.parts, source.fill)
     assert damaged.commit_word is Commit.DAMAGED, "its owner knows, and names it no more"
     with pytest.raises(OSError, match="it is not here"):
-        in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address)), 0)
+        in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address), key=key), 0)
     server.close()
+    listener.close()
     pool.close()
 
 

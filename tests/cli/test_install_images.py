@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import deploy
-from dlr.commands.install.images import Images, images_of, of_no_registry
+from dlr.commands.install.images import Images, by_tag_beside_a_digest, images_of, of_no_registry
 
 DEFAULTS = (deploy.DEFAULT_IMAGE, deploy.DEFAULT_CHECK_IMAGE, deploy.DEFAULT_AGENT_IMAGE)
 
@@ -17,6 +17,7 @@ DEFAULTS = (deploy.DEFAULT_IMAGE, deploy.DEFAULT_CHECK_IMAGE, deploy.DEFAULT_AGE
         (Images("r:5000/t/x:2"), ("r:5000/t/x:2", "r:5000/t/dlr-worker:2", "r:5000/t/dlr-agent:2")),
         (Images("r/x:2", "c:1", "a:1"), ("r/x:2", "c:1", "a:1")),
         (Images("r/x@sha256:0"), ("r/x@sha256:0", "r/dlr-worker:0.1.0", "r/dlr-agent:0.1.0")),
+        (Images("r/x:2@sha256:0"), ("r/x:2@sha256:0", "r/dlr-worker:2", "r/dlr-agent:2")),
     ],
 )
 def test_what_is_not_named_is_beside_the_controller_s(named: Images, complete: tuple[str, ...]) -> None:
@@ -38,3 +39,28 @@ def test_images_of_a_deployment() -> None:
 
 def test_images_of_no_registry() -> None:
     assert of_no_registry(("a:1", "r/b:1", "localhost:5000/c")) == ["a:1"]
+
+
+def test_a_digest_is_kept_from_the_option_to_the_deployment_and_back() -> None:
+    named = [
+        f"registry.example:5000/t/{name}@sha256:{digit * 64}"
+        for name, digit in zip("cwa", "0af", strict=True)
+    ]
+    named[0] = named[0].replace("@", ":0.1.0@")
+    (live,) = (each for each in deploy.documents("x", *named) if each["kind"] == "Deployment")
+    assert images_of(live) == Images(*named)
+    assert images_of(live).complete() == tuple(named)
+
+
+@pytest.mark.parametrize(
+    ("images", "tagged"),
+    [
+        (("r/c:1", "r/w:1", "r/a:1"), []),
+        (("r/c:1@sha256:0", "r/w:1", "r/a"), ["r/w:1", "r/a"]),
+        (("r/c@sha256:0", "r/w@sha256:1", "r/a@sha256:2"), []),
+    ],
+)
+def test_tags_are_warned_of_where_somebody_has_meant_digests(
+    images: tuple[str, ...], tagged: list[str]
+) -> None:
+    assert by_tag_beside_a_digest(images) == tagged

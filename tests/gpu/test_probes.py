@@ -8,16 +8,20 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 import torch
 
+from agent.connection.listener import Listener
+from agent.connection.store_server import StoreServer
 from agent.monitor.accelerators import detect
 from agent.monitor.usage import read_gpus
 from agent.monitor.xid import DeviceWatch
+from crds.names import ENV_JOB_KEY
 from crds.protocol import ProbeEnding
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes import nvml, suite
 from healthcheck.probes.runner import Probe, ProbeResult, run
 from tests.forks import forks
-from tests.ports import free_port
+
+KEY = bytes(range(32))
 
 
 def test_a_healthy_gpu_passes_all_local_probes() -> None:
@@ -34,16 +38,21 @@ def member(rank: int, port: int) -> ProbeResult:
     """NCCL refuses to have one GPU twice on a host, so each member says that it is on another."""
     os.environ["NCCL_HOSTID"] = str(rank)
     meeting = ("--members=node-a,node-b", "--master-address=127.0.0.1", f"--master-port={port}")
-    arguments = (*meeting, "--device=cuda", f"--rank={rank}", "--address=127.0.0.1")
-    return run(Probe("pair", arguments, timeout_seconds=300))
+    arguments = (*meeting, "--store-prefix=check", "--device=cuda", f"--rank={rank}", "--address=127.0.0.1")
+    variables = ((ENV_JOB_KEY, KEY.hex()),)
+    probe = Probe("pair", arguments, timeout_seconds=300, package="agent.node_check", variables=variables)
+    return run(probe)
 
 
 def test_a_pair_gathers_over_nccl() -> None:
     if torch.cuda.device_count() != 1:
         pytest.skip("its members would have a rank for each GPU")
-    port = free_port()
+    listener = Listener("127.0.0.1", KEY)
+    store = StoreServer(listener)
     with ProcessPoolExecutor(2, forks) as pool:
-        a, b = (future.result() for future in [pool.submit(member, rank, port) for rank in (0, 1)])
+        a, b = (future.result() for future in [pool.submit(member, rank, listener.port) for rank in (0, 1)])
+    store.close()
+    listener.close()
     print(a, b)
     assert (a.ending, b.ending) == (ProbeEnding.PASSED, ProbeEnding.PASSED), (a, b)
     assert a.report.figures == b.report.figures

@@ -1,10 +1,15 @@
 """Allgathers of real processes over Gloo: what they measure, and who is named when one does not come."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore
 
+from agent.connection.listener import Listener
+from agent.connection.store_server import StoreServer
+from crds.names import ENV_JOB_KEY
 from crds.protocol import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes.allgather import AllGather
@@ -14,18 +19,45 @@ from tests.ports import free_port
 PAIR_METRICS = {Metric.PAIR_ALGORITHM_GBPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US}
 
 
-def member(rank: int, port: int, *arguments: str) -> Probe:
-    meeting = ("--members=node-a,node-b", "--master-address=127.0.0.1", f"--master-port={port}")
-    return Probe("pair", (*meeting, "--device=cpu", f"--rank={rank}", *arguments), timeout_seconds=60)
+KEY = bytes(range(32))
+
+
+@dataclass
+class Agent:
+    """What an agent offers to the probes of a group."""
+
+    listener: Listener
+    store: StoreServer
 
 
 @pytest.fixture
-def port() -> int:
-    return free_port()
+def agent() -> Iterator[Agent]:
+    listener = Listener("127.0.0.1", KEY)
+    store = StoreServer(listener)
+    yield Agent(listener, store)
+    store.close()
+    listener.close()
 
 
-def test_a_pair_agrees_on_its_figures(port: int) -> None:
-    a, b = run_together([member(0, port), member(1, port)])
+def member(rank: int, port: int, *arguments: str, prefix: str = "check/uid/1", key: bytes = KEY) -> Probe:
+    meeting = (
+        "--members=node-a,node-b",
+        "--master-address=127.0.0.1",
+        f"--master-port={port}",
+        f"--store-prefix={prefix}",
+        f"--address=127.0.0.{rank + 2}",
+    )
+    return Probe(
+        "pair",
+        (*meeting, "--device=cpu", f"--rank={rank}", *arguments),
+        timeout_seconds=60,
+        package="agent.node_check",
+        variables=((ENV_JOB_KEY, key.hex()),),
+    )
+
+
+def test_a_pair_agrees_on_its_figures(agent: Agent) -> None:
+    a, b = run_together([member(0, agent.listener.port), member(1, agent.listener.port)])
     assert (a.ending, b.ending) == (ProbeEnding.PASSED, ProbeEnding.PASSED), (a, b)
     assert set(a.report.figures) == PAIR_METRICS
     assert a.report.figures == b.report.figures
@@ -33,39 +65,30 @@ def test_a_pair_agrees_on_its_figures(port: int) -> None:
     assert bus == pytest.approx(algorithm / 2)
 
 
-@pytest.mark.parametrize(
-    ("rank", "reason"),
-    [(0, "no word from node-b within 1 s"), (1, "node-a, where the group meets, cannot be reached")],
-)
-def test_who_does_not_come_is_named(port: int, rank: int, reason: str) -> None:
-    report = run(member(rank, port, "--join-seconds=1")).report
-    assert report.ending is ProbeEnding.FAILED
-    assert reason in report.reason
+@pytest.mark.parametrize(("rank", "other"), [(0, "node-b"), (1, "node-a")])
+def test_who_does_not_come_is_named(agent: Agent, rank: int, other: str) -> None:
+    report = run(member(rank, agent.listener.port, "--join-seconds=1")).report
+    assert (report.ending, report.reason) == (ProbeEnding.FAILED, f"no word from {other} within 1 s")
 
 
-def member_elsewhere(rank: int, store: TCPStore, prefix: str, *arguments: str) -> Probe:
-    """Of a group that meets in a store which none of its probes hosts."""
-    return member(rank, store.port, f"--store-prefix={prefix}", f"--address=127.0.0.{rank + 2}", *arguments)
-
-
-def test_groups_meet_in_a_store_that_is_there_already() -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    for prefix, ranks in (("check/uid/1", 1), ("check/uid/2", 2)):  # the second finds the keys of the first
-        pair = [member_elsewhere(rank, store, prefix, f"--cpu-ranks={ranks}") for rank in (0, 1)]
+def test_a_second_group_finds_none_of_the_keys_of_the_first(agent: Agent) -> None:
+    for prefix, ranks in (("check/uid/1", 1), ("check/uid/2", 2)):
+        pair = [member(rank, agent.listener.port, f"--cpu-ranks={ranks}", prefix=prefix) for rank in (0, 1)]
         results = run_together(pair)
         assert [result.ending for result in results] == [ProbeEnding.PASSED, ProbeEnding.PASSED], results
 
 
-def test_who_does_not_come_to_a_store_that_is_there_is_named() -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    report = run(member_elsewhere(1, store, "check/uid/1", "--join-seconds=1")).report
-    assert (report.ending, report.reason) == (ProbeEnding.FAILED, "no word from node-a within 1 s")
-
-
-def test_a_store_that_was_to_be_there_is_missed(port: int) -> None:
-    report = run(member(0, port, "--store-prefix=check/uid/1", "--join-seconds=1")).report
+def test_a_first_member_that_is_gone_is_missed() -> None:
+    report = run(member(1, free_port(), "--join-seconds=1")).report
     assert report.ending is ProbeEnding.FAILED
     assert "node-a, where the group meets, cannot be reached" in report.reason
+
+
+def test_a_stranger_joins_no_group(agent: Agent) -> None:
+    report = run(member(1, agent.listener.port, "--join-seconds=1", key=bytes(32))).report
+    assert report.ending is ProbeEnding.FAILED
+    assert "node-a, where the group meets, cannot be reached" in report.reason
+    assert not agent.store.values.has_all([b"check/uid/1/came/1"])
 
 
 def test_the_devices_of_one_node_gather_in_a_process_each() -> None:

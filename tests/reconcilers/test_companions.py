@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import json
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, Conflict, NotFound
+from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS
+from controller.resources import ELASTICJOBS, NETWORKPOLICIES, Resource
 from crds.elasticjob import ElasticJob
-from reconcilers.companions import CompanionReconciler, budget_of
+from reconcilers.companions import CompanionReconciler, budget_of, network_policy_of
+from reconcilers.pod.builder import check_labels, labels
 from tests.reconcilers.build import job
 from tests.reconcilers.check_stage import merged
 
-JOB = job(replicas=2, worker={"minReplicas": 1})
+JOB = job(replicas=2, worker={"minReplicas": 1}, networkPolicy={"enabled": False})
+RAW = {"kind": "ElasticJob", **JOB.to_wire()}
 
 
 class Store:
@@ -32,7 +35,7 @@ class Stores:
     """The job is known; of budgets, none that has our label."""
 
     def store(self, resource: object) -> Store:
-        return Store(JOB.to_wire() if resource == ELASTICJOBS else None)
+        return Store(RAW if resource == ELASTICJOBS else None)
 
     def models(self, *_: object) -> Stores:
         return self
@@ -92,6 +95,46 @@ async def test_a_budget_that_a_webhook_denies_is_told_whatever_code_it_has_and_t
     with pytest.raises(Conflict):
         await reconciler.reconcile(Request(JOB.metadata.namespace, JOB.metadata.name))
     assert told.reasons == ["PodDisruptionBudgetRefused"]
+
+
+async def test_a_policy_that_is_refused_is_told_and_the_budget_does_not_wait_for_it() -> None:
+    class NoPolicies:
+        made: ClassVar[list[str]] = []
+
+        async def create(self, resource: Resource, obj: dict[str, Any]) -> None:
+            if resource is NETWORKPOLICIES:
+                raise Forbidden(403, "Forbidden", "exceeded quota: networkpolicies")
+            self.made.append(resource.kind)
+
+    fenced, told = job(replicas=2, worker={"minReplicas": 1}), Told()
+
+    class Fenced(Stores):
+        def parse(self, _: object) -> ElasticJob:
+            return fenced
+
+    reconciler = CompanionReconciler(
+        cast("Client", NoPolicies()), cast("Cache", Fenced()), cast("EventRecorder", told)
+    )
+    with pytest.raises(Forbidden):
+        await reconciler.reconcile(Request(JOB.metadata.namespace, JOB.metadata.name))
+    assert (told.reasons, NoPolicies.made) == (["NetworkPolicyRefused"], ["PodDisruptionBudget"])
+
+
+@pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])
+def test_policy_admits_the_pods_of_its_owner_alone_and_has_fields_that_kubernetes_knows(kind: str) -> None:
+    from kubernetes import client
+
+    owner = {"kind": kind, "metadata": {"name": "digits", "namespace": "default", "uid": "u"}}
+    policy = network_policy_of(owner)
+    api = client.ApiClient()
+    read = api.deserialize(json.dumps(policy), "V1NetworkPolicy", "application/json")
+    assert api.sanitize_for_serialization(read) == policy
+    of_pods = labels("digits", "worker", 0) if kind == "ElasticJob" else check_labels("digits", 0)
+    of_others = check_labels("digits", 0) if kind == "ElasticJob" else labels("digits", "worker", 0)
+    ((peer,),) = ([from_["podSelector"] for from_ in rule["from"]] for rule in policy["spec"]["ingress"])
+    for selector in (policy["spec"]["podSelector"], peer):
+        assert selector["matchLabels"].items() <= of_pods.items()
+        assert not selector["matchLabels"].items() <= of_others.items()
 
 
 class WithLeftover:

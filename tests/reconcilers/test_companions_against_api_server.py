@@ -18,6 +18,8 @@ from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
     EVENTS,
+    NETWORKPOLICIES,
+    NODECHECKS,
     PODDISRUPTIONBUDGETS,
     PODS,
     VOLCANO_PODGROUPS,
@@ -253,6 +255,50 @@ async def test_job_that_needs_all_its_workers_lets_a_drain_evict_them(town: Town
     assert await town.find(PODDISRUPTIONBUDGETS, "rigid") is None
     worker = await town.client.get(ELASTICWORKERS, "rigid-worker-0", NAMESPACE)
     assert worker["status"]["restartCount"] == 1
+
+
+async def test_pods_of_a_job_are_reached_by_each_other_alone_as_long_as_the_job_is_there(town: Town) -> None:
+    await town.submit("fenced")
+    name = f"dlr-{(await town.client.get(ELASTICJOBS, 'fenced', NAMESPACE))['metadata']['uid']}"
+    pods = {"podSelector": {"matchLabels": {names.LABEL_JOB: "fenced"}}}
+    fence = {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]}
+    policy = await town.until_spec(NETWORKPOLICIES, name)
+    assert policy["spec"] == fence
+    await town.client.delete(NETWORKPOLICIES, name, NAMESPACE)
+    await town.until_spec(NETWORKPOLICIES, name, **fence)
+    await town.client.patch(NETWORKPOLICIES, name, {"spec": {"ingress": [{}]}}, NAMESPACE)
+    await town.until_spec(NETWORKPOLICIES, name, **fence)
+    await town.edit("fenced", suspend=True)
+    await town.phase("fenced", "Suspended")
+    assert await town.find(NETWORKPOLICIES, name), "Pods may still be leaving"
+    await town.client.delete(ELASTICJOBS, "fenced", NAMESPACE)
+    await town.until_gone(NETWORKPOLICIES, name)
+
+
+async def test_a_check_with_pods_of_its_own_has_a_policy_and_one_of_a_job_has_none(town: Town) -> None:
+    checks = {}
+    for name, spec in (("of-job", {"jobName": "any"}), ("of-nodes", {"nodes": ["node-0"]})):
+        check = {"apiVersion": NODECHECKS.api_version, "kind": NODECHECKS.kind, "spec": spec}
+        metadata = {"name": name, "namespace": NAMESPACE}
+        checks[name] = await town.client.create(NODECHECKS, check | {"metadata": metadata})
+    name = f"dlr-{checks['of-nodes']['metadata']['uid']}"
+    policy = await town.until_spec(NETWORKPOLICIES, name)
+    assert policy["spec"]["podSelector"] == {"matchLabels": {names.LABEL_CHECK: "of-nodes"}}
+    assert [owner["kind"] for owner in policy["metadata"]["ownerReferences"]] == ["NodeCheck"]
+    assert await town.find(NETWORKPOLICIES, f"dlr-{checks['of-job']['metadata']['uid']}") is None
+    await town.client.delete(NODECHECKS, "of-nodes", NAMESPACE)
+    await town.until_gone(NETWORKPOLICIES, name)
+
+
+async def test_network_policy_is_switched_off_and_on(town: Town) -> None:
+    await town.submit("open", networkPolicy={"enabled": False}, **SPARES_ONE)
+    name = f"dlr-{(await town.client.get(ELASTICJOBS, 'open', NAMESPACE))['metadata']['uid']}"
+    await town.until_spec(PODDISRUPTIONBUDGETS, "open", minAvailable=2)
+    assert await town.find(NETWORKPOLICIES, name) is None
+    await town.edit("open", networkPolicy={"enabled": True})
+    await town.until_spec(NETWORKPOLICIES, name)
+    await town.edit("open", networkPolicy={"enabled": False})
+    await town.until_gone(NETWORKPOLICIES, name)
 
 
 async def test_budget_of_somebody_else_is_left_alone_and_told(town: Town) -> None:

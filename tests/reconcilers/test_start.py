@@ -12,6 +12,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Forbidden
 from controller.resources import ELASTICJOBS, PODS
+from crds import names
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
 from reconcilers.pod.late_pods import LatePods
 from reconcilers.pod.start import (
@@ -22,6 +23,7 @@ from reconcilers.pod.start import (
     STARTED,
     Asked,
     Hindrance,
+    lacks_key,
     next_reading,
     warning_of,
 )
@@ -55,6 +57,19 @@ def test_an_image_that_is_tried_again_and_again_says_the_same_all_the_time() -> 
     once = after(failed)
     assert started(once) == ("ImagePullBackOff", "main: ErrImagePull: registry/x: not found")
     assert after(failed, backs_off, failed, backs_off).conditions == once.conditions
+
+
+def test_a_pod_whose_key_was_deleted_says_what_to_do() -> None:
+    missing = f'secret "{names.key_secret("uid-digits")}" not found'
+    waiting = waits("CreateContainerConfigError", missing)
+    said = started(after(Observation(pod=waiting)))
+    assert said is not None and lacks_key(waiting)
+    assert said.message.startswith(f"main: CreateContainerConfigError: {missing}: it was deleted")
+    assert said.message.endswith("suspend and resume the job")
+    of_check = waiting | {"metadata": waiting["metadata"] | {"labels": {names.LABEL_CHECK: "nightly"}}}
+    said = started(after(Observation(pod=of_check)))
+    assert said is not None and said.message.endswith("make the NodeCheck again")
+    assert not lacks_key(waits("CreateContainerConfigError", 'secret "mine" not found'))
 
 
 def test_what_an_event_said_holds_until_the_pod_starts() -> None:

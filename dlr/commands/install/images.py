@@ -57,6 +57,12 @@ def of_no_registry(images: tuple[str, ...]) -> list[str]:
     return [image for image in images if "/" not in image]
 
 
+def by_tag_beside_a_digest(images: tuple[str, ...]) -> list[str]:
+    """List the images with a tag alone, if another one has a digest."""
+    tagged = [image for image in images if "@" not in image]
+    return tagged if len(tagged) < len(images) else []
+
+
 def _last(options: tuple[str, ...] | list[str], option: str) -> str | None:
     """The one that counts where an overlay has added another."""
     found = [each.removeprefix(option) for each in options if each.startswith(option)]

@@ -12,7 +12,7 @@ from dlr.commands.api import ELASTICJOBS, NAMESPACES, PODS, Api, ApiFailure, Unr
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.apply import apply, require_served
-from dlr.commands.install.images import Images, of_no_registry
+from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
 from dlr.commands.install.kinds import (
     CONTROLLER,
     CONTROLLER_LABEL,
@@ -82,13 +82,19 @@ class Installer:
             return self._api.find(DEPLOYMENTS, label_selector=label_selector)
 
     def warn_of_images(self, images: Images) -> None:
-        """Say which of them no node can pull."""
+        """Warn of images that no node can pull, and of those by tag if others are by digest."""
         unnamed = of_no_registry(images.complete())
         if unnamed and not self._is_embedded():
             print(
                 f"dlr: warning: {', '.join(unnamed)} would come from Docker Hub, which has none of dlr's. "
                 "Unless all nodes have them already, name those that you have pushed with --image, "
                 "--agent-image and --check-image.",
+                file=sys.stderr,
+            )
+        if tagged := by_tag_beside_a_digest(images.complete()):
+            print(
+                f"dlr: warning: {', '.join(tagged)} may become another image, as a tag can be moved; "
+                "name --image, --agent-image and --check-image by their digests, as @sha256:….",
                 file=sys.stderr,
             )
 

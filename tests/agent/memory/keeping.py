@@ -42,7 +42,10 @@ def main() -> None:
     elif resume["tier"] == "memory":
         wanted = {int(r): at for r, at in resume["shards"].items()}
         assert sorted(wanted) == list(range(resume["worldSize"]))
-        steps = {read(at, Mark(resume["round"], resume["step"], r, len(wanted))) for r, at in wanted.items()}
+        key = bytes.fromhex(resume["key"])
+        steps = {
+            read(at, key, Mark(resume["round"], resume["step"], r, len(wanted))) for r, at in wanted.items()
+        }
         (step,) = steps
     print(f"resumed {step}", file=log)
     if step:
@@ -66,10 +69,10 @@ def main() -> None:
         time.sleep(float(os.environ.get("STEP_SECONDS", "0.02")))
 
 
-def read(at: str, mark: Mark) -> int:
+def read(at: str, key: bytes, mark: Mark) -> int:
     if at.startswith("tcp://"):
         slot = Slot(mmap.mmap(-1, 1 << 20))
-        fetch(at.removeprefix("tcp://"), mark, slot)
+        fetch(at.removeprefix("tcp://"), key, mark, slot)
     else:
         slot = Slot.open(at)
         slot.verify()

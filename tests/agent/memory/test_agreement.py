@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
+from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreed import Agreed, HeldReplicas
 from agent.memory.agreement import Agreement
@@ -33,7 +34,7 @@ HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
 def environment(index: int = 0, size: int = 1 << 20, replicas: int = 1) -> Environment:
     return Environment(
         "job", "default", f"w-{index}", index, 1, "uid", f"127.0.0.{index + 2}", memory_bytes=size,
-        memory_replicas=replicas, persist_on_failure=True,
+        memory_replicas=replicas, persist_on_failure=True, key=bytes(range(32)),
     )  # fmt: skip
 
 
@@ -51,7 +52,10 @@ class World:
     def replace(self, index: int) -> None:
         """That agent's Pod is lost, and another one has come."""
         place = self._places[index] if self._places else ()
-        memory = CheckpointMemory(environment(index), 1, lambda: place)
+        me = environment(index)
+        listener = Listener(me.pod_ip, me.key)
+        self._cleanup.callback(listener.close)
+        memory = CheckpointMemory(me, 1, listener, lambda: place)
         self._cleanup.callback(memory.close)
         self.memories[index] = memory
 
@@ -394,9 +398,11 @@ def test_a_pod_that_goes_does_not_wait_for_a_copy_of_what_its_processes_did_not_
 
 def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OomWatch, "limit_bytes", lambda _: 1 << 20)
+    listener = Listener("127.0.0.1", bytes(32))
     with pytest.raises(
         InvalidEnvironmentError, match="does not fit into the container's memory limit of 1 M"
     ):
-        CheckpointMemory(environment(size=1 << 20), 1)
+        CheckpointMemory(environment(size=1 << 20), 1, listener)
     with pytest.raises(InvalidEnvironmentError, match="too little for 40 slots"):
-        CheckpointMemory(environment(size=1 << 20), 8)
+        CheckpointMemory(environment(size=1 << 20), 8, listener)
+    listener.close()

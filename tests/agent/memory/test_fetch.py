@@ -16,17 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.connection.handshake import RefusedError
+from agent.connection.listener import Listener
 from agent.memory import replication
 from agent.memory.fetch import DamagedCopyError, FetchError, fetch
 from agent.memory.layout import CONTROL_BYTES, Part, lay_out
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, Mark, Slot
-from agent.memory.wire import RefusedError, Request, Verb, copies, have_checked, offer, read
+from agent.memory.wire import SERVICE, Request, Verb, copies, have_checked, offer, read
 
 NBYTES = 20 << 20
 HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])
 MARK = Mark(7, 120, 3, 8)
+KEY = bytes(range(32))
 
 
 class Peer:
@@ -37,8 +40,9 @@ class Peer:
         self.slot.commit(MARK, HEADER)
         self.slot.sum_up()
         self.offers: list[tuple[Mark, str]] = []
+        self.listener = Listener("127.0.0.1", KEY)
         self.server = SlotServer(
-            self.pool, "127.0.0.1", self._take, lambda round_: [replace(MARK, round=round_)]
+            self.pool, self.listener, self._take, lambda round_: [replace(MARK, round=round_)]
         )
 
     def _take(self, mark: Mark, address: str) -> bool:
@@ -51,6 +55,7 @@ def peer() -> Iterator[Peer]:
     found = Peer()
     yield found
     found.server.close()
+    found.listener.close()
     found.pool.close()
 
 
@@ -60,7 +65,7 @@ def target() -> Slot:
 
 
 def test_what_comes_is_what_was_there(peer: Peer, target: Slot) -> None:
-    fetch(peer.server.address, MARK, target)
+    fetch(peer.server.address, KEY, MARK, target)
     assert target.mark is None, "the caller seals it"
     target.seal()
     assert target.mark == MARK
@@ -81,29 +86,29 @@ def test_a_server_that_can_take_no_connection_for_a_while_goes_on(
     monkeypatch.setattr(threading.Thread, "start", scarce)
     for _ in range(3):
         with pytest.raises(FetchError):
-            fetch(peer.server.address, MARK, target)
-    fetch(peer.server.address, MARK, target)
+            fetch(peer.server.address, KEY, MARK, target)
+    fetch(peer.server.address, KEY, MARK, target)
 
 
 def test_a_flipped_bit_is_found(peer: Peer, target: Slot) -> None:
     peer.slot.bytes(CONTROL_BYTES + NBYTES - 1, CONTROL_BYTES + NBYTES)[0] ^= 4
     with pytest.raises(DamagedCopyError, match="weights is not what was written"):
-        fetch(peer.server.address, MARK, target)
-    have_checked(peer.server.address, MARK)
+        fetch(peer.server.address, KEY, MARK, target)
+    have_checked(peer.server.address, KEY, MARK)
     assert peer.slot.commit_word is Commit.DAMAGED
     with pytest.raises(FetchError, match="it is not here"):
-        fetch(peer.server.address, MARK, target)
+        fetch(peer.server.address, KEY, MARK, target)
 
 
 def test_a_slot_that_is_whole_stays_whatever_a_peer_says(peer: Peer, target: Slot) -> None:
-    have_checked(peer.server.address, MARK)
-    fetch(peer.server.address, MARK, target)
+    have_checked(peer.server.address, KEY, MARK)
+    fetch(peer.server.address, KEY, MARK, target)
 
 
 def test_a_header_that_cannot_be_read_is_damage(peer: Peer, target: Slot) -> None:
     peer.slot.bytes(HEADER.end, HEADER.end + 8)[:] = bytes(8)
     with pytest.raises(FetchError, match="it is not here"):
-        fetch(peer.server.address, MARK, target)
+        fetch(peer.server.address, KEY, MARK, target)
     assert peer.slot.commit_word is Commit.DAMAGED
 
 
@@ -117,33 +122,33 @@ def test_what_is_overwritten_meanwhile_is_found(peer: Peer, target: Slot) -> Non
         return True
 
     with pytest.raises(FetchError):
-        fetch(peer.server.address, MARK, target, goes_on=overwrite)
+        fetch(peer.server.address, KEY, MARK, target, goes_on=overwrite)
 
 
 def test_what_is_not_there_is_told(peer: Peer, target: Slot) -> None:
     with pytest.raises(FetchError, match="it is not here"):
-        fetch(peer.server.address, Mark(7, 121, 3, 8), target)
+        fetch(peer.server.address, KEY, Mark(7, 121, 3, 8), target)
     peer.slot.begin()
     with pytest.raises(FetchError, match="it is not here"):
-        fetch(peer.server.address, MARK, target)
+        fetch(peer.server.address, KEY, MARK, target)
 
 
 def test_a_slot_that_is_too_small_is_told(peer: Peer) -> None:
     with pytest.raises(FetchError, match="do not fit into a slot"):
-        fetch(peer.server.address, MARK, Slot(mmap.mmap(-1, 1 << 20)))
+        fetch(peer.server.address, KEY, MARK, Slot(mmap.mmap(-1, 1 << 20)))
 
 
 def test_a_fetch_that_is_not_wanted_any_more_ends(peer: Peer, target: Slot) -> None:
     with pytest.raises(FetchError, match="not wanted"):
-        fetch(peer.server.address, MARK, target, goes_on=lambda: False)
+        fetch(peer.server.address, KEY, MARK, target, goes_on=lambda: False)
 
 
 def test_a_range_is_served(peer: Peer) -> None:
     start, stop = CONTROL_BYTES, CONTROL_BYTES + 9
-    assert read(peer.server.address, MARK, start, stop) == peer.slot.bytes(start, stop)
-    assert len(read(peer.server.address, MARK, HEADER.end, None)) == HEADER.slot_bytes - HEADER.end
+    assert read(peer.server.address, KEY, MARK, start, stop) == peer.slot.bytes(start, stop)
+    assert len(read(peer.server.address, KEY, MARK, HEADER.end, None)) == HEADER.slot_bytes - HEADER.end
     with pytest.raises(OSError, match=f"it has {HEADER.slot_bytes} bytes"):
-        read(peer.server.address, MARK, start, HEADER.slot_bytes + 1)
+        read(peer.server.address, KEY, MARK, start, HEADER.slot_bytes + 1)
 
 
 @given(
@@ -180,48 +185,49 @@ def test_nonsense_harms_nobody(peer: Peer, target: Slot, line: bytes) -> None:
         connection.sendall(line)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(100)
-    fetch(peer.server.address, MARK, target)
+    fetch(peer.server.address, KEY, MARK, target)
 
 
 def test_copies_are_told(peer: Peer) -> None:
-    assert copies(peer.server.address, 9) == [Mark(9, 120, 3, 8)]
+    assert copies(peer.server.address, KEY, 9) == [Mark(9, 120, 3, 8)]
 
 
 def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:
-    assert offer(peer.server.address, MARK, "10.0.0.1:1", 60)
-    assert not offer(peer.server.address, Mark(7, 1, 3, 8), "10.0.0.1:1", 60)
+    assert offer(peer.server.address, KEY, MARK, "10.0.0.1:1", 60)
+    assert not offer(peer.server.address, KEY, Mark(7, 1, 3, 8), "10.0.0.1:1", 60)
     assert peer.offers[0] == (MARK, "10.0.0.1:1")
 
 
 def test_an_offer_that_is_not_wanted_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.memory.wire.LOOK_SECONDS", 0.01)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(RefusedError, match="has not answered"):
-            offer(address, MARK, "10.0.0.1:1", 600, lambda: False)
+    silent = Listener("127.0.0.1", KEY)
+    connections: list[socket.socket] = []
+    silent.offer(SERVICE, connections.append)
+    with pytest.raises(RefusedError, match="has not answered"):
+        offer(silent.address, KEY, MARK, "10.0.0.1:1", 600, lambda: False)
+    silent.close()
 
 
 def test_nobody_is_there(target: Slot) -> None:
     with socket.socket() as bound:  # it does not listen, and nobody else is given its port
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(FetchError, match="refused"):
-            fetch(f"127.0.0.1:{bound.getsockname()[1]}", MARK, target)
+            fetch(f"127.0.0.1:{bound.getsockname()[1]}", KEY, MARK, target)
     with pytest.raises(FetchError):
-        fetch("", MARK, target)
+        fetch("", KEY, MARK, target)
 
 
 def test_a_peer_that_goes_away_in_the_middle_is_told(peer: Peer, target: Slot) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    def half(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(b'{"bytes": 100000}\n' + bytes(5_000))
+        connection.close()
 
-        def half() -> None:
-            connection, _ = server.accept()
-            connection.recv(4096)
-            connection.sendall(b'{"bytes": 100000}\n' + bytes(5_000))
-            connection.close()
-
-        threading.Thread(target=half, daemon=True).start()
-        with pytest.raises(FetchError):
-            fetch(f"127.0.0.1:{server.getsockname()[1]}", MARK, target)
+    listener = Listener("127.0.0.1", KEY)
+    listener.offer(SERVICE, half)
+    with pytest.raises(FetchError):
+        fetch(listener.address, KEY, MARK, target)
+    listener.close()
 
 
 def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_that_came(
@@ -243,7 +249,7 @@ def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_th
     replicated: list[int] = []
     took: list[float] = []
     thread = replication.Replication(
-        lambda: [Mark(1, next(step), 0, 2)], "127.0.0.1:1", replicated.append, took.append
+        lambda: [Mark(1, next(step), 0, 2)], "127.0.0.1:1", KEY, replicated.append, took.append
     )
     thread.follow("127.0.0.1:2")
     thread.start()
@@ -275,10 +281,10 @@ def test_a_pause_is_over_when_nothing_is_written_over_any_more(
     event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offers: Queue[int] = Queue()
-    monkeypatch.setattr(replication, "offer", lambda peer, mark, *_: offers.put(mark.step))
+    monkeypatch.setattr(replication, "offer", lambda peer, key, mark, *_: offers.put(mark.step))
     monkeypatch.setattr(replication._Failures, "add", lambda *_: 600.0)
     thread = replication.Replication(
-        lambda: [Mark(1, 10, 0, 2)], "127.0.0.1:1", lambda _: None, lambda _: None
+        lambda: [Mark(1, 10, 0, 2)], "127.0.0.1:1", KEY, lambda _: None, lambda _: None
     )
     thread.follow("127.0.0.1:2")
     thread.start()

@@ -1,0 +1,125 @@
+"""Proof of the job's key at the beginning of a connection: challenge and response by HMAC-SHA256 (RFC 2104).
+
+    server → client    server's nonce
+    client → server    service, client's nonce, HMAC(key, "client" + service + both nonces)
+    server → client    HMAC(key, "server" + service + both nonces)
+
+Each side has to prove the key for a nonce that the other has just drawn, so a recorded handshake is of no use
+again; the roles differ, so a proof cannot be sent back to its author. What follows is neither encrypted nor
+signed: who can change packets on their way is not kept out.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+from dataclasses import dataclass
+
+from crds.names import ENV_JOB_KEY
+
+KEY_BYTES = 32
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+SERVICE_BYTES = 24
+"""Length of a service's name on the wire, padded with zeros."""
+RESPONSE_BYTES = SERVICE_BYTES + NONCE_BYTES + PROOF_BYTES
+
+CONNECT_SECONDS = 10.0
+"""Time limit for a connection and its handshake."""
+
+
+class RefusedError(ConnectionError):
+    """The other side has another key, or does not offer the service."""
+
+
+def key_from_text(text: str) -> bytes:
+    """Read a key as its Secret has it.
+
+    Raises:
+        ValueError: it is not 64 hexadecimal digits.
+    """
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"{ENV_JOB_KEY} is not {2 * KEY_BYTES} hexadecimal digits")
+    return key
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """The server's side of one handshake."""
+
+    key: bytes
+    nonce: bytes
+
+    @classmethod
+    def draw(cls, key: bytes) -> Challenge:
+        """Draw a nonce for a new connection."""
+        return cls(key, secrets.token_bytes(NONCE_BYTES))
+
+    def accept(self, response: bytes) -> tuple[str, bytes] | None:
+        """Check a client's response, of RESPONSE_BYTES.
+
+        Returns:
+            The service that the client asks for, and the server's proof for it; None if the client does not
+            have the key.
+        """
+        service = response[:SERVICE_BYTES]
+        theirs = response[SERVICE_BYTES : SERVICE_BYTES + NONCE_BYTES]
+        proof = response[SERVICE_BYTES + NONCE_BYTES :]
+        if not hmac.compare_digest(proof, _proof(self.key, b"client", service, self.nonce, theirs)):
+            return None
+        name = service.rstrip(b"\0").decode(errors="replace")
+        return name, _proof(self.key, b"server", service, self.nonce, theirs)
+
+
+def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
+    """Connect to a service of an agent of the same job.
+
+    Args:
+        host: the agent's address.
+        port: of its listener.
+        key: the job's.
+        service: the name under which the agent offers it.
+
+    Returns:
+        A blocking socket with a time limit of CONNECT_SECONDS for each call.
+
+    Raises:
+        OSError: the agent cannot be reached.
+        RefusedError: it has another key, or does not offer the service now.
+    """
+    connection = socket.create_connection((host, port), CONNECT_SECONDS)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        nonce = _receive(connection, NONCE_BYTES)
+        name = service.encode().ljust(SERVICE_BYTES, b"\0")
+        ours = secrets.token_bytes(NONCE_BYTES)
+        connection.sendall(name + ours + _proof(key, b"client", name, nonce, ours))
+        proof = _receive(connection, PROOF_BYTES)
+        if not hmac.compare_digest(proof, _proof(key, b"server", name, nonce, ours)):
+            raise RefusedError(f"{host}:{port} is no agent of this job")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _proof(key: bytes, role: bytes, service: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
+    return hmac.digest(key, role + service + server_nonce + client_nonce, "sha256")
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    """Receive exactly so many bytes, and no more: what follows is the service's."""
+    received = b""
+    while len(received) < count:
+        part = connection.recv(count - len(received))
+        if not part:
+            raise RefusedError(
+                "the agent closed the connection: it has another key, or has not begun to serve"
+            )
+        received += part
+    return received

@@ -1,0 +1,237 @@
+"""The one port of an agent: takes connections of agents of the same job, and closes all others.
+
+A connection that has not proved the job's key within a second is closed (`handshake`). So is the oldest such
+connection where there are many, so that strangers who keep connections open, or open them ever again, hold
+up nobody: a peer needs a round trip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.connection.handshake import RESPONSE_BYTES, Challenge
+from crds.names import with_port
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 1.0
+"""Time limit for a new connection to prove the job's key."""
+MAX_UNPROVEN = 256
+"""Connections that may be without a proof at a time; with one more, the oldest is closed."""
+BACKLOG = 4_096
+"""Connections that may wait in the kernel. It has a limit of its own (net.core.somaxconn)."""
+PAUSE_SECONDS = 0.1
+"""Pause after a connection that could not be accepted, as where no more files may be opened."""
+
+Service = Callable[[socket.socket], None]
+"""Takes over a proven connection, a blocking socket without time limit. It must not block, nor send anything
+before the peer has: it has the connection when the peer learns that it is accepted."""
+
+
+@dataclass
+class _Unproven:
+    """A connection that has yet to prove the key."""
+
+    connection: socket.socket
+    challenge: Challenge
+    deadline: float
+    received: bytearray = field(default_factory=bytearray)
+
+
+class Listener:
+    """Listens on one address until `close`.
+
+    Args:
+        host: the address to listen on, this Pod's.
+        key: the job's.
+
+    Raises:
+        OSError: there is no such address here.
+    """
+
+    def __init__(self, host: str, key: bytes) -> None:
+        self._key = key
+        self._services: dict[str, Service] = {}
+        self._unproven: OrderedDict[int, _Unproven] = OrderedDict()
+        """Connections by descriptor, the oldest first."""
+        self._resumes_at: float | None = None
+        """When connections are accepted again, after a pause."""
+        self._closed = False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+        self._socket.setblocking(False)
+        self.host = host
+        self.port: int = self._socket.getsockname()[1]
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        self._epoll.register(self._socket, select.EPOLLIN)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="dlr-listener", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as peers connect to it."""
+        return with_port(self.host, self.port)
+
+    @property
+    def key(self) -> bytes:
+        """The job's key."""
+        return self._key
+
+    def offer(self, name: str, service: Service) -> None:
+        """Offer a service under a name, of at most SERVICE_BYTES, in place of another of that name."""
+        self._services[name] = service
+
+    def withdraw(self, name: str) -> None:
+        """Offer it no more. Connections that it has taken over stay its own."""
+        self._services.pop(name, None)
+
+    def close(self) -> None:
+        """Close the port and the connections without proof, and end the thread. It may be repeated."""
+        if not self._closed:
+            self._closed = True
+            os.eventfd_write(self._wake_fd, 1)
+            self._thread.join()
+            self._epoll.close()
+            os.close(self._wake_fd)
+
+    def _run(self) -> None:
+        while not self._closed:
+            for fd, _ in self._epoll.poll(self._wait_seconds()):
+                try:
+                    if fd == self._socket.fileno():
+                        self._accept()
+                    elif fd in self._unproven:
+                        self._receive(fd)
+                except Exception:  # one connection's trouble is no other's
+                    logger.exception("a connection was given up")
+                    self._give_up(fd)
+            self._expire()
+        for fd in list(self._unproven):
+            self._give_up(fd)
+        self._socket.close()
+
+    def _wait_seconds(self) -> float | None:
+        """Time until something expires; None if nothing does."""
+        ends = [next(iter(self._unproven.values())).deadline] if self._unproven else []
+        if self._resumes_at is not None:
+            ends.append(self._resumes_at)
+        return max(min(ends) - time.monotonic(), 0.0) if ends else None
+
+    def _accept(self) -> None:
+        """Accept what waits, for as long as the oldest handshake has time: it may be a peer's."""
+        for _ in range(MAX_UNPROVEN):
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.warning("no connection can be accepted for a moment: %s", error)
+                self._epoll.modify(self._socket, 0)
+                self._resumes_at = time.monotonic() + PAUSE_SECONDS
+                return
+            connection.setblocking(False)
+            challenge = Challenge.draw(self._key)
+            deadline = time.monotonic() + HANDSHAKE_SECONDS
+            self._unproven[connection.fileno()] = _Unproven(connection, challenge, deadline)
+            self._epoll.register(connection, select.EPOLLIN)
+            with contextlib.suppress(OSError):  # it is gone again, which its next event says
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.send(challenge.nonce)
+            if len(self._unproven) > MAX_UNPROVEN:
+                self._give_up(next(iter(self._unproven)))
+
+    def _receive(self, fd: int) -> None:
+        """Take in a part of a response. What a client sends after it is left to the service."""
+        unproven = self._unproven[fd]
+        try:
+            part = unproven.connection.recv(RESPONSE_BYTES - len(unproven.received))
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        unproven.received += part
+        if not part:
+            self._give_up(fd)
+        elif len(unproven.received) == RESPONSE_BYTES:
+            self._finish(fd, unproven)
+
+    def _finish(self, fd: int, unproven: _Unproven) -> None:
+        """Prove the key to a client that has, and hand its connection over."""
+        accepted = unproven.challenge.accept(bytes(unproven.received))
+        service = self._services.get(accepted[0]) if accepted is not None else None
+        if accepted is None or service is None:
+            self._give_up(fd)
+            return
+        connection = unproven.connection
+        self._epoll.unregister(fd)
+        del self._unproven[fd]
+        connection.setblocking(True)
+        service(connection)
+        with contextlib.suppress(OSError):  # it is gone, which its service notices
+            connection.send(accepted[1])
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        while self._unproven and next(iter(self._unproven.values())).deadline <= now:
+            self._give_up(next(iter(self._unproven)))
+        if self._resumes_at is not None and self._resumes_at <= now:
+            self._resumes_at = None
+            self._epoll.modify(self._socket, select.EPOLLIN)
+
+    def _give_up(self, fd: int) -> None:
+        if (unproven := self._unproven.pop(fd, None)) is not None:
+            self._epoll.unregister(fd)
+            unproven.connection.close()
+
+
+class Inbox:
+    """Connections that a listener hands over to another thread, which polls for them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[socket.socket] = deque()
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+        """Of `_fd`, which no thread may write to once it is closed."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when there is a connection to take."""
+        return self._fd
+
+    def put(self, connection: socket.socket) -> None:
+        """Add a connection; close it if the inbox is closed."""
+        with self._lock:
+            if self._fd < 0:
+                connection.close()
+                return
+            self._waiting.append(connection)
+            os.eventfd_write(self._fd, 1)
+
+    def take(self) -> list[socket.socket]:
+        """Return what has come."""
+        with self._lock:
+            if self._fd >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._fd)
+            taken = list(self._waiting)
+            self._waiting.clear()
+        return taken
+
+    def close(self) -> None:
+        """Close it, with the connections that nobody has taken. It may be repeated."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+        for connection in self.take():
+            connection.close()

@@ -1,0 +1,152 @@
+"""A torch.distributed.Store of the agents of one job, which only they can read and write.
+
+https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.Store
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+
+from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
+
+from agent.connection.handshake import connect
+from agent.connection.store_server import SERVICE, Answer, Operation, decode, encode, length_of
+
+TIMEOUT_SECONDS = 60.0
+"""Time limit of a call that waits for keys, unless `set_timeout` sets another."""
+SILENCE_SECONDS = 10.0
+"""Time beyond its limit after which a server that has not answered is gone."""
+
+
+class PeerStore(Store):
+    """The values of one agent's `StoreServer`; keys begin with `prefix`. Calls of several threads take turns.
+
+    All calls raise DistNetworkError once the connection has ended, and DistStoreError where keys are missing
+    after the time limit.
+    """
+
+    def __init__(
+        self, connection: socket.socket, prefix: str = "", lock: threading.Lock | None = None
+    ) -> None:
+        super().__init__()
+        self._connection = connection
+        self._prefix = prefix
+        self._lock = lock or threading.Lock()
+        """Of the connection."""
+        self._timeout = timedelta(seconds=TIMEOUT_SECONDS)
+
+    @classmethod
+    def connect(cls, host: str, port: int, key: bytes) -> PeerStore:
+        """Connect to the store of the agent that listens there.
+
+        Args:
+            key: the job's.
+
+        Raises:
+            OSError: it cannot be reached, or is no agent of this job.
+        """
+        return cls(connect(host, port, key, SERVICE))
+
+    def under(self, prefix: str) -> PeerStore:
+        """Return the part of it whose keys begin with `prefix`, over the same connection."""
+        return PeerStore(self._connection, self._prefix + prefix, self._lock)
+
+    @property
+    def timeout(self) -> timedelta:
+        """The time limit of calls that wait for keys."""
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the time limit of calls that wait for keys."""
+        self._timeout = timeout
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a value."""
+        self._ask(Operation.SET, [self._key(key), _bytes(value)])
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Set several values at once."""
+        pairs = zip(keys, values, strict=True)
+        self._ask(Operation.SET, [part for key, value in pairs for part in (self._key(key), _bytes(value))])
+
+    def get(self, key: str) -> bytes:
+        """Return a value, once it is there."""
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Return several values, once all are there."""
+        names = [self._key(key) for key in keys]
+        answer, values = self._ask(Operation.GET, names)
+        while answer is Answer.MISSING:
+            self.wait(keys)
+            answer, values = self._ask(Operation.GET, names)
+        return values
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are there, up to `timeout` or else the store's own time limit."""
+        seconds = (self._timeout if timeout is None else timeout).total_seconds()
+        milliseconds = b"%d" % max(int(seconds * 1000), 1)
+        names = [self._key(key) for key in keys]
+        answer, _ = self._ask(Operation.WAIT, [milliseconds, *names], seconds)
+        if answer is not Answer.OK:
+            raise DistStoreError(
+                f"{keys[0]} and {len(keys) - 1} more keys are not all there after {seconds:g} s"
+            )
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tell whether all keys are there."""
+        return self._ask(Operation.CHECK, [self._key(key) for key in keys])[0] is Answer.OK
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return the sum."""
+        return int(self._ask(Operation.ADD, [self._key(key), b"%d" % amount])[1][0])
+
+    def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
+        """Set a value if it is the expected one, and return what it is then."""
+        strings = [self._key(key), _bytes(expected_value), _bytes(desired_value)]
+        return self._ask(Operation.COMPARE_SET, strings)[1][0]
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key, and tell whether it was there."""
+        return self._ask(Operation.DELETE, [self._key(key)])[0] is Answer.OK
+
+    def num_keys(self) -> int:
+        """Return how many keys there are, under all prefixes."""
+        return int(self._ask(Operation.COUNT, [])[1][0])
+
+    def _key(self, key: str) -> bytes:
+        return (self._prefix + key).encode()
+
+    def _ask(
+        self, operation: Operation, strings: Sequence[bytes], seconds: float = 0.0
+    ) -> tuple[Answer, list[bytes]]:
+        """Send a request and return its answer, which may take so long."""
+        with self._lock:
+            try:
+                self._connection.settimeout(seconds + SILENCE_SECONDS)
+                self._connection.sendall(encode(operation, strings))
+                length = length_of(self._receive(4))
+                kind, answer = decode(self._receive(length))
+            except (OSError, ValueError) as error:
+                self._connection.close()  # an answer that comes late is not the next request's
+                raise DistNetworkError(f"the store of a peer cannot be reached: {error}") from error
+        if kind == Answer.INVALID:
+            raise DistStoreError(f"the store refuses {operation.name}")
+        return Answer(kind), answer
+
+    def _receive(self, count: int) -> bytes:
+        received = bytearray(count)
+        at = 0
+        while at < count:
+            got = self._connection.recv_into(memoryview(received)[at:])
+            if not got:
+                raise ConnectionResetError("it has ended")
+            at += got
+        return bytes(received)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

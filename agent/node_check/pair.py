@@ -1,0 +1,68 @@
+"""The allgather of two or three nodes: bandwidth, latency, and whether what arrives is what was sent."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import torch.distributed as dist
+
+from agent.connection.handshake import key_from_text
+from agent.connection.store import PeerStore
+from crds.names import ENV_JOB_KEY
+from crds.protocol import ProbeEnding
+from healthcheck.probes import allgather, child, group
+from healthcheck.probes.meeting import Meeting, brief
+from healthcheck.probes.report import ProbeError, Report
+
+CONNECT_POLL_SECONDS = 0.1
+
+METRICS = {
+    allgather.ALGORITHM_GBPS: "pair_algorithm_gbps",
+    allgather.BUS_GBPS: "pair_bus_gbps",
+    allgather.LATENCY_US: "pair_latency_us",
+}
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    members = arguments.members.split(",")
+    # Who is missing is named before this probe's own time is up.
+    patience = min(arguments.join_seconds, group.collective_timeout(arguments.deadline))
+    meeting = _join(arguments, members, patience)
+    figures = group.GroupGather(meeting, arguments).run(patience)
+    return Report(ProbeEnding.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
+
+
+def _join(arguments: argparse.Namespace, members: list[str], seconds: float) -> Meeting:
+    """Come to the meeting, in the store of the first member's agent.
+
+    Raises:
+        ProbeError: that agent is not there in time.
+    """
+    host, port = arguments.master_address, arguments.master_port
+    key = key_from_text(os.environ.pop(ENV_JOB_KEY, ""))
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            store = PeerStore.connect(host, port, key).under(f"{arguments.store_prefix}/")
+            return Meeting(store, members, arguments.rank)
+        except (OSError, dist.DistError) as error:
+            if time.monotonic() >= deadline:
+                raise ProbeError(
+                    f"{members[0]}, where the group meets, cannot be reached at {host}:{port} within "
+                    f"{seconds:.0f} s: {brief(error)}"
+                ) from error
+        time.sleep(CONNECT_POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    group.add_arguments(parser)
+    parser.add_argument("--members", required=True, help="the nodes' names in rank order, with commas")
+    parser.add_argument("--rank", type=int, required=True, help="this node's, from 0")
+    parser.add_argument("--master-address", required=True, help="of the first member's agent")
+    parser.add_argument("--master-port", type=int, required=True)
+    parser.add_argument("--store-prefix", required=True, help="of the group's keys in that agent's store")
+    parser.add_argument("--join-seconds", type=float, default=60.0, help="how long to wait for the others")
+    child.serve(parser, measure)

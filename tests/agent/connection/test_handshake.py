@@ -1,0 +1,253 @@
+"""Who may connect to an agent: peers of the same job, and nobody else, whatever they send."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from queue import Queue
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.connection import listener as listening
+from agent.connection.handshake import (
+    NONCE_BYTES,
+    PROOF_BYTES,
+    RESPONSE_BYTES,
+    SERVICE_BYTES,
+    Challenge,
+    RefusedError,
+    connect,
+    key_from_text,
+)
+from agent.connection.listener import MAX_UNPROVEN, Inbox, Listener
+
+KEY = bytes(range(32))
+OTHER_KEY = bytes(32)
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener("127.0.0.1", KEY)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def taken(listener: Listener) -> Queue[socket.socket]:
+    """The connections that the service `echo` took over; it sends back what comes."""
+    connections: Queue[socket.socket] = Queue()
+
+    def echo(connection: socket.socket) -> None:
+        connections.put(connection)
+
+        def answer() -> None:
+            with connection, contextlib.suppress(OSError):
+                while data := connection.recv(100):
+                    connection.sendall(data)
+
+        threading.Thread(target=answer, daemon=True).start()
+
+    listener.offer("echo", echo)
+    return connections
+
+
+def stranger(listener: Listener) -> socket.socket:
+    return socket.create_connection((listener.host, listener.port), 60)
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(4096):
+            received += part
+    return received
+
+
+def test_a_peer_is_connected_to_the_service_that_it_asks_for(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    with connect(listener.host, listener.port, KEY, "echo") as connection:
+        connection.sendall(b"hello")
+        assert connection.recv(100) == b"hello"
+    assert taken.qsize() == 1
+
+
+def test_what_a_peer_sends_right_after_its_proof_reaches_the_service(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    with stranger(listener) as connection:
+        nonce = connection.recv(NONCE_BYTES)
+        connection.sendall(response_to(nonce) + b"early")
+        received = b""
+        while len(received) < PROOF_BYTES + len(b"early"):
+            received += connection.recv(100)
+        assert b"early" in received
+
+
+def response_to(nonce: bytes, key: bytes = KEY, service: bytes = b"echo") -> bytes:
+    """What a client with that key answers."""
+    sent: list[bytes] = []
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(nonce)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket, "create_connection", lambda *_: ours)
+            patch.setattr(socket.socket, "setsockopt", lambda *_: None)
+            with contextlib.suppress(RefusedError):
+                connect("", 0, key, service.decode())
+        sent.append(theirs.recv(4096))
+    assert len(sent[0]) == RESPONSE_BYTES
+    return sent[0]
+
+
+def test_another_key_is_refused_by_both_sides(listener: Listener, taken: Queue[socket.socket]) -> None:
+    with pytest.raises(RefusedError, match="another key"):
+        connect(listener.host, listener.port, OTHER_KEY, "echo")
+    assert taken.empty()
+    impostor = socket.create_server(("127.0.0.1", 0))
+
+    def pretend() -> None:
+        connection, _ = impostor.accept()
+        connection.sendall(bytes(NONCE_BYTES))
+        connection.recv(RESPONSE_BYTES)
+        connection.sendall(bytes(PROOF_BYTES))
+
+    threading.Thread(target=pretend, daemon=True).start()
+    with impostor, pytest.raises(RefusedError, match="is no agent of this job"):
+        connect("127.0.0.1", impostor.getsockname()[1], KEY, "echo")
+
+
+def test_a_service_that_is_not_offered_is_refused(listener: Listener, taken: Queue[socket.socket]) -> None:
+    with pytest.raises(RefusedError, match="has not begun to serve"):
+        connect(listener.host, listener.port, KEY, "other")
+    listener.withdraw("echo")
+    with pytest.raises(RefusedError):
+        connect(listener.host, listener.port, KEY, "echo")
+    assert taken.empty()
+
+
+def test_a_recorded_handshake_is_of_no_use_again(listener: Listener, taken: Queue[socket.socket]) -> None:
+    with stranger(listener) as first:
+        recorded = response_to(first.recv(NONCE_BYTES))
+        first.sendall(recorded)
+        assert len(first.recv(PROOF_BYTES)) == PROOF_BYTES
+    assert taken.get(timeout=60)
+    with stranger(listener) as again:
+        assert len(again.recv(NONCE_BYTES)) == NONCE_BYTES
+        again.sendall(recorded)
+        assert rest_of(again) == b""
+    assert taken.empty()
+
+
+def test_a_servers_proof_is_no_clients(listener: Listener, taken: Queue[socket.socket]) -> None:
+    """A stranger who has an agent prove its key learns nothing that another agent accepts."""
+    victim, target = Challenge.draw(KEY), Challenge.draw(KEY)
+    accepted = victim.accept(response_to(victim.nonce))
+    assert accepted is not None
+    forged = b"echo".ljust(SERVICE_BYTES, b"\0") + victim.nonce + accepted[1]
+    assert target.accept(forged) is None
+    assert victim.accept(forged) is None
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(st.binary(min_size=RESPONSE_BYTES, max_size=RESPONSE_BYTES), st.integers(0, RESPONSE_BYTES * 8 - 1))
+def test_no_response_but_the_right_one_is_accepted(guess: bytes, bit: int) -> None:
+    challenge = Challenge.draw(KEY)
+    assert challenge.accept(guess) is None
+    right = response_to(challenge.nonce)
+    assert challenge.accept(right) is not None
+    flipped = bytearray(right)
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert challenge.accept(bytes(flipped)) is None
+
+
+@pytest.mark.parametrize("sent", [0, 1, NONCE_BYTES, RESPONSE_BYTES - 1])
+def test_a_truncated_handshake_is_closed_within_its_time(
+    listener: Listener, taken: Queue[socket.socket], sent: int
+) -> None:
+    with stranger(listener) as connection:
+        nonce = connection.recv(NONCE_BYTES)
+        connection.sendall(response_to(nonce)[:sent])
+        assert rest_of(connection) == b""
+    assert taken.empty()
+
+
+def test_a_handshake_that_trickles_is_closed_within_its_time(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    begun_at = time.monotonic()
+    with stranger(listener) as connection, contextlib.suppress(OSError):
+        right = response_to(connection.recv(NONCE_BYTES))
+        for byte in right:
+            connection.sendall(bytes((byte,)))
+            time.sleep(listening.HANDSHAKE_SECONDS / 20)
+    assert time.monotonic() - begun_at < listening.HANDSHAKE_SECONDS * len(right) / 20
+    assert taken.empty()
+
+
+def test_idle_strangers_are_bounded_in_number_and_hold_up_nobody(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    with contextlib.ExitStack() as cleanup:
+        idle = [cleanup.enter_context(stranger(listener)) for _ in range(2 * MAX_UNPROVEN)]
+        with connect(listener.host, listener.port, KEY, "echo") as connection:
+            connection.sendall(b"hello")
+            assert connection.recv(100) == b"hello"
+        assert len(listener._unproven) <= MAX_UNPROVEN
+        for each in idle:
+            assert len(rest_of(each)) in (0, NONCE_BYTES)
+        assert not listener._unproven
+
+
+def test_a_service_that_fails_harms_no_other_connection(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    def fail(connection: socket.socket) -> None:
+        connection.close()
+        raise RuntimeError("of this connection")
+
+    listener.offer("bad", fail)
+    with pytest.raises(OSError):
+        connect(listener.host, listener.port, KEY, "bad")
+    with connect(listener.host, listener.port, KEY, "echo") as connection:
+        connection.sendall(b"hello")
+        assert connection.recv(100) == b"hello"
+
+
+def test_a_listener_has_one_address_alone() -> None:
+    listener = Listener("127.0.0.2", KEY)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", listener.port), 60)
+    listener.close()
+    listener.close()
+    with pytest.raises(OSError):
+        Listener("203.0.113.7", KEY)
+
+
+def test_an_inbox_that_is_closed_closes_what_comes() -> None:
+    inbox = Inbox()
+    ours, theirs = socket.socketpair()
+    inbox.put(ours)
+    assert inbox.take() == [ours]
+    inbox.put(ours)
+    inbox.close()
+    inbox.close()
+    assert theirs.recv(1) == b""
+    ours, theirs = socket.socketpair()
+    inbox.put(ours)
+    assert theirs.recv(1) == b""
+    assert inbox.take() == []
+
+
+@pytest.mark.parametrize("text", ["", "00", "zz" * 32, "00" * 33])
+def test_a_key_that_is_none_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match="DLR_JOB_KEY is not 64 hexadecimal digits"):
+        key_from_text(text)
+    assert key_from_text(KEY.hex()) == KEY
