@@ -67,11 +67,11 @@ class Cache:
         for informer in self._informers.values():
             informer.add_unreadable_handler(handler)
 
-    def skipped(self) -> list[tuple[Resource, Unreadable]]:
-        """All objects that are not in the stores because they cannot be read."""
+    def unreadable(self) -> list[tuple[Resource, Unreadable]]:
+        """All objects that cannot be read."""
         return [(resource, f) for resource, i in self._informers.items() for f in i.unreadable.values()]
 
-    def skipped_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
+    def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
         """The resource of this name, and why its object cannot be read; None if it can, or is gone."""
         for resource, informer in self._informers.items():
             if resource.group_resource == group_resource:
@@ -91,7 +91,7 @@ class Cache:
     def seconds_since_progress(self) -> dict[str, float]:
         """How long ago each collection was known to be as the API server's. May be called by any thread."""
         now = clock.monotonic()
-        return {i.resource.plural: now - i.progressed_at for i in list(self._informers.values())}
+        return {i.resource.group_resource: now - i.progressed_at for i in list(self._informers.values())}
 
     def stalled(self, after_seconds: float) -> str | None:
         """What is the matter with a watch that has made no progress for so long; None if all have."""

@@ -183,11 +183,12 @@ class _InWorkCollector(Collector):
 class Watches(Protocol):
     """A cache, as far as `WatchCollector` reads it. Any thread may call it."""
 
+    def unreadable_counts(self) -> dict[str, int]: ...
     def seconds_since_progress(self) -> dict[str, float]: ...
 
 
 class WatchCollector(Collector):
-    """How long the watches of one manager have brought nothing."""
+    """What the watches of one manager do not bring."""
 
     def __init__(self, watches: Watches) -> None:
         self._watches = watches
@@ -204,8 +205,11 @@ class WatchCollector(Collector):
             labels=("resource",),
             unit="seconds",
         )
+        for resource, count in self._watches.unreadable_counts().items():
+            unreadable.add_metric((resource,), count)
         for resource, seconds in self._watches.seconds_since_progress().items():
             age.add_metric((resource,), seconds)
+        yield unreadable
         yield age
 
 

@@ -37,7 +37,7 @@ class UnreadableController(Controller):
 
     async def run(self, cache: Cache) -> None:
         cache.add_unreadable_handler(self._note)
-        for resource, found in cache.skipped():
+        for resource, found in cache.unreadable():
             self._note(resource, found)
         await self._loop.run()
 
@@ -68,7 +68,7 @@ class UnreadableReconciler(Reconciler):
 
     async def reconcile(self, request: Request) -> Result:
         resource_name, _, name = request.name.partition("/")
-        resource, found = self._cache.skipped_of(resource_name, (request.namespace, name))
+        resource, found = self._cache.unreadable_of(resource_name, (request.namespace, name))
         if resource is None or found is None:
             return Result()
         reporter = self._conditions.get(resource)

@@ -157,6 +157,12 @@ def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_
     }
 
 
+def copied(template: Object) -> Object:
+    """The template in objects of its own: for a large one, a tenth of what `copy` takes."""
+    fresh: Object = parsed(orjson.dumps(template))
+    return fresh
+
+
 def grace_seconds(spec: Object) -> int:
     """What a Pod has between SIGTERM and SIGKILL."""
     seconds: int | None = spec.get("terminationGracePeriodSeconds")

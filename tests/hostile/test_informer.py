@@ -183,7 +183,7 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
         api.put(JOBS, job("after"))
         await until(lambda: store.get("team-a", "after"))
         assert store.get("team-b", "evil") is None and seen == [(ELASTICJOBS, "evil")]
-        assert cache.unreadable()[ELASTICJOBS] == 1
+        assert cache.unreadable_counts()[ELASTICJOBS.group_resource] == 1
         await stop(running)
 
         again = Cache(client)
@@ -192,15 +192,15 @@ async def test_a_tenant_s_object_stops_neither_the_watch_nor_a_new_controller(mo
         running = asyncio.create_task(again.run())
         await again.wait_synced(20)
         assert {raw["metadata"]["name"] for raw in store.list()} == {"good", "after"}
-        assert again.unreadable()[ELASTICJOBS] == 1
+        assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 1
 
         api.put(JOBS, job("evil", "team-b"))
         await until(lambda: store.get("team-b", "evil"))
-        assert again.unreadable()[ELASTICJOBS] == 0, "it comes back by itself"
+        assert again.unreadable_counts()[ELASTICJOBS.group_resource] == 0, "it comes back by itself"
         api.put(JOBS, job("evil", "team-b", x="@hostile@"))
         await until(lambda: store.get("team-b", "evil") is None)
         api.remove(JOBS, job("evil", "team-b"))
-        await until(lambda: not again.unreadable()[ELASTICJOBS])
+        await until(lambda: not again.unreadable_counts()[ELASTICJOBS.group_resource])
         await stop(running)
 
 

@@ -58,6 +58,6 @@ async def test_it_gets_an_event_and_a_condition_that_goes_when_it_is_corrected(m
         corrected["metadata"]["generation"] = 2
         api.put(JOBS, corrected)
         await until(lambda: conditions()["Reconciled"]["status"] == "True")
-        assert not manager.cache.unreadable()[ELASTICJOBS]
+        assert not manager.cache.unreadable_counts()[ELASTICJOBS.group_resource]
         stop.set()
         await running
