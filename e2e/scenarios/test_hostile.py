@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from e2e import jobs
 from e2e.api import Kind, Object
-from e2e.cluster import Capability, Cluster
+from e2e.cluster import MAY_CORDON_LABEL, Capability, Cluster
 from e2e.embedded import EmbeddedCluster
 from e2e.observation import Observation
 
@@ -91,6 +91,9 @@ class Tenant:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.namespace = namespace
+        cluster.kubectl(
+            "label", "namespace", namespace, f"{MAY_CORDON_LABEL}-"
+        )  # scenarios are administrators
         cluster.kubectl("create", "serviceaccount", "tenant", "-n", namespace)
         cluster.kubectl(
             *("create", "role", "tenant", "-n", namespace, "--verb=get,list,create,update,patch,delete"),
@@ -231,7 +234,6 @@ def test_an_administrators_check_ends_beside_a_tenants_that_never_begins(
 ) -> None:
     kind, text = FOUND["a check of all nodes whose image does not exist"]("hold")
     assert tenant.store(kind, text)
-    cluster.kubectl("label", "namespace", observation.namespace, "elastic.iml.github.io/may-cordon=true")
     check = {
         "apiVersion": Kind.CHECK.value.api_version,
         "kind": "NodeCheck",
