@@ -2,7 +2,7 @@
 
 The Pod's containers, each by its role, and what the agent of that very Pod reported are looked at together.
 The Pod's phase alone decides nothing: it says Running while a sidecar outlives the training container, Failed
-when a sidecar crashes after training has ended well, and Succeeded of a pipe whose last command ended well, or
+when a sidecar crashes after training has ended well, and Succeeded of a pipe whose last command ended well or
 of a shell that answers an eviction with exit code 0. What the job needs of a worker that has succeeded, the
 world says: one that is in a later round than it has finished is missing there (`world/breaks.py`).
 
@@ -87,7 +87,7 @@ def judge(seen: Situation) -> Judgement:
     containers = containers_of(pod)
     training = training_container(containers)
     if _is_over(pod, containers) or "deletionTimestamp" in pod.get("metadata", {}):
-        return _of_an_end(seen, pod, training)
+        return _of_an_end(seen, pod, containers)
     if training.newest_end is not None and succeeded(training.newest_end) and seen.report is None:
         return _ended_well()  # by restartPolicy Always it begins again and again
     if _has_said_so(seen) and training.end is not None and _says_nothing(training.end):
@@ -136,8 +136,9 @@ def _is_over(pod: Object, containers: Sequence[Container]) -> bool:
     return any(each.role is Role.INIT and each.is_over and failed(each.end) for each in containers)
 
 
-def _of_an_end(seen: Situation, pod: Object, training: Container) -> Judgement:
-    end, taken = _end_of(pod, training), is_taken(pod)
+def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) -> Judgement:
+    training, taken = training_container(containers), is_taken(pod)
+    end = _end_of(pod, containers)
     if _has_said_so(seen):
         is_well_ended = taken or end is None or _says_nothing(end)
         return _ended_well() if is_well_ended else _failed(classify_pod(pod, seen.node))
@@ -146,11 +147,12 @@ def _of_an_end(seen: Situation, pod: Object, training: Container) -> Judgement:
     return _ended_well() if seen.report is None else _failed(_hidden_failure(seen.report, training, end))
 
 
-def _end_of(pod: Object, training: Container) -> Object | None:
-    """How the training container ended; in a Pod that has succeeded, all have with exit code 0."""
-    if training.status is None and pod.get("status", {}).get("phase") == "Succeeded":
+def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
+    """How the training container ended; a Pod that says Succeeded, and no more, means exit code 0."""
+    says_no_more = all(each.status is None for each in containers)
+    if says_no_more and pod.get("status", {}).get("phase") == "Succeeded":
         return {"exitCode": 0}
-    return training.end
+    return training_container(containers).end
 
 
 def _says_nothing(end: Object) -> bool:
@@ -187,7 +189,7 @@ def _alive(seen: Situation, pod: Object, containers: Sequence[Container], traini
 
 
 def _counts(container: Container, training: Container) -> bool:
-    """Whether its failures are the worker's: a native sidecar's only while it keeps training from starting."""
+    """Whether its failures are the worker's; a native sidecar's are while it keeps training from starting."""
     if container.role is Role.SIDECAR:
         return not training.has_started
     return container.role in (Role.TRAINING, Role.INIT)
@@ -195,10 +197,10 @@ def _counts(container: Container, training: Container) -> bool:
 
 def _newest_failure(seen: Situation, counting: Sequence[Container], training: Container) -> PodEnd | None:
     """How a container failed that was, or will be, started again; None where none did."""
-    for container in counting:
-        end = container.newest_end
-        if end is not None and failed(end):
-            return classify_container(container, end)
     if succeeded(training.newest_end) and seen.report is not None:
         return _hidden_failure(seen.report, training, training.newest_end)
-    return None
+    suspects = [training] if training.has_started else counting
+    ends = ((each, each.newest_end) for each in suspects)
+    return next(
+        (classify_container(each, end) for each, end in ends if end is not None and failed(end)), None
+    )
