@@ -13,7 +13,8 @@ from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situation, judge
 from reconcilers.pod.worker_status import Observation, observe
-from tests.reconcilers.build import NOW, failure, report, worker
+from reconcilers.world.participants import Ages, participants_of
+from tests.reconcilers.build import NOW, failure, job, report, worker
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
 
 JSON = dict[str, Any]
@@ -265,6 +266,14 @@ def test_07_what_another_start_in_the_same_pod_does_not_help_gets_a_new_one() ->
     looping = pod_with(crash_loop(137, reason="OOMKilled"), policy="OnFailure")
     status = seen(worker(), looping, restart_count=5)
     assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.OOM)
+
+
+def test_07_a_member_that_waits_for_its_next_start_is_not_in_the_world() -> None:
+    of = saying(AgentState.RUNNING)
+    status = seen(of, pod_with(crash_loop(2, "bad", 0), policy="OnFailure"), restart_count=5)
+    looping = of.model_copy(update={"status": status})
+    member = participants_of(job(replicas=1), [looping], Ages())[0]
+    assert not member.alive and member.gone_because == "main: CrashLoopBackOff: exit code 2: bad"
 
 
 def test_07_a_container_that_waits_for_its_next_start_is_not_silent() -> None:
