@@ -258,7 +258,7 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
         exit_class = ExitClass.HARDWARE_ERROR if names_device_fault(message) else ExitClass.USER_ERROR
     if container.role is not Role.TRAINING and code in HARDWARE_EXIT_CODES:
         exit_class = ExitClass.USER_ERROR
-    whose = {"container": container.name, "role": container.role}
+    whose: dict[str, Any] = {"container": container.name, "role": container.role}
     if container.role is not Role.TRAINING and exit_class is ExitClass.OOM:
         return PodEnd(exit_class, reason, code, _out_of_memory(container), message, **whose)
     if reason in PROGRAMS_REASONS:

@@ -162,7 +162,7 @@ def _says_nothing(end: Object) -> bool:
 
 def _hidden_failure(report: AgentReport, training: Container, end: Object | None) -> PodEnd:
     """Of a training container that left with exit code 0, without its agent's word of success."""
-    whose = {"container": training.name, "role": training.role}
+    whose: dict[str, Any] = {"container": training.name, "role": training.role}
     failure = last_failure(report)
     if failure is not None:
         return PodEnd(classify_process(failure), PROCESS_FAILED, failure.exit_code, **whose)

@@ -170,10 +170,10 @@ def _with_pod(
         return named
     if judged.phase is WorkerPhase.SUCCEEDED:
         return named.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": COMPLETED})
-    has_failed = judged.end is not None and judged.phase is WorkerPhase.FAILED
-    if has_failed and seen.owner_ended is not None and "deletionTimestamp" not in pod["metadata"]:
-        return _in_an_ended_job(named, judged.end, seen.owner_ended)
-    return named
+    end = judged.end if judged.phase is WorkerPhase.FAILED else None
+    if end is None or seen.owner_ended is None or "deletionTimestamp" in pod["metadata"]:
+        return named
+    return _in_an_ended_job(named, end, seen.owner_ended)
 
 
 def _as_judged(

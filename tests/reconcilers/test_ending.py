@@ -113,7 +113,8 @@ def cases() -> Iterator[tuple[Case, Judgement]]:
 def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_invariants() -> None:
     """302,400 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
     container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, silent or not."""
-    count, by_training = 0, {}
+    count = 0
+    by_training: dict[tuple[object, ...], Judgement] = {}
     for case, judged in cases():
         count += 1
         _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case, judged)
@@ -194,11 +195,11 @@ def saying(state: AgentState, observed_round: int = 1, **more: Any) -> ElasticWo
 WORDS = "no dataset at /data/train\n"
 
 
-@pytest.mark.parametrize("sidecar", ["companion", "native"])
+@pytest.mark.parametrize("sidecar", [{"companion": ended(137)}, {"native": ended(137)}])
 def test_02_a_sidecar_that_is_killed_at_the_end_does_not_hide_the_training_containers_words(
-    sidecar: str,
+    sidecar: JSON,
 ) -> None:
-    final = pod_with(ended(3, message=WORDS), phase="Failed", **{sidecar: ended(137)})
+    final = pod_with(ended(3, message=WORDS), phase="Failed", **sidecar)
     end = seen(worker(), final).last_exit
     assert (end.exit_class, end.exit_code, end.container) == (ExitClass.USER_ERROR, 3, "")
     assert end.message == "exit code 3: no dataset at /data/train"
