@@ -53,9 +53,9 @@ class Container:
         return "running" in self._state
 
     @property
-    def waiting_reason(self) -> str:
-        """Why it does not run yet, or not now; empty where it runs or has ended."""
-        return str((self._state.get("waiting") or {}).get("reason") or "")
+    def waiting_reason(self) -> str | None:
+        """Why it does not run yet, or not now; None where it runs or has ended."""
+        return (self._state.get("waiting") or {}).get("reason") or None
 
     @property
     def end(self) -> Object | None:

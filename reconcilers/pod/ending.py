@@ -177,9 +177,10 @@ def _hidden_failure(report: AgentReport, training: Container, end: Object | None
 
 
 def _alive(seen: Situation, pod: Object, containers: Sequence[Container], training: Container) -> Judgement:
-    runs = training.is_running or (
-        pod.get("status", {}).get("phase") == "Running" and (training.waiting_reason or None) in USUAL
-    )
+    # By Kubernetes' rules a Pod in phase Running has no container that waits for its first start.
+    waits_again = training.newest_end is not None and training.waiting_reason not in USUAL
+    is_up = pod.get("status", {}).get("phase") == "Running" and not waits_again
+    runs = training.is_running or is_up
     phase = WorkerPhase.RUNNING if runs else WorkerPhase.PENDING
     counting = [each for each in containers if _counts(each, training)]
     failures = sum(each.restarted_ends for each in counting)
