@@ -180,6 +180,39 @@ class _InWorkCollector(Collector):
         yield longest
 
 
+class Watches(Protocol):
+    """A cache, as far as `WatchCollector` reads it. Any thread may call it."""
+
+    def unreadable_counts(self) -> dict[str, int]: ...
+    def seconds_since_progress(self) -> dict[str, float]: ...
+
+
+class WatchCollector(Collector):
+    """What the watches of one manager do not bring."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._watches = watches
+
+    def collect(self) -> Iterator[Metric]:
+        unreadable = GaugeMetricFamily(
+            "dlr_unreadable_objects",
+            "Objects of the API server that the controller cannot read, and leaves alone",
+            labels=("resource",),
+        )
+        age = GaugeMetricFamily(
+            "dlr_watch_progress_age_seconds",
+            "Time since the controller last had all that the API server has of a resource",
+            labels=("resource",),
+            unit="seconds",
+        )
+        for resource, count in self._watches.unreadable_counts().items():
+            unreadable.add_metric((resource,), count)
+        for resource, seconds in self._watches.seconds_since_progress().items():
+            age.add_metric((resource,), seconds)
+        yield unreadable
+        yield age
+
+
 class ClientMetrics:
     """`rest_client_requests_total`; plug `observe` into `Client.observers`."""
 

@@ -23,6 +23,7 @@ from agent.monitor.usage import Usage
 from agent.node_check.report import CheckReport
 from agent.report.elasticworker import path_of
 from agent.report.failure import Failure
+from agent.report.limits import within_limits
 from agent.report.refusal import final_refusal
 from agent.report.report import Departure, Facts, PendingReports, Report
 from crds.protocol import (
@@ -286,7 +287,7 @@ class Reporter(threading.Thread):
             "profile": self._profile(),
         }
         try:
-            self._api.merge_patch(self._path, {"status": {"agent": status}})
+            self._api.merge_patch(self._path, {"status": {"agent": within_limits(status)}})
         except ApiError as error:
             with self._changed:
                 gone = error.status == HTTPStatus.NOT_FOUND

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 import crds
-import deploy
 from crds import names
 from dlr.commands import interrupts
 from dlr.commands.errors import CommandError, UsageError
@@ -27,6 +26,7 @@ DEFAULT_PORT = 0
 CONTROLLER_COMMAND = [
     *(sys.executable, "-m", "dlr.cli", "controller", "--lease-namespace=kube-system"),
     *("--listen-address=127.0.0.1", "--metrics-port=0", "--health-port=0", "--grpc-health-port=0"),
+    "--no-metrics-auth",
 ]
 IDENTITY = "--identity=embedded"
 """Of the one that the supervisor keeps, and that ends when it does."""
@@ -92,7 +92,7 @@ def up(
     except OSError as error:
         raise _unusable(place, error) from error
     was_up = supervisor.is_up(place)
-    manifests = [*crds.manifests(), *deploy.worker_documents()]
+    manifests = crds.manifests()
     if not place.database.exists():  # later on, its labels are the user's
         manifests.append(DEFAULT_NAMESPACE)
     try:

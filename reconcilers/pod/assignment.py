@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
+from controller.slices import LARGE, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureRule
+from crds.job_spec import ReplicaSpec
 from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase
 from reconcilers.failure.rules import rules_of
@@ -26,6 +28,7 @@ from reconcilers.pod.check_pod import CHECK_GRACE_SECONDS, CHECK_HEARTBEAT_TIMEO
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.ownership import owner_uids
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.roles.rules import in_cluster
 from reconcilers.world.extra import is_extra
 from reconcilers.world.slots import slot_count
@@ -91,6 +94,23 @@ class Assignment(ABC):
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
 
+    async def built(self) -> Object:
+        """The same; a thread builds one of a large template."""
+        return await computed(LARGE if self.is_large else 1, self.build_pod)
+
+    @property
+    @abstractmethod
+    def is_large(self) -> bool:
+        """Whether the template was too large for the cache."""
+
+    @abstractmethod
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        """The same for who is about to build the Pod.
+
+        Raises:
+            Conflict: the owner has changed since the cache saw it.
+        """
+
     @property
     @abstractmethod
     def wants_agent(self) -> bool:
@@ -107,13 +127,19 @@ class JobAssignment(Assignment):
     says otherwise: until then its reconciler has to see which Pods are on their way out."""
 
     job: ElasticJob
+    whole: ElasticJob | None = None
+    """The job with all of its template, where `job` has not; for its Pod alone."""
+
+    @property
+    def _replica(self) -> ReplicaSpec | None:
+        """None once the worker's type is removed from the job."""
+        return self.job.spec.replica_specs.get(self.worker.spec.type)
 
     @property
     def released(self) -> bool:
         phase = self.job.status.phase
-        return self.job.spec.suspend or (
-            phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
-        )
+        is_halted = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
+        return self.job.spec.suspend or is_halted or self._replica is None
 
     @property
     def ended(self) -> WorkerPhase | None:
@@ -126,7 +152,7 @@ class JobAssignment(Assignment):
 
     @property
     def workers(self) -> int:
-        return slot_count(self.job.spec.replica_specs[self.worker.spec.type])
+        return 0 if self._replica is None else slot_count(self._replica)
 
     @property
     def is_probe(self) -> bool:
@@ -143,7 +169,7 @@ class JobAssignment(Assignment):
 
     @property
     def topology_keys(self) -> Sequence[str]:
-        memory = self.job.spec.replica_specs[self.worker.spec.type].memory_checkpoint
+        memory = None if self._replica is None else self._replica.memory_checkpoint
         return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
 
     @property
@@ -151,7 +177,15 @@ class JobAssignment(Assignment):
         return pod_group_of(self.job) if self.worker.spec.type == names.WORKER else None
 
     def build_pod(self) -> Object:
-        return build_job_pod(self.job, self.worker)
+        return build_job_pod(self.job, self.worker, self.whole)
+
+    @property
+    def is_large(self) -> bool:
+        return self.whole is not None
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        whole = await objects.job(self.job)
+        return self if whole is self.job else replace(self, whole=whole)
 
     @property
     def wants_agent(self) -> bool:
@@ -169,6 +203,8 @@ class CheckAssignment(Assignment):
     check: NodeCheck
     node: Object | None
     image: str
+    is_whole: bool = False
+    """Whether the check's template was cut in the cache, and is whole here."""
 
     @property
     def released(self) -> bool:
@@ -189,6 +225,14 @@ class CheckAssignment(Assignment):
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        whole = await objects.check(self.check)
+        return self if whole is self.check else replace(self, check=whole, is_whole=True)
+
+    @property
+    def is_large(self) -> bool:
+        return self.is_whole
 
     @property
     def wants_agent(self) -> bool:
@@ -216,7 +260,8 @@ class Assignments:
         self._check_image = check_image
 
     def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
-        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it.
+        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it. And
+        while the owner cannot be read, which its own reconciler reports.
 
         Args:
             raw: as the API server has it. A job that is applied again has workers of the same names.
@@ -228,6 +273,8 @@ class Assignments:
         if owner is None or metadata.get("deletionTimestamp") or metadata["uid"] not in owners:
             return None
         if spec.job_name is not None:
-            return JobAssignment(worker, owner, self._parse_job.parse(owner))
+            job = self._parse_job.parse_or_none(owner)
+            return None if job is None else JobAssignment(worker, owner, job)
         node = self._nodes.get(None, spec.node_name) if spec.node_name else None
-        return CheckAssignment(worker, owner, self._parse_check.parse(owner), node, self._check_image)
+        check = self._parse_check.parse_or_none(owner)
+        return None if check is None else CheckAssignment(worker, owner, check, node, self._check_image)

@@ -27,6 +27,7 @@ from reconcilers.pod.key import OwnerKeys
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
 from reconcilers.pod.start import lacks_key
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.pod.worker_status import POD_REFUSED, SCHEDULED
 from reconcilers.refused import is_refusal, retry_seconds
 
@@ -41,6 +42,7 @@ class PodMaker:
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
         self._agent = options.agent
         self._access = WorkerAccess(client, cache, clock.monotonic)
@@ -82,20 +84,22 @@ class PodMaker:
 
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.
+            Conflict: the owner has changed since the cache saw it.
             ApiError: the API server refuses one of them.
         """
-        worker, pod = assignment.worker, assignment.build_pod()
+        assignment = await assignment.with_whole_template(self._whole)
+        pod = await assignment.built()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
-        namespace, account = worker.metadata.namespace, service_account(pod["spec"])
-        await self._access.ensure(namespace, account)
+        account = service_account(pod["spec"])
+        await self._access.ensure(assignment.owner, account)
         await self._keys.ensure(assignment.owner)
         if self._lease(assignment) is None:
             await ensure(self._client, LEASES, self._wanted_lease(assignment, None))
         try:
             return await ensure(self._client, PODS, pod)
         except Forbidden:
-            await self._access.ensure(namespace, account, missed=True)
+            await self._access.ensure(assignment.owner, account, missed=True)
             return await ensure(self._client, PODS, pod)
 
     async def ensure_lease(
@@ -115,7 +119,7 @@ class PodMaker:
             if lacks_key(pod):
                 await self._keys.ensure(assignment.owner, missed=True)
             if account := service_account(pod["spec"]):
-                await self._access.ensure(worker.metadata.namespace, account)
+                await self._access.ensure(assignment.owner, account)
             if lease is None:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:

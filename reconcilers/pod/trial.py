@@ -16,11 +16,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
 from controller.resources import PODS
+from controller.slices import LARGE, computed
 from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -36,6 +38,7 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import AgentSource
 from reconcilers.pod.quantities import parse, whole
 from reconcilers.pod.resources import KINDS, mapping, resources_of
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.refused import is_denial
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.rules import in_cluster
@@ -43,6 +46,9 @@ from reconcilers.roles.tasks import config_fault
 from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import training_types
 
+MAX_FAULTS = 8
+"""Fields that are named of those that the API server refuses."""
+MAX_AMOUNT = 64
 MAX_WHY = 320
 """Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
 
@@ -70,6 +76,7 @@ class PodTrial:
         self, client: Client, cache: Cache, monotonic: Callable[[], float], agent: AgentSource | None
     ) -> None:
         self._client = client
+        self._whole = WholeObjects(client)
         self._access = WorkerAccess(client, cache, monotonic)
         self._agent = agent
 
@@ -78,22 +85,25 @@ class PodTrial:
 
         Raises:
             NamespaceTerminating: nothing can be made there any more.
+            Conflict: the job has changed since the cache saw it.
         """
+        whole = await self._whole.job(job)
+        is_large, job = whole is not job, whole
         found: dict[str, Trial] = {}
 
         async def try_type(type_: str) -> None:
-            found[type_] = await self._of_type(job, raw, type_)
+            found[type_] = await self._of_type(job, raw, type_, is_large)
 
         await in_parallel(try_type(type_) for type_ in training_types(job))
         ranks = {answer: rank for rank, answer in enumerate(Answer)}
         return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
 
-    async def _of_type(self, job: ElasticJob, raw: Object, type_: str) -> Trial:
+    async def _of_type(self, job: ElasticJob, raw: Object, type_: str, is_large: bool) -> Trial:
         if (fault := memory_checkpoint_fault(job, type_) or cluster_fault(job, type_)) is not None:
             return Trial(Answer.INVALID, fault)
-        pod = self._pod(job, raw, type_)
+        pod = await computed(LARGE if is_large else 1, self._pod, job, raw, type_)
         try:
-            await self._try(pod)
+            await self._try(pod, raw)
         except AlreadyExists:  # which is asked last
             return Trial(Answer.ACCEPTED)
         except NamespaceTerminating:
@@ -135,13 +145,14 @@ class PodTrial:
             inject_agent(pod, self._agent)
         return pod
 
-    async def _try(self, pod: Object) -> None:
-        """Once more with the account that the Pod runs as: in a new namespace that is missing."""
+    async def _try(self, pod: Object, owner: Object) -> None:
+        """With the account that the Pod runs as, which comes first; it may have gone since we saw it."""
+        account = service_account(pod["spec"])
+        await self._access.ensure(owner, account)
         try:
             await self._client.try_create(PODS, pod)
         except Forbidden:
-            namespace, account = pod["metadata"]["namespace"], service_account(pod["spec"])
-            await self._access.ensure(namespace, account, missed=True)
+            await self._access.ensure(owner, account, missed=True)
             await self._client.try_create(PODS, pod)
 
 
@@ -170,7 +181,7 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
 
 def _faults(error: Invalid, job: ElasticJob, type_: str, pod: Object) -> list[str]:
     """Each field that is wrong, by its path in the job, and what is wrong with it."""
-    causes = error.details.get("causes") or ()
+    causes = islice(error.details.get("causes") or (), MAX_FAULTS)
     return [
         f"{users_path(str(cause['field']), job, type_, pod)}: {cause.get('message', '')}"
         for cause in causes
@@ -189,7 +200,8 @@ def _bad_quantity(job: ElasticJob, type_: str) -> str:
                         path = (
                             f"spec.replicaSpecs.{type_}.template.spec.{part}[{place}].resources.{kind}.{name}"
                         )
-                        return f"{path}: {amount!r} is no quantity, such as 500m or 2Gi"
+                        said = shortened(str(amount), MAX_AMOUNT)
+                        return f"{path}: {said!r} is no quantity, such as 500m or 2Gi"
     return ""
 
 

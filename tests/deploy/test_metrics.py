@@ -36,7 +36,7 @@ UPSTREAM = ("controller_runtime_", "workqueue_", "rest_client_", "leader_electio
 LABELS = frozenset(
     (
         *("namespace", "job_name", "worker", "phase", "state", "class", "type", "tier", "set", "number"),
-        *("controller", "result", "name", "code", "method", "host"),
+        *("controller", "result", "name", "code", "method", "host", "resource"),
     )
 )
 """Each bounded: by the objects that exist, by an enum, or by 16 shard sets and 8 numbers a job."""
@@ -286,10 +286,12 @@ def test_kustomize_renders_what_is_shipped() -> None:
     command = [str(KUBECTL), "kustomize", str(FOLDER)]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     documents = {document["kind"]: document for document in yaml.safe_load_all(rendered)}
-    assert documents.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule"}
-    assert {document["metadata"]["namespace"] for document in documents.values()} == {
-        deploy.DEFAULT_NAMESPACE
+    assert documents.keys() == {
+        *("ConfigMap", "PodMonitor", "PrometheusRule"),
+        *("ServiceAccount", "Secret", "ClusterRoleBinding"),
     }
+    namespaces = {document["metadata"].get("namespace") for document in documents.values()}
+    assert namespaces == {deploy.DEFAULT_NAMESPACE, None}
     assert json.loads(documents["ConfigMap"]["data"]["dashboard.json"]) == dashboard()
     (deployment,) = (document for document in deploy.documents() if document["kind"] == "Deployment")
     pod = deployment["spec"]["template"]
