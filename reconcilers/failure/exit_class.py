@@ -21,7 +21,7 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import ExitClass, FailureCause
 from crds.protocol import DAMAGED_CHECKPOINT
 from reconcilers.failure.consequences import follows_from_a_peer
-from reconcilers.pod.containers import Container, Role, containers_of, failed, to_blame
+from reconcilers.pod.containers import Container, Role, containers_of, failed, memory_limit, to_blame
 
 BY_TAINT = "DeletionByTaintManager"
 
@@ -268,8 +268,8 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
 
 def _out_of_memory(container: Container) -> str:
     """What to do about a container whose memory dlr does not raise."""
-    limits = (container.spec.get("resources") or {}).get("limits") or {}
-    limit = f" (limit {limits['memory']})" if limits.get("memory") else ""
+    amount = memory_limit(container.spec)
+    limit = f" (limit {amount})" if amount else ""
     return (
         f"the {container.role} {container.name} ran out of memory{limit}: "
         "raise its memory limit in the Pod template"

@@ -102,6 +102,21 @@ def failed(end: Object | None) -> bool:
     return end is not None and end.get("exitCode") != 0
 
 
+def kept_of_container(container: Object) -> dict[str, Any]:
+    """What is read here of a container in a Pod's spec; the controller's cache keeps no more."""
+    kept = {field: container[field] for field in ("name", "restartPolicy") if field in container}
+    if names.ENV_JOB_KEY in _variables(container):
+        kept["env"] = [{"name": names.ENV_JOB_KEY}]
+    if (limit := memory_limit(container)) is not None:
+        kept["resources"] = {"limits": {"memory": limit}}
+    return kept
+
+
+def memory_limit(container: Object) -> Any:
+    """The memory limit of a container in a Pod's spec, as it is written there; None without one."""
+    return ((container.get("resources") or {}).get("limits") or {}).get("memory")
+
+
 def containers_of(pod: Object) -> list[Container]:
     """The training container, and the others in the order in which they start."""
     training = training_container_name(pod)

@@ -60,12 +60,18 @@ class Situation:
     """None of a Pod that is gone."""
     report: AgentReport | None = None
     """Its own agent's."""
+    is_unreadable: bool = False
+    """Its agent has reported what nobody can read."""
     node: Object | None = None
     """Where it is, or was."""
     node_lost: str | None = None
     """Why its node counts as lost."""
     silent_seconds: float | None = None
     """For so long its agent has been silent, if that is too long."""
+
+    @property
+    def has_agent(self) -> bool:
+        return self.report is not None or self.is_unreadable
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def judge(seen: Situation) -> Judgement:
     training = training_container(containers)
     if _is_over(pod, containers) or "deletionTimestamp" in pod.get("metadata", {}):
         return _of_an_end(seen, pod, containers)
-    if training.newest_end is not None and succeeded(training.newest_end) and seen.report is None:
+    if training.newest_end is not None and succeeded(training.newest_end) and not seen.has_agent:
         return _ended_well()  # by restartPolicy Always it begins again and again
     if _has_said_so(seen) and training.end is not None and _says_nothing(training.end):
         return _ended_well()
@@ -144,7 +150,7 @@ def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) ->
         return _ended_well() if is_well_ended else _failed(classify_pod(pod, seen.node))
     if taken or not succeeded(end):
         return _failed(classify_pod(pod, seen.node))
-    return _ended_well() if seen.report is None else _failed(_hidden_failure(seen.report, training, end))
+    return _failed(_hidden_failure(seen.report, training, end)) if seen.has_agent else _ended_well()
 
 
 def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
@@ -160,7 +166,7 @@ def _says_nothing(end: Object) -> bool:
     return succeeded(end) or end.get("exitCode") in KILL_EXIT_CODES
 
 
-def _hidden_failure(report: AgentReport, training: Container, end: Object | None) -> PodEnd:
+def _hidden_failure(report: AgentReport | None, training: Container, end: Object | None) -> PodEnd:
     """Of a training container that left with exit code 0, without its agent's word of success."""
     whose: dict[str, Any] = {"container": training.name, "role": training.role}
     failure = last_failure(report)
@@ -168,7 +174,9 @@ def _hidden_failure(report: AgentReport, training: Container, end: Object | None
         return PodEnd(classify_process(failure), PROCESS_FAILED, failure.exit_code, **whose)
     if end is not None and end.get("reason") in CONTAINER_REASONS:
         return classify_container(training, end)
-    said = f"its agent's last word was {report.state} in round {report.observed_round}"
+    said = "its agent's report cannot be read"
+    if report is not None:
+        said = f"its agent's last word was {report.state} in round {report.observed_round}"
     message = (
         f"the training container left with exit code 0 before training had succeeded ({said}): a shell "
         "that ends so at SIGTERM, or goes on after torchrun has failed, hides that (set -o pipefail, exec)"
@@ -198,7 +206,7 @@ def _counts(container: Container, training: Container) -> bool:
 
 def _newest_failure(seen: Situation, counting: Sequence[Container], training: Container) -> PodEnd | None:
     """How a container failed that was, or will be, started again; None where none did."""
-    if succeeded(training.newest_end) and seen.report is not None:
+    if succeeded(training.newest_end) and seen.has_agent:
         return _hidden_failure(seen.report, training, training.newest_end)
     suspects = [training] if training.has_started else counting
     ends = ((each, each.newest_end) for each in suspects)

@@ -229,9 +229,11 @@ def _situation(
     worker: ElasticWorker, status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation
 ) -> Situation:
     """What the Pod is judged by. The agents of a check say nothing of training."""
+    trains = worker.spec.check_name is None
     return Situation(
         pod=pod,
-        report=current_report(worker, status) if worker.spec.check_name is None else None,
+        report=current_report(worker, status) if trains else None,
+        is_unreadable=trains and bool(worker.status.report_fault),
         node=seen.node,
         node_lost=seen.node_lost,
         silent_seconds=None if seen.released else seen.heartbeat_lost_seconds,

@@ -13,6 +13,7 @@ from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situation, judge
 from reconcilers.pod.worker_status import Observation, observe
+from reconcilers.shapes import kept_of_pod
 from reconcilers.world.participants import Ages, participants_of
 from tests.reconcilers.build import NOW, failure, job, report, worker
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
@@ -179,6 +180,22 @@ def test_the_training_container_is_known_by_name_wherever_a_webhook_has_put_it()
             for first in (False, True)
         )
         assert behind == before
+
+
+def test_what_the_cache_keeps_of_a_pod_is_judged_like_the_whole() -> None:
+    bodies = product(MAIN.values(), COMPANION.values(), NATIVE.values(), INIT.values(), POLICIES, PHASES)
+    for main, companion, native, init, policy, phase in bodies:
+        pod = pod_with(main, companion=companion, native=native, init=init, policy=policy, phase=phase)
+        pod = {**pod, "spec": pod["spec"] | {"volumes": [{"name": "x"}]}}
+        kept = kept_of_pod(pod)
+        assert "volumes" not in kept["spec"]
+        assert judge(Situation(kept)) == judge(Situation(pod))
+
+
+def test_an_agent_whose_report_cannot_be_read_has_not_said_that_training_succeeded() -> None:
+    left = judge(Situation(pod_with(ended(0), phase="Succeeded"), is_unreadable=True))
+    assert left.end is not None and left.end.reason == LEFT_EARLY
+    assert "its agent's report cannot be read" in left.end.message
 
 
 # --- cases of other projects' bug trackers ----------------------------------------------------------------
