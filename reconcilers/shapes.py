@@ -19,6 +19,7 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, 
 from crds import names
 from crds.cluster import PORT_NAME
 from crds.job_spec import MemoryCheckpoint
+from reconcilers.pod.containers import kept_of_container
 from reconcilers.pod.gang import VOLCANO_QUEUE
 from reconcilers.pod.resources import CUT, KINDS, digest_of
 from reconcilers.scale.uptake import wrote_count
@@ -104,9 +105,13 @@ def kept_of_worker(worker: Object) -> Object:
 
 
 def kept_of_pod(pod: Object) -> Object:
-    """Without what it is made of: our part in it is on its labels and annotations."""
-    spec = pod.get("spec") or {}
-    kept = {field: spec[field] for field in ("nodeName", *_SCALARS) if field in spec}
+    """Without what it is made of, but for what its end is judged by: our part in it is on its labels and
+    annotations."""
+    spec, budget = pod.get("spec") or {}, Budget(WHOLE_BYTES)
+    kept = {field: spec[field] for field in ("nodeName", "restartPolicy", *_SCALARS) if field in spec}
+    for kind in ("containers", "initContainers"):
+        ours_first = sorted(map(kept_of_container, spec.get(kind) or ()), key=lambda each: "env" not in each)
+        kept[kind] = budget.first(ours_first)
     metadata = pod["metadata"]
     if len(orjson.dumps(metadata)) > WHOLE_BYTES:
         metadata = _metadata(metadata)

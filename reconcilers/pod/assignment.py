@@ -76,6 +76,11 @@ class Assignment(ABC):
         return ()
 
     @property
+    def restart_count(self) -> int:
+        """How many failures of one class the worker's budget allows."""
+        return 0
+
+    @property
     def topology_keys(self) -> Sequence[str]:
         """Labels of nodes that say what they share, as far as its agent is to know it."""
         return ()
@@ -156,6 +161,11 @@ class JobAssignment(Assignment):
     @property
     def failure_rules(self) -> Sequence[FailureRule]:
         return rules_of(self.job)
+
+    @property
+    def restart_count(self) -> int:
+        spec = self.job.spec.replica_specs.get(self.worker.spec.type)
+        return 0 if spec is None else spec.restart_count
 
     @property
     def topology_keys(self) -> Sequence[str]:

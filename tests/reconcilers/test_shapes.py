@@ -107,10 +107,16 @@ def test_what_nobody_reads_of_workers_pods_checks_and_plans_is_dropped():
     }
     pod = {
         "metadata": {},
-        "spec": {"nodeName": "n", "serviceAccountName": "a", "containers": [1]},
+        "spec": {
+            "nodeName": "n",
+            "serviceAccountName": "a",
+            "containers": [{"name": "main", "image": "x", "env": [{"name": "X", "value": "y"}]}],
+            "initContainers": [],
+        },
         "status": {"phase": "x"},
     }
-    assert kept_of_pod(pod)["spec"] == {"nodeName": "n", "serviceAccountName": "a"}
+    kept = {"nodeName": "n", "serviceAccountName": "a", "containers": [{"name": "main"}]}
+    assert kept_of_pod(pod)["spec"] == kept | {"initContainers": []}
     template = job(JUNK)["spec"]["replicaSpecs"]["worker"]["template"]
     check = {"metadata": {"name": "c"}, "spec": {"nodes": ["n"], "template": template}}
     assert len(orjson.dumps(kept_of_check(check))) < 2 * WHOLE_BYTES
