@@ -139,21 +139,20 @@ def _rbac_types() -> tuple[ResourceType, ...]:
 
 def _review_types() -> tuple[ResourceType, ...]:
     """Kinds that are only ever created, and answered in the reply."""
-    return (
+    return tuple(
         _type(
-            "io.k8s.api.authentication.v1.SelfSubjectReview",
-            "selfsubjectreviews",
-            group="authentication.k8s.io",
+            f"io.k8s.api.{name}.v1.{kind}",
+            f"{kind.lower()}s",
+            group=f"{name}.k8s.io",
             namespaced=False,
             verbs=("create",),
-        ),
-        _type(
-            "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
-            "selfsubjectaccessreviews",
-            group="authorization.k8s.io",
-            namespaced=False,
-            verbs=("create",),
-        ),
+        )
+        for name, kind in (
+            ("authentication", "SelfSubjectReview"),
+            ("authentication", "TokenReview"),
+            ("authorization", "SelfSubjectAccessReview"),
+            ("authorization", "SubjectAccessReview"),
+        )
     )
 
 
@@ -289,6 +288,7 @@ OVERLAY: dict[str, JSON] = {
     _CORE + "ServiceAccountTokenProjection": {"expirationSeconds": {"default": 3600}},
     _CORE + "HostPathVolumeSource": {"type": {"default": ""}},
     _CORE + "ObjectFieldSelector": {"apiVersion": {"default": "v1"}},
+    "io.k8s.api.authentication.v1.TokenReviewSpec": {"token": {"default": ""}},
     _CORE + "Taint": {"effect": {"enum": _TAINT_EFFECTS}},
     _CORE + "Toleration": {"effect": {"enum": ["", *_TAINT_EFFECTS]}},
     _CORE + "Secret": {"type": {"default": "Opaque"}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localcluster.apiserver import tokens
@@ -14,6 +15,8 @@ from localcluster.resource import JSON
 SUPERUSERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 KNOWN_TOKENS_MAX = 10_000
+AUDIENCES = (tokens.ISSUER,)
+"""Those of this server."""
 
 
 @dataclass(frozen=True)
@@ -44,41 +47,54 @@ SYSTEM = User("system:apiserver", groups=(SUPERUSERS, AUTHENTICATED))
 """The server's own controllers."""
 
 
+@dataclass(frozen=True)
+class Bearer:
+    """Who has a token, and for which of the audiences asked about."""
+
+    user: User
+    audiences: tuple[str, ...]
+
+
 class Authenticator:
     """Reads bearer tokens."""
 
     def __init__(self, store: Store, admin_token: str, token_key: bytes) -> None:
         self._store = store
-        self._admin_header = f"Bearer {admin_token}".encode()
+        self._admin_token = admin_token.encode()
         self._token_key = token_key
         self._known: dict[str, tuple[Claims, User]] = {}
 
     def authenticate(self, authorization: str, now: float) -> User:
         """The bearer of an Authorization header; raises 401 for everybody unknown."""
-        if hmac.compare_digest(authorization.encode("utf-8", "surrogateescape"), self._admin_header):
-            return ADMIN
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise unauthorized()
+        try:
+            return self.bearer(token, AUDIENCES, now).user
+        except InvalidToken as error:
+            raise unauthorized() from error
+
+    def bearer(self, token: str, audiences: Sequence[str], now: float) -> Bearer:
+        """The bearer of a token that is for one of the audiences at least; raises InvalidToken."""
+        if hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._admin_token):
+            return Bearer(ADMIN, _common(audiences, AUDIENCES))
         known = self._known.get(token)
         if known is None:
             known = self._read(token)
         claims, user = known
-        if now >= claims.expires_at or not self._still_bound(claims):
+        if now >= claims.expires_at:
             self._known.pop(token, None)
-            raise unauthorized()
-        return user
+            raise InvalidToken("the token has expired")
+        if not self._still_bound(claims):
+            self._known.pop(token, None)
+            raise InvalidToken("the account or the Pod that the token is bound to is gone")
+        return Bearer(user, _common(audiences, claims.audiences))
 
     def _read(self, token: str) -> tuple[Claims, User]:
-        try:
-            claims = tokens.verify(token, self._token_key)
-        except InvalidToken as error:
-            raise unauthorized() from error
-        if tokens.ISSUER not in claims.audiences:
-            raise unauthorized()
+        claims = tokens.verify(token, self._token_key)
         if len(self._known) >= KNOWN_TOKENS_MAX:
             self._known.clear()
-        known = self._known[token] = (claims, bearer(claims))
+        known = self._known[token] = (claims, _user(claims))
         return known
 
     def _still_bound(self, claims: Claims) -> bool:
@@ -90,7 +106,15 @@ class Authenticator:
         return stored is not None and stored.obj["metadata"]["uid"] == reference.uid
 
 
-def bearer(claims: Claims) -> User:
+def _common(asked: Sequence[str], held: Sequence[str]) -> tuple[str, ...]:
+    """The audiences asked about that a token is for; raises InvalidToken where there are none."""
+    common = tuple(audience for audience in asked if audience in held)
+    if not common:
+        raise InvalidToken(f"the token is for the audiences {list(held)}, not for {list(asked)}")
+    return common
+
+
+def _user(claims: Claims) -> User:
     """The user that a token's claims make."""
     extra = {"authentication.kubernetes.io/credential-id": [f"JTI={claims.token_id}"]}
     for kind, reference in (("pod", claims.pod), ("node", claims.node)):

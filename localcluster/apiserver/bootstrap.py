@@ -41,6 +41,10 @@ ROLES: dict[str, list[JSON]] = {
     "admin": _ADMIN,
     "edit": _EDIT,
     "view": _VIEW,
+    "system:auth-delegator": [
+        _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
+        _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+    ],
 }
 
 

@@ -25,8 +25,18 @@ PUBLIC_RULES: tuple[JSON, ...] = (
         "verbs": ["create"],
     },
     {"apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"], "verbs": ["create"]},
+    {
+        "nonResourceURLs": [
+            *("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/version/"),
+            *("/healthz", "/livez", "/readyz"),
+        ],
+        "verbs": ["get"],
+    },
 )
-"""What every authenticated user may do, beside reading the non-resource paths (discovery, health)."""
+"""What every authenticated user may do."""
+KNOWN_RULES_MAX = 10_000
+KNOWN_NAMES_MAX_LENGTH = 1000
+"""Reviews ask about users and namespaces of any name, so that what is remembered has to be bounded."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,14 @@ def rule_allows(rule: JSON, wanted: Attributes) -> bool:
         and _contains(rule.get("apiGroups"), wanted.group)
         and _names_resource(rule.get("resources") or (), wanted)
         and (not names or wanted.name in names)
+    )
+
+
+def rule_allows_path(rule: JSON, verb: str, path: str) -> bool:
+    """Whether one rule of a ClusterRole grants a request for what is no resource, such as /metrics."""
+    return _contains(rule.get("verbs"), verb) and any(
+        path == url or (url.endswith("*") and path.startswith(url.rstrip("*")))
+        for url in rule.get("nonResourceURLs") or ()
     )
 
 
@@ -130,6 +148,11 @@ class Authorizer:
             return True
         return any(rule_allows(rule, wanted) for rule in self.rules(user, wanted.namespace))
 
+    def allows_path(self, user: User, verb: str, path: str) -> bool:
+        if user.is_superuser:
+            return True
+        return any(rule_allows_path(rule, verb, path) for rule in self.rules(user, ""))
+
     def allows_all(self, user: User, rules: list[JSON], namespace: str) -> bool:
         """Whether the user holds everything that the rules would give away."""
         if user.is_superuser:
@@ -142,9 +165,14 @@ class Authorizer:
     def rules(self, user: User, namespace: str) -> tuple[JSON, ...]:
         """Everything granted to a user in a namespace (or, with an empty one, cluster-wide)."""
         key = (user.name, user.groups, namespace)
-        if key not in self._rules:
-            self._rules[key] = tuple(self._collect(user, namespace))
-        return self._rules[key]
+        rules = self._rules.get(key)
+        if rules is None:
+            rules = tuple(self._collect(user, namespace))
+            if len(self._rules) >= KNOWN_RULES_MAX:
+                self._rules.clear()
+            if sum(map(len, (user.name, namespace, *user.groups))) <= KNOWN_NAMES_MAX_LENGTH:
+                self._rules[key] = rules
+        return rules
 
     def referenced_rules(self, role_ref: JSON, namespace: str) -> list[JSON]:
         """The rules of the role that a binding points at; none where it is missing."""

@@ -1,35 +1,89 @@
-"""Questions about oneself: who am I, and what may I do? Answered, never stored."""
+"""Questions about who somebody is and what they may do: oneself, or another. Answered, never stored."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from localcluster.apiserver.authentication import User
+from localcluster.apiserver.authentication import AUDIENCES, Authenticator, User
 from localcluster.apiserver.bodies import read_body
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.rbac import Attributes
+from localcluster.apiserver.errors import bad_request, cause, invalid, invalid_value
+from localcluster.apiserver.rbac import Attributes, Authorizer
 from localcluster.apiserver.requests import Context
+from localcluster.apiserver.tokens import InvalidToken
 from localcluster.builtin import component_of
 from localcluster.resource import JSON
 
 
 def review(cluster: Cluster, context: Context, body: Any) -> JSON:
-    """SelfSubjectReview and SelfSubjectAccessReview."""
+    """The answer to a SelfSubjectReview, TokenReview, SelfSubjectAccessReview or SubjectAccessReview."""
     asked = read_body(component_of(context.type), body, spec={})
+    spec = asked.get("spec") or {}
     answer: JSON = {
         "kind": context.type.kind,
         "apiVersion": context.type.api_version,
-        "metadata": {"creationTimestamp": None},
+        "metadata": {**(asked.get("metadata") or {}), "creationTimestamp": None},
     }
-    if context.type.kind == "SelfSubjectReview":
-        return {**answer, "status": {"userInfo": context.user.info()}}
-    return {**answer, "spec": asked["spec"], "status": _access(cluster, context.user, asked["spec"])}
+    match context.type.kind:
+        case "SelfSubjectReview":
+            return {**answer, "status": {"userInfo": context.user.info()}}
+        case "TokenReview":
+            status = _token_status(cluster.authenticator, spec, time.time())
+        case "SelfSubjectAccessReview":
+            _check_access(context, asked, _attribute_faults(spec))
+            status = {"allowed": _allowed(cluster.authorizer, context.user, spec)}
+        case _:
+            _check_access(context, asked, [*_attribute_faults(spec), *_subject_faults(spec)])
+            status = {"allowed": _allowed(cluster.authorizer, _subject(spec), spec)}
+    return {**answer, "spec": spec, "status": status}
 
 
-def _access(cluster: Cluster, user: User, spec: JSON) -> JSON:
-    asked = spec.get("resourceAttributes")
-    if not asked:
-        return {"allowed": user.is_superuser}
+def _token_status(authenticator: Authenticator, spec: JSON, now: float) -> JSON:
+    if not spec["token"]:
+        raise bad_request("token is required for TokenReview in authentication")
+    try:
+        bearer = authenticator.bearer(spec["token"], spec.get("audiences") or AUDIENCES, now)
+    except InvalidToken as error:
+        return {"user": {}, "error": f"[invalid bearer token, {error}]"}
+    return {"authenticated": True, "user": bearer.user.info(), "audiences": list(bearer.audiences)}
+
+
+def _check_access(context: Context, asked: JSON, faults: list[JSON]) -> None:
+    if asked.get("metadata"):
+        faults.append(cause("metadata", "FieldValueInvalid", "Invalid value: must be empty"))
+    if faults:
+        raise invalid(context.type, "", faults)
+
+
+def _attribute_faults(spec: JSON) -> list[JSON]:
+    of_resource, of_path = ("resourceAttributes" in spec, "nonResourceAttributes" in spec)
+    if of_resource and of_path:
+        why = "cannot be specified in combination with resourceAttributes"
+        return [invalid_value("spec.nonResourceAttributes", spec["nonResourceAttributes"], why)]
+    if not of_resource and not of_path:
+        why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        return [cause("spec.resourceAttributes", "FieldValueInvalid", f"Invalid value: null: {why}")]
+    return []
+
+
+def _subject_faults(spec: JSON) -> list[JSON]:
+    if spec.get("user") or spec.get("groups"):
+        return []
+    return [invalid_value("spec.user", "", "at least one of user or group must be specified")]
+
+
+def _subject(spec: JSON) -> User:
+    """The user asked about, whether or not there is one of that name."""
+    groups, extra = tuple(spec.get("groups") or ()), spec.get("extra") or {}
+    return User(spec.get("user") or "", spec.get("uid") or "", groups, extra)
+
+
+def _allowed(authorizer: Authorizer, user: User, spec: JSON) -> bool:
+    if "nonResourceAttributes" in spec:
+        asked = spec["nonResourceAttributes"]
+        return authorizer.allows_path(user, asked.get("verb", ""), asked.get("path", ""))
+    asked = spec["resourceAttributes"]
     wanted = Attributes(
         verb=asked.get("verb", ""),
         group=asked.get("group", ""),
@@ -38,4 +92,4 @@ def _access(cluster: Cluster, user: User, spec: JSON) -> JSON:
         namespace=asked.get("namespace", ""),
         name=asked.get("name", ""),
     )
-    return {"allowed": cluster.authorizer.allows(user, wanted)}
+    return authorizer.allows(user, wanted)

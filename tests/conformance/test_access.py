@@ -30,8 +30,11 @@ from .resources import (
     ROLES,
     SELF_REVIEWS,
     SERVICEACCOUNTS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
     WG,
     WIDGETS,
+    Resource,
 )
 from .waiting import eventually
 
@@ -247,6 +250,81 @@ async def test_an_account_can_ask_what_it_may_do(api: Api, accounts: Accounts) -
     assert not await allowed(bearer, "list", resource=WIDGETS.plural, namespace="default")
     assert not await allowed(bearer, "list", resource=WIDGETS.plural, subresource="status")
     assert await allowed(api, "delete", resource=WIDGETS.plural)
+
+
+async def review(who: Api, resource: Resource, **spec: Any) -> JSON:
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+    return dict((await who.call("POST", resource.path(), body=body)).expect(201)["status"])
+
+
+async def test_a_token_review_says_whose_a_token_is(api: Api, backend: Backend, accounts: Accounts) -> None:
+    token = await accounts.token("worker")
+    status = await review(api, TOKEN_REVIEWS, token=token)
+    own = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    reply = await api.as_token(token).call("POST", SELF_REVIEWS.path(), body=own)
+    assert status["authenticated"] is True
+    assert status["user"] == reply.expect(201)["status"]["userInfo"]
+    await api.delete(SERVICEACCOUNTS, accounts.namespace, "worker")
+    for unknown in (token, "wrong", "a.b.c"):
+        status = await eventually(
+            lambda token=unknown: review(api, TOKEN_REVIEWS, token=token),
+            within_seconds=backend.patience_seconds,
+            until=lambda status: not status.get("authenticated"),
+        )
+        assert "username" not in status.get("user", {}) and "invalid bearer token" in status["error"]
+
+
+async def test_a_token_is_for_its_audiences_alone(api: Api, accounts: Accounts) -> None:
+    token = await accounts.token("worker", audiences=["vault", "other"])
+    assert (await review(api, TOKEN_REVIEWS, token=token, audiences=["x", "vault"]))["audiences"] == ["vault"]
+    for audiences in ([], ["x"]):
+        status = await review(api, TOKEN_REVIEWS, token=token, audiences=audiences)
+        assert not status.get("authenticated") and "error" in status
+    (await api.as_token(token).list(WIDGETS, accounts.namespace)).refused(401, "Unauthorized")
+
+
+async def test_an_access_review_says_what_somebody_else_may(
+    api: Api, backend: Backend, accounts: Accounts
+) -> None:
+    path = f"/{accounts.namespace}"
+    urls = {"nonResourceURLs": [f"{path}/*"], "verbs": ["get"]}
+    role = await accounts.cluster_role(urls, rule(WIDGETS.group, WIDGETS.plural, "list"))
+    await accounts.token("reader")
+    await accounts.bind_everywhere("reader", role)
+    reader = f"system:serviceaccount:{accounts.namespace}:reader"
+
+    async def allowed(user: str, **asked: Any) -> bool:
+        return bool((await review(api, SUBJECT_ACCESS_REVIEWS, user=user, **asked))["allowed"])
+
+    async def may_get(user: str, path: str, verb: str = "get") -> bool:
+        return await allowed(user, nonResourceAttributes={"path": path, "verb": verb})
+
+    async def may(user: str, verb: str) -> bool:
+        asked = {"verb": verb, "group": WIDGETS.group, "resource": WIDGETS.plural}
+        return await allowed(user, resourceAttributes=asked)
+
+    await eventually(
+        lambda: may_get(reader, f"{path}/metrics"), within_seconds=backend.patience_seconds, until=bool
+    )
+    assert not await may_get(reader, path) and not await may_get(reader, f"{path}/metrics", "post")
+    assert not await may_get("nobody", f"{path}/metrics")
+    assert await may(reader, "list") and not await may(reader, "delete") and not await may("nobody", "list")
+
+
+async def test_an_account_reviews_others_only_where_it_may(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("asker"))
+    for resource in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS):
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": {}}
+        (await bearer.call("POST", resource.path(), body=body)).refused(403, "Forbidden")
+
+
+async def test_an_access_review_asks_one_thing_of_somebody(api: Api) -> None:
+    of_path = {"nonResourceAttributes": {"path": "/", "verb": "get"}}
+    of_both = {"resourceAttributes": {"verb": "get", "resource": "pods"}, **of_path}
+    for spec in ({"user": "x"}, {"user": "x", **of_both}, of_path):
+        body = manifest(SUBJECT_ACCESS_REVIEWS, None, "", spec=spec)
+        del body["metadata"]
+        (await api.call("POST", SUBJECT_ACCESS_REVIEWS.path(), body=body)).refused(422, "Invalid")
 
 
 async def test_an_account_cannot_grant_what_it_lacks(api: Api, accounts: Accounts) -> None:

@@ -8,7 +8,9 @@ import stat
 import time
 from typing import Any
 
-from localcluster.apiserver import tokens
+import pytest
+
+from localcluster.apiserver import rbac, tokens
 from localcluster.apiserver.server import Serving
 from localcluster.apiserver.tokens import Claims, Reference
 from localcluster.paths import Home
@@ -24,6 +26,9 @@ from tests.localcluster.apiserver.api import (
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+SELF_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 BOT = "system:serviceaccount:default:bot"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -51,6 +56,24 @@ async def grant(api: Api, *rules: dict[str, Any]) -> None:
         "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}],
     }
     await api.created(f"{RBAC}/namespaces/default/rolebindings", binding)
+
+
+async def bind_everywhere(api: Api, role: str) -> None:
+    """Bind a ClusterRole to the bot."""
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}],
+    }
+    await api.created(f"{RBAC}/clusterrolebindings", binding)
+
+
+def path_asked(path: str, verb: str = "get") -> dict[str, Any]:
+    """What an access review asks about a path that is no resource."""
+    return {"nonResourceAttributes": {"path": path, "verb": verb}}
 
 
 def rule(groups: list[str], resources: list[str], verbs: list[str], names: list[str] | None = None) -> dict:
@@ -172,11 +195,135 @@ async def test_rights_follow_bindings_at_once(api: Api) -> None:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": {"namespace": "default", "verb": "get", "resource": "configmaps"}},
     }
-    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    path = SELF_ACCESS_REVIEWS
     assert (await bot.post(path, review)).body["status"]["allowed"] is True
     await api.delete(f"{RBAC}/namespaces/default/rolebindings/bot")
     assert (await bot.get(f"{CONFIG_MAPS}/one")).code == 403
     assert (await bot.post(path, review)).body["status"]["allowed"] is False
+
+
+async def test_nobody_reviews_others_without_the_right_to(api: Api) -> None:
+    bot = await bot_of(api)
+    for path in (TOKEN_REVIEWS, ACCESS_REVIEWS):
+        assert (await bot.post(path, {"spec": {}})).code == 403
+        assert (await api.get(path)).code == 405
+    await bind_everywhere(api, "system:auth-delegator")
+    assert (await bot.post(TOKEN_REVIEWS, {"spec": {"token": "x"}})).code == 201
+    assert (await bot.post(ACCESS_REVIEWS, {"spec": {"user": BOT, **path_asked("/")}})).code == 201
+
+
+async def token_status(api: Api, token: str, *audiences: str) -> dict[str, Any]:
+    kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
+    spec = {"token": token, **({"audiences": audiences} if audiences else {})}
+    answer = await api.post(TOKEN_REVIEWS, {**kind, "spec": spec})
+    assert answer.code == 201 and answer.body["kind"] == "TokenReview", answer.body
+    return dict(answer.body["status"])
+
+
+async def test_a_token_review_says_whose_a_token_is_until_its_pod_is_gone(api: Api) -> None:
+    await bot_of(api)
+    created = await api.created(PODS, pod("one", serviceAccountName="bot"))
+    bound = await bot_of(api, name="one", uid=created["metadata"]["uid"])
+    status = await token_status(api, bound._token)
+    own = await bound.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    assert status == {
+        "authenticated": True,
+        "user": own.body["status"]["userInfo"],
+        "audiences": [tokens.ISSUER],
+    }
+    assert status["user"]["extra"]["authentication.kubernetes.io/pod-name"] == ["one"]
+    await api.delete(f"{PODS}/one")
+    gone = await token_status(api, bound._token)
+    assert "authenticated" not in gone and gone["user"] == {} and "gone" in gone["error"]
+    admin = await token_status(api, api._token)
+    assert admin["user"]["username"] == "kubernetes-admin"
+
+
+async def test_a_token_review_knows_no_false_token(api: Api) -> None:
+    bot = await bot_of(api)
+    for token in ("wrong", "a.b.c", "é" * 1000, "\x00", bot._token[:-4] + "AAAA", bot._token + "é"):
+        status = await token_status(api, token)
+        assert "authenticated" not in status and status["error"].startswith("[invalid bearer token"), token
+    lone = await api.post(TOKEN_REVIEWS, b'{"spec": {"token": "\\ud800"}}')
+    assert lone.code == 201 and "authenticated" not in lone.body["status"]
+    for body in ({}, {"spec": {}}, {"spec": {"token": ""}}):
+        answer = await api.post(TOKEN_REVIEWS, body)
+        assert answer.code == 400 and answer.message == "token is required for TokenReview in authentication"
+
+
+async def test_a_token_is_for_its_audiences_alone(api: Api) -> None:
+    await bot_of(api)
+    spec = {"audiences": ["vault", "other"]}
+    issued = await api.post(f"{ACCOUNTS}/bot/token", {"spec": spec})
+    token = issued.body["status"]["token"]
+    assert (await token_status(api, token, "x", "other", "vault"))["audiences"] == ["other", "vault"]
+    for asked in ((), ("x",)):
+        refused = await token_status(api, token, *asked)
+        assert "authenticated" not in refused and "not for" in refused["error"]
+    assert (await api.as_bearer(token).get("/version")).code == 401
+    assert "authenticated" not in await token_status(api, api._token, "vault")
+
+
+async def allowed(api: Api, **spec: Any) -> bool:
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+    answer = await api.post(ACCESS_REVIEWS, {**kind, "metadata": {"creationTimestamp": None}, "spec": spec})
+    assert answer.code == 201 and answer.body["spec"] == spec, answer.body
+    return bool(answer.body["status"]["allowed"])
+
+
+async def test_an_access_review_says_what_a_user_or_group_may(api: Api) -> None:
+    await grant(api, rule([""], ["pods", "pods/log"], ["get"], ["one"]))
+    named = {"namespace": "default", "verb": "get", "resource": "pods", "name": "one"}
+
+    async def bot_may(**asked: str) -> bool:
+        return await allowed(api, user=BOT, resourceAttributes={**named, **asked})
+
+    assert await bot_may() and await bot_may(subresource="log")
+    for other in ("verb", "resource", "name", "namespace", "group", "subresource"):
+        assert not await bot_may(**{other: "other"}), other
+    assert not await allowed(api, user="stranger", resourceAttributes=named)
+    assert not await allowed(api, groups=["strangers"], resourceAttributes=named)
+    assert await allowed(api, groups=["system:masters"], resourceAttributes=named)
+
+
+async def test_an_access_review_says_who_may_get_a_path(api: Api) -> None:
+    bot = await bot_of(api)
+    rules = [{"nonResourceURLs": ["/metrics", "/debug/*"], "verbs": ["get"]}]
+    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+    await api.created(f"{RBAC}/clusterroles", {**kind, "metadata": {"name": "paths"}, "rules": rules})
+    assert not await allowed(api, user=BOT, **path_asked("/metrics"))
+    await bind_everywhere(api, "paths")
+    for path, may in {"/metrics": True, "/metrics/": False, "/debug/x": True, "/debug": False}.items():
+        assert await allowed(api, user=BOT, **path_asked(path)) is may, path
+        own = await bot.post(SELF_ACCESS_REVIEWS, {"spec": path_asked(path)})
+        assert own.body["status"]["allowed"] is may, path
+    assert not await allowed(api, user=BOT, **path_asked("/metrics", "post"))
+    assert not await allowed(api, user="stranger", groups=["system:unauthenticated"], **path_asked("/apis"))
+    assert await allowed(api, user="somebody", groups=["system:authenticated"], **path_asked("/apis/x/v1"))
+
+
+async def test_access_reviews_ask_one_thing_of_somebody(api: Api) -> None:
+    both = {"resourceAttributes": {"verb": "get", "resource": "pods"}, **path_asked("/")}
+    for path, subject in ((ACCESS_REVIEWS, {"user": BOT}), (SELF_ACCESS_REVIEWS, {})):
+        for spec, field in ((both, "spec.nonResourceAttributes"), ({}, "spec.resourceAttributes")):
+            answer = await api.post(path, {"spec": {**subject, **spec}})
+            assert (answer.code, answer.reason) == (422, "Invalid")
+            assert [each["field"] for each in answer.body["details"]["causes"]] == [field]
+        named = await api.post(path, {"metadata": {"name": "x"}, "spec": {**subject, **path_asked("/")}})
+        assert named.code == 422 and "metadata: Invalid value: must be empty" in named.message
+    nobody = await api.post(ACCESS_REVIEWS, {"spec": path_asked("/")})
+    assert nobody.code == 422 and "at least one of user or group must be specified" in nobody.message
+
+
+async def test_what_is_remembered_of_reviewed_users_is_bounded(
+    api: Api, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rbac, "KNOWN_RULES_MAX", 5)
+    for number in range(20):
+        assert not await allowed(api, user=f"user{number}", **path_asked("/x"))
+        assert not await allowed(api, user="long" * 1000 + str(number), **path_asked("/x"))
+    known = serving.cluster.authorizer._rules
+    assert len(known) <= 5 and all(len(name) < 1000 for name, _, _ in known)
 
 
 async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:
