@@ -113,5 +113,7 @@ async def test_a_token(kubectl: Kubectl, controllers: None, namespace: str) -> N
 
 
 async def test_what_may_be_done(kubectl: Kubectl, namespace: str) -> None:
-    output = await kubectl.run("auth", "can-i", "list", "pods", namespace=namespace)
-    assert output.stdout.strip() == "yes"
+    for what in (("list", "pods"), ("get", "/metrics"), ("get", "/healthz", "--as", "somebody")):
+        output = await kubectl.run("auth", "can-i", *what, namespace=namespace)
+        assert output.stdout.strip() == "yes", what
+    await kubectl.refused("auth", "can-i", "get", "/metrics", "--as", "somebody", namespace=namespace)

@@ -1,0 +1,130 @@
+"""The controller's /metrics on a server that knows tokens and rights: who reads it, with what deploy/ grants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+import deploy
+from tests.deploy.api_server import (
+    Server,
+    collection_of,
+    eventually,
+    install,
+    running_controller,
+    running_server,
+)
+
+JSON = dict[str, Any]
+
+NAMESPACE = f"/api/v1/namespaces/{deploy.DEFAULT_NAMESPACE}"
+READER = "dlr-metrics-reader"
+JOBS = "team-a"
+
+
+@pytest.fixture(scope="module", params=[None, JOBS], ids=["everywhere", "one namespace"])
+def jobs_namespace(request: pytest.FixtureRequest) -> str | None:
+    found: str | None = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(jobs_namespace: str | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With dlr, and with what deploy/metrics/ makes for Prometheus."""
+    access = yaml.safe_load_all((Path(deploy.__file__).parent / "metrics" / "access.yaml").read_text())
+    with running_server(tmp_path_factory.mktemp("metrics")) as found:
+        if jobs_namespace:
+            found.as_admin("POST", "/api/v1/namespaces", {"metadata": {"name": jobs_namespace}})
+        install(found, deploy.documents(jobs_namespace=jobs_namespace))
+        for document in access:
+            if document["kind"] != "ClusterRoleBinding":
+                document["metadata"]["namespace"] = deploy.DEFAULT_NAMESPACE
+            found.as_admin("POST", collection_of(document), document)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def log(
+    server: Server, jobs_namespace: str | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    options = [f"--namespace={jobs_namespace}", "--cordon=off"] if jobs_namespace else []
+    with running_controller(server, tmp_path_factory.mktemp("controller"), *options) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(log: Path) -> str:
+    found = eventually("it listens", lambda: re.search(r"servers started .*metrics=(\d+)", log.read_text()))
+    return f"http://127.0.0.1:{found[1]}/metrics"
+
+
+def read(url: str, authorization: str | None) -> requests.Response:
+    with requests.Session() as session:
+        session.trust_env = False
+        headers = {} if authorization is None else {"Authorization": authorization}
+        return session.get(url, headers=headers, timeout=60)
+
+
+def account(server: Server, name: str) -> str:
+    """A token of a new account of `default`."""
+    server.as_admin("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": name}})
+    return server.token("default", name)
+
+
+def test_the_account_made_for_prometheus_reads_metrics(server: Server, url: str, log: Path) -> None:
+    answer = read(url, f"Bearer {server.token(deploy.DEFAULT_NAMESPACE, READER)}")
+    assert answer.status_code == 200, answer.text
+    assert "leader_election_master_status" in answer.text
+    assert "forbidden" not in log.read_text().lower()
+
+
+def test_the_administrator_reads_metrics(server: Server, url: str) -> None:
+    assert read(url, f"Bearer {server.admin}").status_code == 200
+
+
+def test_an_account_reads_metrics_once_it_is_bound(server: Server, url: str) -> None:
+    before = read(url, f"Bearer {account(server, 'prometheus')}")
+    assert (before.status_code, before.text) == (
+        403,
+        "system:serviceaccount:default:prometheus may not get /metrics: see the ClusterRole dlr-metrics-reader\n",
+    )
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "prometheus-reads-dlr"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": READER},
+        "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}],
+    }
+    server.as_admin("POST", collection_of(binding), binding)
+    # Another token of the same account: the refusal of the first is remembered for a while.
+    assert read(url, f"Bearer {server.token('default', 'prometheus')}").status_code == 200
+
+
+def test_the_controller_s_own_account_may_not_read_metrics(server: Server, url: str) -> None:
+    token = server.token(deploy.DEFAULT_NAMESPACE, "dlr-controller")
+    assert read(url, f"Bearer {token}").status_code == 403
+
+
+@pytest.mark.parametrize("authorization", [None, "Bearer", "Bearer garbage", "Bearer a.b.c", "Basic YTpi"])
+def test_nobody_reads_metrics_without_a_token(url: str, authorization: str | None) -> None:
+    answer = read(url, authorization)
+    assert answer.status_code == 401 and "leader_election_master_status" not in answer.text
+
+
+def test_a_token_for_another_audience_is_none(server: Server, url: str) -> None:
+    path = f"{NAMESPACE}/serviceaccounts/{READER}/token"
+    token = server.as_admin("POST", path, {"spec": {"audiences": ["vault"]}})["status"]["token"]
+    assert read(url, f"Bearer {token}").status_code == 401
+
+
+def test_a_token_is_none_once_its_account_is_gone(server: Server, url: str) -> None:
+    token = account(server, "gone")
+    server.as_admin("DELETE", "/api/v1/namespaces/default/serviceaccounts/gone")
+    assert read(url, f"Bearer {token}").status_code == 401
