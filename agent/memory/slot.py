@@ -23,6 +23,7 @@ that dies gives it back.
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import struct
@@ -33,7 +34,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from agent.memory.layout import CONTROL_BYTES, WORD_BYTES, Entry, Header, padded
+from agent.memory.layout import CONTROL_BYTES, MAX_HEADER_BYTES, WORD_BYTES, Entry, Header, padded
 from agent.memory.mapping import map_pages, map_shared
 
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
@@ -241,15 +242,22 @@ class Slot:
         """What is in it.
 
         Raises:
-            DamagedError: it cannot be read.
+            DamagedError: it cannot be read, or makes no sense.
         """
         start, length = self._words[_Word.HEADER_OFFSET], self._words[_Word.HEADER_BYTES]
+        if not (
+            CONTROL_BYTES <= start <= self.size and 0 <= length <= min(self.size - start, MAX_HEADER_BYTES)
+        ):
+            raise DamagedError("the header is not within the slot")
         try:
             header = Header.decode(bytes(self._memory[start : start + length]))
-        except (ValueError, TypeError, RecursionError) as error:
+        except ValueError as error:
             raise DamagedError(f"the header cannot be read: {error}") from error
         if header.end != start or header.slot_bytes > self.size:
             raise DamagedError("the header does not fit what it describes")
+        for entry in header.entries:
+            if _nbytes(entry) != entry.nbytes:
+                raise DamagedError(f"{entry.name:.99} is not of its type, shape and size")
         return header
 
     def tensor(self, entry: Entry) -> Tensor:
@@ -310,7 +318,7 @@ class Slot:
         self.sum_up()
         header = self.header()
         chosen = header.entries if only is None else only
-        self.compare({entry.name: self._sum(entry.offset, entry.nbytes) for entry in chosen})
+        self._compare_all(header, {entry.name: self._sum(entry.offset, entry.nbytes) for entry in chosen})
         return header
 
     def compare(self, found: Mapping[str, int]) -> None:
@@ -319,7 +327,9 @@ class Slot:
         Raises:
             DamagedError: it names the first tensor that differs.
         """
-        header = self.header()
+        self._compare_all(self.header(), found)
+
+    def _compare_all(self, header: Header, found: Mapping[str, int]) -> None:
         written = self.sums(header)
         for entry, expected in zip(header.entries, written, strict=False):
             if entry.name in found:
@@ -384,6 +394,12 @@ class Slot:
         start = self._sums_at(header)
         data = struct.pack(f"{len(sums)}q", *sums)
         self._memory[start : start + len(data)] = data
+
+
+def _nbytes(entry: Entry) -> int | None:
+    """What a tensor of that type and shape has; None where torch has no such type."""
+    dtype = getattr(torch, entry.dtype, None)
+    return math.prod(entry.shape) * dtype.itemsize if isinstance(dtype, torch.dtype) else None
 
 
 def header_offset(control: bytes | bytearray) -> int:

@@ -140,7 +140,8 @@ class Checkpointer:
         Raises:
             DamagedCheckpointError: what memory has is damaged; the state is undefined then.
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
-            MismatchError: the checkpoint is of another model or optimizer.
+            MismatchError: the checkpoint is of another model or optimizer, or has what the script has not
+                registered with `torch.serialization.add_safe_globals`.
             RuntimeError: it comes after `step`, and memory has what is newer; or this is a fork of the
                 process.
         """

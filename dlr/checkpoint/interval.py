@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -35,6 +36,7 @@ LONGEST_SECONDS = 10.0
 """Between two saves, where that keeps within the share: what is assumed of failures may be wrong, and who
 sees one sees what it cost."""
 LARGEST = 2**20
+_INTERVAL = re.compile(rb"[1-9]\d{0,6}")
 _FIRST_DECISION = 2 * FIRST
 _LAST_SPACING = 1024
 _REMEMBERED = 32
@@ -114,6 +116,8 @@ class Pace:
         )
         self._copy_seconds = copy_seconds
         self._count = 0
+        self._missed = 0
+        """Decisions in a row that this rank has not read."""
         self._plain: deque[float] = deque(maxlen=_REMEMBERED)
         self._after_save: deque[float] = deque(maxlen=_REMEMBERED)
         self._stalls: deque[float] = deque(maxlen=_REMEMBERED)
@@ -152,6 +156,7 @@ class Pace:
             # A rank that is never told has no step in common with the others in the end, as theirs grow.
             self._board = self._find_board()
         if self._board is None:
+            self._missed += 1
             return
         key = f"interval/{count}"
         try:
@@ -160,15 +165,31 @@ class Pace:
                 self._board.set(key, str(wanted))
                 self.interval = wanted
             else:
-                self.interval = int(self._board.get(key))
+                self.interval = self._read(self._board.get(key))
+            self._missed = 0
         except (RuntimeError, ValueError) as error:  # torch's DistStoreError is a RuntimeError
             # Of the next decision it may be told again: rank 0 may just have been busy, with an evaluation.
             logger.warning(
-                'every="auto" stays at %s steps for now, since rank 0 cannot be asked: %s',
+                'every="auto" stays at %s steps for now, without an answer from rank 0: %s',
                 self.interval,
                 error,
             )
             self._board = None  # whose connection may be broken
+            self._missed += 1
+
+    def _read(self, text: bytes) -> int:
+        """Read what rank 0 has decided; whoever reaches the store may have written it instead.
+
+        Raises:
+            ValueError: rank 0 cannot have decided that.
+        """
+        if not _INTERVAL.fullmatch(text):
+            raise ValueError(f"{text[:20]!r} is no interval")
+        interval, reach = int(text), 2 ** (self._missed + 1)
+        is_power = interval & (interval - 1) == 0 and interval <= LARGEST
+        if not is_power or not self.interval <= interval * reach <= self.interval * reach**2:
+            raise ValueError(f"{interval} cannot follow {self.interval}")
+        return interval
 
 
 class Alone:

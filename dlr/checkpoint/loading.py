@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 from agent.memory.slot import DamagedError, Mark
@@ -14,9 +15,10 @@ from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.modules import MismatchError, trained_among
 from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.state import restore
-from dlr.checkpoint.storage import Manifest
+from dlr.checkpoint.storage import Manifest, StorageError
 from dlr.checkpoint.surroundings import MemoryResume, Surroundings, logger
 from dlr.checkpoint.trouble import Trouble
+from dlr.checkpoint.values import NotAllowedError
 
 LOST_SECONDS = 60.0
 """So long at least the agent is told that a checkpoint was lost, which no later save mends."""
@@ -120,7 +122,10 @@ class Loading:
         same_world = manifest.world_size == self._here.world_size
         folder = storage.folder_of(self._path, manifest.step)
         source = in_storage(folder, self._here.rank, same_world)
-        self._restore(state, source, str(folder), manifest.world_size)
+        try:
+            self._restore(state, source, str(folder), manifest.world_size)
+        except DamagedError as error:
+            raise StorageError(f"the checkpoint {folder} is not used: {error}") from error
 
     def _load_from_memory(self, state: MutableMapping[str, Any], resume: MemoryResume) -> None:
         here, where = self._here, f"step {resume.step} in memory"
@@ -154,6 +159,10 @@ class Loading:
                 f"the checkpoint {where} does not fit: {error}; go on with the model and optimizer that it "
                 "is of, or give this run a path of its own"
             ) from None
+        except NotAllowedError as error:
+            raise MismatchError(f"the checkpoint {where} is refused: {error}") from None
+        except UnpicklingError as error:
+            raise DamagedError(str(error)) from error
 
     def _tell_lost(self) -> None:
         """There is nothing; say so where there was something."""

@@ -19,7 +19,8 @@ from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
 
 
 class MismatchError(Exception):
-    """A checkpoint is of another model or optimizer than the one that is to go on from it."""
+    """A checkpoint is of another model or optimizer than the one that is to go on from it, or has values of
+    classes that the script has not registered."""
 
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
@@ -215,7 +216,7 @@ def _target_like(
 ) -> Tensor:
     shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
     if present is not None and _is_alike(present, part):
-        return torch.empty(shape, dtype=dtype) if repeats_elements(present) else present
+        return _new(part) if repeats_elements(present) else present
     parameter = parameters.get(part.name.rpartition(".")[0])
     if parameter is not None and tuple(parameter.shape) == shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
@@ -224,7 +225,7 @@ def _target_like(
             f"{part.name} is {part.dtype}{list(shape)} in the checkpoint, and "
             f"{str(present.dtype).removeprefix('torch.')}{list(present.shape)} here"
         )
-    return torch.empty(shape, dtype=dtype)
+    return _new(part)
 
 
 def _target_of_value(part: Part, present: Tensor | None, trained: Collection[int]) -> Tensor:
@@ -236,12 +237,25 @@ def _target_of_value(part: Part, present: Tensor | None, trained: Collection[int
     Args:
         trained: the memory of modules and optimizers.
     """
-    shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
     if present is None or not _is_alike(present, part):
-        return torch.empty(shape, dtype=dtype, device=None if present is None else present.device)
+        return _new(part, None if present is None else present.device)
     if repeats_elements(present) or _memory(present) in trained:
         return torch.empty_like(present, requires_grad=False)
     return present
+
+
+def _new(part: Part, device: torch.device | None = None) -> Tensor:
+    """A tensor for what the state has none of.
+
+    Raises:
+        MismatchError: it is a part of one that several ranks have, which no plain tensor takes.
+    """
+    if part.global_shape not in (None, part.shape):
+        raise MismatchError(
+            f"{part.name} is a rank's part of a tensor of shape {list(part.global_shape or ())} in the "
+            "checkpoint, and there is no such tensor here"
+        )
+    return torch.empty(part.shape, dtype=getattr(torch, part.dtype), device=device)
 
 
 def _is_alike(tensor: Tensor, part: Part) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
@@ -16,8 +16,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agent.memory.layout import Part
+from agent.memory.layout import Entry, Part
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.tensors import local_tensor
 
@@ -53,6 +54,7 @@ class OwnSlot:
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
         self._entries = {entry.name: entry for entry in slot.header().entries}
+        check_pickles(self._entries)
         values, rng = (self._entries.pop(name) for name in (VALUES, RNG))
         if slot.commit_word is Commit.SUMMED:  # else its writer was ended before it had added the sums
             slot.verify((values, rng))
@@ -72,8 +74,14 @@ class OwnSlot:
 
         Raises:
             DamagedError: a sum differs.
+            MismatchError: a rank's part of a DTensor has another shape here.
         """
         into = {name: local_tensor(target) for name, target in targets.items()}
+        for name, tensor in into.items():
+            if tensor.shape != (shape := self._entries[name].shape):
+                raise MismatchError(
+                    f"this rank has {list(tensor.shape)} of {name} here, and {list(shape)} in the checkpoint"
+                )
         largest_first = sorted(into, key=lambda name: -into[name].nbytes)
         # A part of a DTensor may be of a class of its own, as for float8, and such a tensor has no memory.
         memory = {
@@ -98,6 +106,18 @@ class OwnSlot:
                 arrived |= done.result()
         self._slot.sum_up(arrived)
         self._slot.compare(arrived)
+
+
+def check_pickles(entries: Mapping[str, Entry]) -> None:
+    """Make sure that a slot has what is no tensor.
+
+    Raises:
+        DamagedError: it has not, or not as bytes.
+    """
+    for name in (VALUES, RNG):
+        entry = entries.get(name)
+        if entry is None or entry.dtype != "uint8" or len(entry.shape) != 1 or entry.global_shape is not None:
+            raise DamagedError(f"the slot has no {name}")
 
 
 @contextmanager

@@ -20,10 +20,11 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from agent.memory.layout import CONTROL_BYTES, Entry, Header, Part
+from agent.memory.layout import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Part
 from agent.memory.slot import DamagedError, Mark, Slot, header_offset
 from agent.memory.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
+from dlr.checkpoint.own_slot import check_pickles
 from dlr.checkpoint.plan import Piece, holders, owner_of, pieces_of
 from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.surroundings import MemoryResume
@@ -121,6 +122,7 @@ class Shard:
             raise DamagedError(f"{where} holds {self.slot.mark}, not {mark}")
         header = self._verify(only=())
         self._entries = {entry.name: entry for entry in header.entries}
+        check_pickles(self._entries)
         self.pieces = pieces_of(self.slot, header, mark.rank)
 
     def tensor(self, name: str) -> Tensor:
@@ -150,9 +152,11 @@ class Shard:
 
     def _remote(self) -> Slot:
         """A slot in memory of our own, with all but the tensors; they are fetched when they are asked for."""
-        control = read(self._address, self._key, self.mark, 0, CONTROL_BYTES)
+        control = self._read(0, CONTROL_BYTES)
         start = header_offset(control)
-        rest = read(self._address, self._key, self.mark, start, None)
+        if not CONTROL_BYTES <= start <= MAX_NUMBER:
+            raise DamagedError(f"the header of {self.where} is not within the slot")
+        rest = self._read(start, None)
         slot = Slot(mmap.mmap(-1, start + len(rest), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         slot.bytes(0, CONTROL_BYTES)[:] = control
         slot.bytes(start, start + len(rest))[:] = rest
@@ -160,7 +164,13 @@ class Shard:
 
     def _fetch(self, start: int, stop: int) -> None:
         if start < stop:
-            self.slot.bytes(start, stop)[:] = read(self._address, self._key, self.mark, start, stop)
+            self.slot.bytes(start, stop)[:] = self._read(start, stop)
+
+    def _read(self, start: int, stop: int | None) -> bytearray:
+        data = read(self._address, self._key, self.mark, start, stop)
+        if stop is not None and len(data) != stop - start:
+            raise DamagedError(f"{self.where} has sent {len(data):,} bytes, not {stop - start:,}")
+        return data
 
 
 class SlotReader(StorageReader):

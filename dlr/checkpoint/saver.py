@@ -38,9 +38,10 @@ from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.plan import Piece, divide, name_of_rank, own_name, owner_of, pieces_of
 from dlr.checkpoint.request import Request
-from dlr.checkpoint.state import VALUES, WITHIN, TensorReference, flatten_values, load_values
+from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.unshared import differing, digest, own_of_each
+from dlr.checkpoint.values import WITHIN, TensorReference, load_values
 
 T = TypeVar("T")
 

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -30,14 +29,14 @@ from dlr.checkpoint.modules import (
     targets_for,
 )
 from dlr.checkpoint.tensors import is_copied
+from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
 
 VALUES = "dlr.values"
 """The name of the pickle of everything that is no tensor, as a tensor of bytes."""
 RNG = "dlr.rng"
 """The name of the pickle of the random number generators."""
-WITHIN = "dlr.tensor."
-"""How the names of tensors begin that are within other objects; a number follows."""
 _LEAST_CAPACITY = 4096
+_MERSENNE_WORDS = 624
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,6 @@ class Captured:
     """Those of the state."""
 
 
-@dataclass(frozen=True)
-class TensorReference:
-    """Stands for a tensor in the pickle of the values."""
-
-    name: str
-
-
 def capture(state: Mapping[str, Any]) -> Captured:
     """Take the state apart.
 
@@ -73,7 +65,7 @@ def capture(state: Mapping[str, Any]) -> Captured:
     values = _nested(state)
     tensors: dict[str, Tensor] = {}
     _collect((), values, tensors)
-    pickles = {VALUES: _pickled(values, tensors), RNG: pickle.dumps(_generators())}
+    pickles = {VALUES: _pickled(values, tensors), RNG: write_values(_generators(), {})}
     lasting = settled_tensors(state)
     settled = frozenset(name for name, tensor in tensors.items() if id(tensor) in lasting)
     modules = tuple(thing for thing in state.values() if isinstance(thing, nn.Module))
@@ -110,6 +102,7 @@ def restore(
 
     Raises:
         MismatchError: the checkpoint does not fit the state.
+        NotAllowedError, UnpicklingError: as `load_values`.
     """
     live: dict[str, Tensor] = {}
     _collect((), _nested(state), live)
@@ -120,6 +113,8 @@ def restore(
         return TensorReference(name)
 
     names = load_values(values, refer)
+    if not isinstance(names, dict):
+        raise UnpicklingError("the values are none of a state")
     missing, unknown = sorted(set(state) - set(names)), sorted(set(names) - set(state))
     if missing or unknown:
         raise MismatchError(
@@ -135,17 +130,10 @@ def restore(
     for name, thing in state.items():
         _load(state, name, thing, loaded[name])
     if rng is not None:
-        _set_generators(pickle.loads(rng))
-
-
-def load_values(data: bytes, tensor: Callable[[str], Any]) -> dict[str, Any]:
-    """Unpickle the values.
-
-    Args:
-        tensor: gives what a tensor's name stands for.
-    """
-    loaded: dict[str, Any] = _Unpickler(io.BytesIO(data), tensor).load()
-    return loaded
+        try:
+            _set_generators(load_values(rng, TensorReference))
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise UnpicklingError(f"the random numbers cannot be set: {error}") from error
 
 
 def flatten_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
@@ -229,80 +217,32 @@ def _pickled(values: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
     """Pickle what is no tensor. Tensors within objects of classes of their own are added to `tensors`.
 
     Raises:
-        TypeError: something cannot be pickled.
+        TypeError: something cannot be pickled, or not be read again.
     """
-    buffer = io.BytesIO()
     try:
-        _Pickler(buffer, tensors).dump(values)
+        return write_values(values, tensors)
+    except NotAllowedError as error:
+        raise TypeError(f"{_unpicklable(values)} cannot be saved: {error}") from error
     except Exception as error:  # a pickle may raise anything
-        name = ".".join(_unpicklable(values))
         raise TypeError(
-            f"{name} cannot be pickled, so take it out of the state: {type(error).__name__}: {error}"
+            f"{_unpicklable(values)} cannot be pickled, so take it out of the state: "
+            f"{type(error).__name__}: {error}"
         ) from error
-    return buffer.getvalue()
 
 
-def _unpicklable(values: Mapping[Any, Any]) -> Iterator[str]:
+def _unpicklable(values: object) -> str:
     """The path of the first value that cannot be pickled."""
-    for key, value in values.items():
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(values, Mapping):
+        items = values.items()
+    elif isinstance(values, (list, tuple)):
+        items = enumerate(values)
+    for key, value in items:
         try:
-            _Pickler(io.BytesIO(), {}).dump(value)
+            write_values(value, {})
         except Exception:
-            yield str(key)
-            if isinstance(value, Mapping):
-                yield from _unpicklable(value)
-            return
-
-
-class _Pickler(pickle.Pickler):
-    """Writes names instead of tensors."""
-
-    def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor]) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._tensors = tensors
-        self._names = {id(tensor): name for name, tensor in tensors.items()}
-
-    def reducer_override(self, value: object) -> Any:
-        if not is_copied(value):
-            return self._reduce_whole(value) if isinstance(value, Tensor) else NotImplemented
-        name = self._names.get(id(value))
-        if name is None:  # within an object of a class of its own
-            name = f"{WITHIN}{len(self._names)}"
-            self._names[id(value)] = name
-            self._tensors[name] = value  # type: ignore[assignment]
-        return TensorReference, (name,)
-
-    @staticmethod
-    def _reduce_whole(value: Tensor) -> Any:
-        """A tensor that a slot does not hold as it is."""
-        if hasattr(value, "__tensor_flatten__"):  # its class consists of tensors, as torchao's do
-            names, context = value.__tensor_flatten__()
-            inner = {name: getattr(value, name) for name in names}
-            return _put_together, (type(value), inner, context, value.size(), value.stride())
-        # Pickled beforehand: what puts it together takes no reference for a tensor.
-        return pickle.loads, (pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL),)
-
-
-def _put_together(
-    cls: Any, inner: dict[str, Any], context: object, size: torch.Size, stride: tuple[int, ...]
-) -> Any:
-    """Make a tensor of a class that consists of tensors."""
-    if any(isinstance(tensor, TensorReference) for tensor in inner.values()):
-        return TensorReference(cls.__name__)  # for who asks for the names alone
-    return cls.__tensor_unflatten__(inner, context, size, stride)
-
-
-class _Unpickler(pickle.Unpickler):
-    """Puts tensors where their names are."""
-
-    def __init__(self, file: io.BytesIO, tensor: Callable[[str], Any]) -> None:
-        super().__init__(file)
-        self._tensor = tensor
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name == TensorReference.__name__ and module == __name__:
-            return self._tensor
-        return super().find_class(module, name)
+            return ".".join(filter(None, (str(key), _unpicklable(value))))
+    return ""
 
 
 def _load(state: MutableMapping[str, Any], name: str, thing: Any, saved: Any) -> None:
@@ -334,6 +274,9 @@ def _set_generators(generators: dict[str, Any]) -> None:
     if "numpy" in generators:
         import numpy
 
+        _, _, at, *_ = generators["numpy"]
+        if not 0 <= at <= _MERSENNE_WORDS:  # NumPy would read beyond its end
+            raise ValueError(f"NumPy's generator is at word {at} of {_MERSENNE_WORDS}")
         numpy.random.set_state(generators["numpy"])
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(_bytes(generators["cuda"]))

@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,22 @@ class Harmful:
 def test_what_is_no_record_is_none(data: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
         read(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x80\x02K\x01r\xff\xff\xff\x7f.", b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",
+     b"\x80\x05\x8e" + (1 << 40).to_bytes(8, "little") + b".", written(entry(1, "started", more="x" * (8 << 20)))],
+    ids=["a place in the memo", "an array of bytes", "bytes", "a long text"],
+)  # fmt: skip
+def test_what_is_no_record_takes_no_memory(data: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises((ValueError, TypeError)):
+            read(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -> None:

@@ -130,6 +130,44 @@ def test_a_rank_that_was_not_told_once_is_told_the_next_decision() -> None:
     assert paces[1].interval == paces[0].interval
 
 
+garbage = st.binary(max_size=12) | st.integers(-9, 2**70).map(lambda number: str(number).encode())
+
+
+@many
+@given(written=st.lists(garbage | st.sampled_from([b"4", b"8", b"16", b"32"]), min_size=1, max_size=8))
+def test_what_a_stranger_writes_is_a_decision_at_most_and_no_absurd_interval(written: list[bytes]) -> None:
+    board = Board()
+    pace = Pace(1, lambda: board, None)
+    decisions, read = iter(written), 0
+    for count in range(1 << 12):
+        if interval.decides(count):
+            board[f"interval/{count}"] = next(decisions, b"\xff")
+            read += 1
+        before = pace.interval
+        pace.is_due(count + 1, count)
+        assert pace.interval & (pace.interval - 1) == 0
+        assert interval.FIRST / 2**read <= pace.interval <= interval.FIRST * 2**read
+        assert pace.interval == before or str(pace.interval).encode() in written
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"9" * 10_000, b"1_6", b" 16", b"16.0", b"-16", b"12", b"32", b"2097152", b"0"]
+)
+def test_what_is_no_interval_leaves_the_one_there_is_and_the_next_decision_counts(text: bytes) -> None:
+    board = Board()
+    paces = [Pace(rank, lambda: board, None) for rank in range(2)]
+    for step in range(1, 200):
+        for pace in paces:
+            pace.trained(0.1, False)
+            pace.stalled(0.01)
+            if pace is paces[1] and step == interval._FIRST_DECISION + 1:
+                board[f"interval/{interval._FIRST_DECISION}"] = text
+            pace.is_due(step, step - 1)
+        if step == interval._FIRST_DECISION + 1:
+            assert paces[1].interval == interval.FIRST
+    assert paces[1].interval == paces[0].interval > 2 * interval.FIRST
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_rank_that_did_not_reach_the_store_tries_again_at_the_next_decision(is_lost: bool) -> None:
     """Thousands of ranks connect at once, and a connection may break: else that rank is never told."""
@@ -298,6 +336,7 @@ def with_tensor_of_tensors(number: float) -> dict[str, Any]:
 
 def test_a_tensor_that_consists_of_tensors_is_not_pickled_and_comes_back(tmp_path: Path) -> None:
     """A pickle of one takes seconds for each gigabyte, in the training's thread."""
+    torch.serialization.add_safe_globals([TwoTensor])  # as torchao does with its own
     made = with_tensor_of_tensors(3.0)
     assert len(capture(made).pickles["dlr.values"]) < 2000 < 40 * 40 * 4
     slot = saved(made, mark := Mark(1, 1, 0, 1))

@@ -1,0 +1,456 @@
+"""The pickle of what is no tensor: written so that it can be read without running anybody's code.
+
+A slot may have come over a network, so reading is limited as `torch.load(weights_only=True)` is, and by the
+same list: plain values, and the classes that the script has given to `torch.serialization.add_safe_globals`.
+Writing refuses what reading would refuse, so that no training saves what it cannot go on from.
+
+pickle's own unpickler in C is not enough: it makes room for as many values as five bytes ask for, and sets
+attributes of classes and functions. So the one in Python is used, without the opcodes that no pickle of ours
+has.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import io
+import pathlib
+import pickle
+import sys
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.serialization import get_safe_globals, get_unsafe_globals_in_checkpoint
+
+from dlr.checkpoint.tensors import is_copied
+
+WITHIN = "dlr.tensor."
+"""How the names of tensors begin that are within other objects; a number follows."""
+_BYTES_PER_BYTE = 256
+"""Limit of what the calls of one pickle are given, which may name the same text many times."""
+_PART_BYTES = 64
+"""What each part of a list counts there."""
+_MAX_KEY_PARTS = 1_000_000
+_MAX_KEY_DEPTH = 1_000
+"""Limits of a key that consists of tuples: the hash of one takes the stack, and twice the time a level."""
+
+
+class NotAllowedError(pickle.UnpicklingError):
+    """A value is of a class that no checkpoint may hold, as long as the script has not registered it."""
+
+
+@dataclass(frozen=True)
+class TensorReference:
+    """Stands for a tensor in the pickle of the values."""
+
+    name: str
+
+
+def write_values(values: object, tensors: dict[str, Tensor]) -> bytes:
+    """Pickle what is no tensor. Tensors within objects of classes of their own are added to `tensors`.
+
+    Raises:
+        NotAllowedError: `load_values` would refuse it.
+        Exception: something cannot be pickled.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer, tensors).dump(values)
+    return buffer.getvalue()
+
+
+def load_values(data: bytes, tensor: Callable[[str], Any]) -> Any:
+    """Unpickle the values.
+
+    Args:
+        tensor: gives what a tensor's name stands for.
+
+    Raises:
+        NotAllowedError: it names what the script has not registered.
+        UnpicklingError: it is not what `write_values` writes.
+    """
+    try:
+        return _Unpickler(data, tensor).load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # what is no pickle may raise anything
+        reason = f"{type(error).__name__}: {error!s:.200}"
+        raise pickle.UnpicklingError(f"the values cannot be read: {reason}") from error
+
+
+# --- What may be in a checkpoint ------------------------------------------------------------------------
+
+
+def _path_of(named: Any) -> str:
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+_FACTORIES = (bool, bytes, dict, float, int, list, set, str, tuple, Counter, OrderedDict, deque)
+"""What a defaultdict may call, and the rest may name."""
+_PATHS = (pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath)
+"""Releases of Python name them differently."""
+_OF_ATOMS = (
+    complex,
+    datetime.date,
+    datetime.datetime,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
+    decimal.Decimal,
+    *_PATHS,
+    torch.Size,
+    torch.device,
+)
+"""What is called with numbers and texts alone, and uses no more memory than they do."""
+_SMALL = {bool, float, int, type(None), datetime.timedelta, datetime.timezone}
+"""What such a call may be given besides, of which each has a few bytes."""
+_BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+"""What pickle writes by its name."""
+_KINDS_OF_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_CONSTANTS = {
+    f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _KINDS_OF_CONSTANTS)
+}
+"""What torch has names for, by them."""
+
+
+def _safe_globals() -> dict[str, Any]:
+    """What the script and libraries have registered, by its path."""
+    pairs = (it if isinstance(it, tuple) else (it, None) for it in get_safe_globals())
+    return {path or _path_of(named): named for named, path in pairs}
+
+
+def refuse(path: str) -> NoReturn:
+    """Raise NotAllowedError for what has that path."""
+    raise NotAllowedError(
+        f"{path} may not be in a checkpoint: call torch.serialization.add_safe_globals"
+        f"([{path.rpartition('.')[2]}]) before load() if you trust it, or keep it out of the state"
+    )
+
+
+# --- Writing --------------------------------------------------------------------------------------------
+
+
+class _Pickler(pickle.Pickler):
+    """Writes names instead of tensors, and nothing that `_Unpickler` refuses."""
+
+    def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor]) -> None:
+        super().__init__(file, protocol=5)
+        self._tensors = tensors
+        self._names = {id(tensor): name for name, tensor in tensors.items()}
+
+    def reducer_override(self, value: object) -> Any:
+        if not is_copied(value):
+            return _reduce_whole(value) if isinstance(value, Tensor) else _reduce(value)
+        name = self._names.get(id(value))
+        if name is None:  # within an object of a class of its own
+            name = f"{WITHIN}{len(self._names)}"
+            self._names[id(value)] = name
+            self._tensors[name] = value  # type: ignore[assignment]
+        return TensorReference, (name,)
+
+
+def _reduce(value: Any) -> Any:
+    """Tell the pickler how to write what is no tensor, and not of Python's basic types.
+
+    Raises:
+        NotAllowedError: it could not be read.
+    """
+    kind = type(value)
+    if kind in _WRITTEN:
+        return NotImplemented
+    if isinstance(value, _KINDS_OF_CONSTANTS):
+        return _constant, (str(value),)
+    if kind is Counter:  # as pickle has it, one call would copy what is named many times
+        return Counter, (), None, None, iter(value.items())
+    if (numpy := sys.modules.get("numpy")) is not None:
+        if kind is numpy.ndarray:
+            return _reduce_array(value)
+        if isinstance(value, numpy.generic) and kind.__module__ == "numpy":
+            return _scalar, (value.dtype, value.tobytes())
+        if isinstance(value, numpy.dtype):
+            return _dtype, (_description(value),)
+    named = value if isinstance(value, _BY_NAME) else kind
+    path = _path_of(named)
+    if named is not kind and _NAMED.get(path) is named:
+        return NotImplemented
+    if _safe_globals().get(path) is not named:
+        refuse(path)
+    if isinstance(value, enum.Enum):  # of some releases of Python, it would be by getattr
+        return kind, (value.value,)
+    return NotImplemented
+
+
+def _reduce_whole(value: Tensor) -> Any:
+    """Tell the pickler how to write a tensor that a slot does not hold as it is.
+
+    Raises:
+        NotAllowedError: it could not be read.
+    """
+    if hasattr(value, "__tensor_flatten__"):  # its class consists of tensors, as torchao's do
+        names, context = value.__tensor_flatten__()
+        inner = {name: getattr(value, name) for name in names}
+        return _put_together, (type(value), inner, context, value.size(), value.stride())
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    if unsafe := sorted(get_unsafe_globals_in_checkpoint(buffer)):
+        refuse(unsafe[0])
+    return _whole, (buffer.getvalue(),)
+
+
+def _reduce_array(array: Any) -> Any:
+    from numpy import ascontiguousarray
+
+    if array.dtype.hasobject:
+        raise NotAllowedError("a NumPy array of objects may not be in a checkpoint: make it a list")
+    flat = ascontiguousarray(array).reshape(-1)
+    return _array, (array.dtype, array.shape, pickle.PickleBuffer(flat.view("u1")) if array.size else b"")
+
+
+def _description(dtype: Any) -> Any:
+    from numpy.lib.format import descr_to_dtype, dtype_to_descr
+
+    if dtype.hasobject or descr_to_dtype(description := dtype_to_descr(dtype)) != dtype:
+        raise NotAllowedError(f"NumPy's type {dtype} may not be in a checkpoint: use another")
+    return description
+
+
+# --- Reading --------------------------------------------------------------------------------------------
+
+
+def _whole(data: bytes) -> Tensor:
+    if not data.startswith(b"PK"):
+        raise pickle.UnpicklingError("a tensor is not as torch.save writes it")
+    tensor = torch.load(io.BytesIO(data), weights_only=True)
+    if not isinstance(tensor, Tensor):
+        raise pickle.UnpicklingError("what should be a tensor is none")
+    return tensor
+
+
+def _put_together(
+    cls: Any, inner: dict[str, Any], context: object, size: torch.Size, stride: tuple[int, ...]
+) -> Any:
+    """Make a tensor of a class that consists of tensors."""
+    if any(isinstance(tensor, TensorReference) for tensor in inner.values()):
+        return TensorReference(cls.__name__)  # for who asks for the names alone
+    return cls.__tensor_unflatten__(inner, context, size, stride)
+
+
+def _constant(name: str) -> object:
+    return _CONSTANTS[_text(name)]
+
+
+def _dtype(description: Any) -> Any:
+    from numpy.lib.format import descr_to_dtype
+
+    return descr_to_dtype(description)
+
+
+def _array(dtype: Any, shape: tuple[int, ...], data: bytes | bytearray) -> Any:
+    import numpy
+
+    if 0 in shape:
+        return numpy.empty(shape, dtype)
+    return numpy.frombuffer(data, dtype).reshape(shape)  # never an array of objects
+
+
+def _scalar(dtype: Any, data: bytes) -> Any:
+    import numpy
+
+    return numpy.frombuffer(data, dtype)[0] if dtype.itemsize else dtype.type()
+
+
+_WRITTEN = {defaultdict, deque, OrderedDict, *(it for it in _OF_ATOMS if isinstance(it, type))}
+_OF_PLAIN = (*_OF_ATOMS, _constant, _whole, _dtype, _array, _scalar)
+_NAMED: dict[str, Any] = {
+    **{f"{module}.{it.__name__}": it for module in ("pathlib", "pathlib._local") for it in _PATHS},
+    **{
+        _path_of(named): named
+        for named in (*_FACTORIES, *_OF_PLAIN, defaultdict, TensorReference, _put_together)
+    },
+}
+"""What a pickle may name, by its path."""
+
+_OPCODES = """
+    PROTO FRAME STOP MEMOIZE BINGET LONG_BINGET MARK POP POP_MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2
+    LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_SET
+    ADDITEMS FROZENSET STACK_GLOBAL REDUCE NEWOBJ NEWOBJ_EX BUILD
+"""
+"""Those that pickle writes in its protocol 5."""
+
+
+class _Unpickler(pickle._Unpickler):
+    """Puts tensors where their names are, and calls nothing but what `_NAMED` and the script allow."""
+
+    stack: list[Any]
+    metastack: list[list[Any]]
+    append: Callable[[Any], None]
+    read: Callable[[int], bytes]
+
+    def __init__(self, data: bytes, tensor: Callable[[str], Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._tensor = tensor
+        self._registered = _safe_globals()
+        self._registered_ids = frozenset(map(id, self._registered.values()))
+        self._left = _BYTES_PER_BYTE * len(data)
+
+    def find_class(self, module: str, name: str) -> Any:
+        path = f"{module}.{name}"
+        if path in _NAMED:
+            return _NAMED[path]
+        if path not in self._registered:
+            refuse(path)
+        return self._registered[path]
+
+    def load_reduce(self) -> None:
+        args = self.stack.pop()
+        self.stack[-1] = self._call(self.stack[-1], args)
+
+    def load_newobj(self) -> None:
+        self._check_registered(self.stack[-2])
+        super().load_newobj()  # type: ignore[misc]
+
+    def load_newobj_ex(self) -> None:
+        self._check_registered(self.stack[-3])
+        super().load_newobj_ex()  # type: ignore[misc]
+
+    def load_build(self) -> None:
+        made, state = self.stack[-2:]
+        if type(made) is OrderedDict and type(state) is dict:  # as a module's state_dict() is
+            vars(made).update(self.stack.pop())
+        else:
+            self._check_registered(type(made))
+            super().load_build()  # type: ignore[misc]
+
+    def load_append(self) -> None:
+        self._check_filled(self.stack[-2], list, deque)
+        super().load_append()  # type: ignore[misc]
+
+    def load_appends(self) -> None:
+        self._check_filled(self.metastack[-1][-1], list, deque)
+        super().load_appends()  # type: ignore[misc]
+
+    def load_setitem(self) -> None:
+        self._check_filled(self.stack[-3], dict, OrderedDict, defaultdict, Counter)
+        _check_key(self.stack[-2])
+        super().load_setitem()  # type: ignore[misc]
+
+    def load_setitems(self) -> None:
+        self._check_filled(self.metastack[-1][-1], dict, OrderedDict, defaultdict, Counter)
+        for key in self.stack[::2]:
+            _check_key(key)
+        super().load_setitems()  # type: ignore[misc]
+
+    def load_additems(self) -> None:
+        self._check_filled(self.metastack[-1][-1], set)
+        for item in self.stack:
+            _check_key(item)
+        super().load_additems()  # type: ignore[misc]
+
+    def load_frozenset(self) -> None:
+        for item in self.stack:
+            _check_key(item)
+        super().load_frozenset()  # type: ignore[misc]
+
+    def load_bytearray8(self) -> None:
+        nbytes = int.from_bytes(self.read(8), "little")
+        self.append(bytearray(self.read(nbytes)))  # pickle would make room for as many before it reads them
+
+    def _is_registered(self, named: object) -> bool:
+        return id(named) in self._registered_ids
+
+    def _check_registered(self, named: object) -> None:
+        if not self._is_registered(named):
+            raise pickle.UnpicklingError(f"{_kind_of(named)} is neither made nor given a state this way")
+
+    def _check_filled(self, target: object, *kinds: type) -> None:
+        if type(target) not in kinds:
+            self._check_registered(type(target))
+
+    def _call(self, called: Any, args: Any) -> Any:
+        """Do what pickle's REDUCE does, where that runs no code but what is listed here.
+
+        Raises:
+            UnpicklingError: it might.
+        """
+        if called is TensorReference:
+            (name,) = args
+            return self._tensor(_text(name))
+        if not self._may_call(called, args):
+            raise pickle.UnpicklingError(f"{_kind_of(called)} is not called this way")
+        return called(*args)
+
+    def _may_call(self, called: Any, args: Any) -> bool:
+        if self._is_registered(called):
+            return True
+        if type(args) is not tuple:
+            return False
+        if called in (OrderedDict, Counter, defaultdict, deque) and args == ():
+            return True
+        if called is defaultdict:
+            return len(args) == 1 and any(args[0] is it for it in (*_FACTORIES, *self._registered.values()))
+        if called is deque:
+            return len(args) == 2 and args[0] == () and type(args[1]) is int
+        if called is _put_together:
+            return self._is_registered(args[0]) and type(args[1]) is dict
+        return any(called is it for it in _OF_PLAIN) and self._are_plain(args)
+
+    def _are_plain(self, args: tuple[Any, ...]) -> bool:
+        """Whether these are numbers and texts, and not too many, where each counts whenever it is named."""
+        waiting: list[Any] = [args]
+        while waiting and self._left >= 0:
+            value = waiting.pop()
+            kind = type(value)
+            if kind in (tuple, list):
+                self._left -= _PART_BYTES * len(value)
+                waiting.extend(value if self._left >= 0 else ())
+            elif kind in (str, bytes, bytearray):
+                self._left -= len(value)
+            elif kind not in _SMALL and not _is_dtype(value) and not self._is_registered(kind):
+                return False
+        return self._left >= 0
+
+
+def _kind_of(value: object) -> str:
+    """What to call a value, whose own text might be endless."""
+    return value.__qualname__ if isinstance(value, _BY_NAME) else f"a {type(value).__qualname__}"
+
+
+def _text(name: object) -> str:
+    if type(name) is not str:
+        raise pickle.UnpicklingError(f"{_kind_of(name)} is no name")
+    return name
+
+
+def _is_dtype(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.dtype)
+
+
+def _check_key(key: object) -> None:
+    """Make sure that a key, or what is in a set, has a hash that can be told.
+
+    Raises:
+        UnpicklingError: it consists of too many tuples.
+    """
+    if type(key) is not tuple:
+        return
+    waiting, parts = [(key, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        parts += len(value)
+        if parts > _MAX_KEY_PARTS or depth > _MAX_KEY_DEPTH:
+            raise pickle.UnpicklingError("a key has too many parts")
+        waiting.extend((part, depth + 1) for part in value if type(part) is tuple)
+
+
+_Unpickler.dispatch = {
+    opcode: getattr(_Unpickler, pickle._Unpickler.dispatch[opcode].__name__)
+    for opcode in (getattr(pickle, name)[0] for name in _OPCODES.split())
+}

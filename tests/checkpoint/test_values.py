@@ -1,0 +1,690 @@
+"""What may be in a checkpoint: it comes back as it was, and what else a pickle asks for is refused, not done."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import datetime
+import enum
+import functools
+import json
+import operator
+import os
+import pathlib
+import pickle
+import random
+import sys
+import time
+import tracemalloc
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import nn
+
+from agent.memory.layout import Part, lay_out
+from agent.memory.slot import Mark, Slot
+from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
+from dlr.checkpoint.state import RNG, VALUES, capture, restore
+from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
+from tests.checkpoint.states import load, saved, state
+
+many = settings(max_examples=100, deadline=None)
+
+
+def back(value: Any) -> Any:
+    return load_values(write_values(value, {}), TensorReference)
+
+
+# --- What comes back ------------------------------------------------------------------------------------
+
+zones = st.none() | st.timedeltas(datetime.timedelta(hours=-23), datetime.timedelta(hours=23)).map(
+    datetime.timezone
+)
+hashable = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.binary(max_size=5)
+    | st.complex_numbers(allow_nan=False)
+    | st.dates()
+    | st.datetimes(timezones=zones)
+    | st.times()
+    | st.timedeltas()
+    | st.decimals(allow_nan=False)
+    | st.lists(st.sampled_from(["a", "b c", ".."]), max_size=3).map(lambda parts: pathlib.Path(*parts))
+    | st.sampled_from(
+        [pathlib.PureWindowsPath("c:/d"), torch.float8_e4m3fn, torch.channels_last, torch.strided]
+    )
+    | st.sampled_from(
+        [torch.Size([2, 3]), torch.device("cpu"), torch.device("cuda:1"), torch.per_tensor_affine]
+    )
+    | st.sampled_from([numpy.dtype("datetime64[ns]"), numpy.dtype([("a", "f4", (2,)), ("b", "S3")])])
+    | st.sampled_from([numpy.float64(0.1), numpy.str_(""), numpy.int8(-3), numpy.bool_(True)])
+)
+plain = st.recursive(
+    hashable | st.binary(max_size=5).map(bytearray),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(hashable | st.tuples(hashable, hashable), inner, max_size=3)
+        | st.dictionaries(hashable, inner, max_size=3).map(OrderedDict)
+        | st.dictionaries(hashable, inner, max_size=3).map(lambda it: defaultdict(list, it))
+        | st.lists(inner, max_size=3).map(deque)
+        | st.lists(inner, max_size=3).map(lambda it: deque(it, 2))
+        | st.sets(hashable, max_size=3)
+        | st.frozensets(hashable, max_size=3)
+        | st.lists(hashable, max_size=3).map(Counter)
+    ),
+    max_leaves=10,
+)
+
+
+@many
+@given(value=plain)
+def test_any_nest_of_plain_values_comes_back_as_it_was(value: Any) -> None:
+    again = back(value)
+    assert again == value and type(again) is type(value)
+    assert sorted(repr(again)) == sorted(repr(value)), "types within are the same"
+
+
+@many
+@given(array=arrays.arrays(arrays.scalar_dtypes(), arrays.array_shapes(min_dims=0, min_side=0, max_side=3)))
+def test_an_array_comes_back_writable_whatever_its_type_and_shape(array: Any) -> None:
+    for each in (array, array.T, array[..., :1] if array.ndim else array):
+        again = back(each)
+        assert again.dtype == array.dtype and again.tobytes() == each.tobytes()
+        assert again.shape == each.shape and again.flags.writeable
+
+
+def test_random_numbers_and_what_a_modules_state_keeps_come_back() -> None:
+    best = nn.BatchNorm1d(2).state_dict()
+    names = {id(tensor): name for name, tensor in best.items()}
+    again = load_values(write_values(best, dict(best)), best.__getitem__)
+    assert again._metadata == best._metadata and all(names[id(it)] == name for name, it in again.items())
+    assert back(random.getstate()) == random.getstate()
+    assert repr(back(numpy.random.get_state())) == repr(numpy.random.get_state())
+
+
+class Color(enum.Enum):
+    RED = "r"
+
+
+class Point(namedtuple("Point", "x y")):
+    pass
+
+
+@dataclasses.dataclass
+class Settings:
+    rate: float
+    color: Color = Color.RED
+
+
+class Reduced:
+    """Of a class that is put together by a function."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return _reduced, (self.number,)
+
+
+def _reduced(number: int) -> Reduced:
+    return Reduced(number)
+
+
+class Names(dict[str, int]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "registered", "missing"),
+    [
+        (Color.RED, [Color], "Color"),
+        (Point(1, 2), [Point], "Point"),
+        (Settings(0.1), [Settings, Color], "Settings"),
+        (Names(a=1), [Names], "Names"),
+        (Color, [Color], "Color"),
+        (_reduced, [_reduced], "_reduced"),
+        (nn.Linear(1, 1), [], "Linear"),
+        (range(3), [range], "range"),
+        (numpy.random.default_rng(), [], "Generator"),
+        (Settings.__init__, [], "__init__"),
+        (defaultdict(_reduced), [_reduced], "_reduced"),
+    ],
+)
+def test_a_class_of_the_scripts_own_is_saved_and_loaded_once_it_is_registered(
+    value: Any, registered: list[Any], missing: str
+) -> None:
+    sentence = (
+        rf"^settings\.inner\.1 cannot be saved: \S+{missing} may not be in a checkpoint: call "
+        rf"torch\.serialization\.add_safe_globals\(\[{missing}\]\) before load\(\) if you trust it, or keep it "
+        r"out of the state$"
+    )
+    with pytest.raises(TypeError, match=sentence):
+        capture({"settings": {"inner": [1, value]}})
+    if registered:
+        with torch.serialization.safe_globals(registered):
+            written = write_values(value, {})
+            again = load_values(written, TensorReference)
+            assert type(again) is type(value) and getattr(again, "number", again) == getattr(
+                value, "number", value
+            )
+        with pytest.raises(NotAllowedError, match=f"{missing} may not be in a checkpoint"):
+            load_values(written, TensorReference)
+
+
+def test_each_class_and_function_that_takes_part_has_to_be_registered() -> None:
+    with (
+        torch.serialization.safe_globals([Settings]),
+        pytest.raises(NotAllowedError, match=r"\.Color may not"),
+    ):
+        write_values(Settings(0.1), {})
+    with (
+        torch.serialization.safe_globals([Reduced]),
+        pytest.raises(NotAllowedError, match=r"\._reduced may not"),
+    ):
+        write_values(Reduced(1), {})
+    with torch.serialization.safe_globals([Reduced, _reduced]):
+        assert back(Reduced(1)).number == 1
+
+
+def test_a_path_that_is_given_with_a_class_is_read_as_that_class() -> None:
+    """As torch has it, for classes that have moved."""
+    with torch.serialization.safe_globals([Color]):
+        written = write_values(Color.RED, {})
+    with torch.serialization.safe_globals([(str, f"{__name__}.Color")]):
+        assert load_values(written, TensorReference) == "r"
+
+
+@pytest.mark.parametrize(
+    "value", [numpy.array([{}]), numpy.dtype("O"), numpy.array(["a"], numpy.dtypes.StringDType())]
+)
+def test_numpys_objects_are_refused_with_what_to_do(value: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"^a\.b cannot be saved: .* may not be in a checkpoint: (make it|use)"
+    ):
+        capture({"a": {"b": value}})
+
+
+anything = st.recursive(
+    plain
+    | st.sampled_from(
+        [Color.RED, Settings(1.0), Reduced(2), range(2), len, os.system, print, int, Names(b=2)]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(hashable, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@many
+@given(
+    value=anything,
+    registered=st.lists(st.sampled_from([Color, Settings, Reduced, _reduced, Names]), unique=True),
+)
+def test_what_can_be_saved_can_be_loaded(value: Any, registered: list[Any]) -> None:
+    with torch.serialization.safe_globals(registered):
+        try:
+            written = write_values(value, {})
+        except NotAllowedError:
+            return
+        load_values(written, TensorReference)
+
+
+# --- What is refused ------------------------------------------------------------------------------------
+
+ran: list[str] = []
+_EVENTS = (
+    "os.",
+    "subprocess.",
+    "socket.",
+    "exec",
+    "compile",
+    "open",
+    "ctypes.",
+    "shutil.",
+    "code.",
+    "marshal.",
+)
+watching = False
+
+
+def _watch(event: str, _: Any) -> None:
+    if watching and event.startswith(_EVENTS):
+        ran.append(event)
+
+
+sys.addaudithook(_watch)
+
+
+def canary(*_: Any) -> str:
+    ran.append("canary")
+    return "sung"
+
+
+class Canary:
+    """Of no registered class."""
+
+    def __new__(cls, *_: Any) -> Canary:
+        ran.append("new")
+        return super().__new__(cls)
+
+    def __setstate__(self, _: Any) -> None:
+        ran.append("setstate")
+
+    def __reduce__(self) -> Any:
+        return canary, ()
+
+
+def attempt(data: bytes) -> Any:
+    """Load it, and make sure that nothing ran and nothing of what it may name was changed."""
+    global watching
+    before = {named: dict(vars(named)) for named in (Counter, pathlib.PurePosixPath, TensorReference)}
+    of_function = dict(vars(values._array))
+    ran.clear()
+    watching = True
+    try:
+        return load_values(data, TensorReference)
+    finally:
+        watching = False
+        assert not ran
+        assert all(dict(vars(named)) == attributes for named, attributes in before.items())
+        assert vars(values._array) == of_function
+
+
+def named(module: str, name: str) -> bytes:
+    return write_values(module, {})[2:-1] + write_values(name, {})[2:-1] + pickle.STACK_GLOBAL
+
+
+def of(value: Any) -> bytes:
+    """The opcodes of a plain value."""
+    return write_values(value, {})[2:-1]
+
+
+def _whole_pickle(program: bytes) -> bytes:
+    return pickle.PROTO + b"\x05" + program + pickle.STOP
+
+
+_OURS = "dlr.checkpoint.values"
+_GLOBALS = [
+    ("os", "system"),
+    ("posix", "system"),
+    ("builtins", "eval"),
+    ("builtins", "exec"),
+    ("builtins", "getattr"),
+    ("builtins", "__import__"),
+    ("builtins", "bytearray"),
+    ("builtins", "bytes"),
+    ("builtins", "list"),
+    ("builtins", "type"),
+    ("functools", "partial"),
+    ("operator", "attrgetter"),
+    ("copyreg", "_reconstructor"),
+    ("pickle", "loads"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch.storage", "_load_from_bytes"),
+    ("torch", "load"),
+    ("torch", "Tensor"),
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("torch", "float32"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("collections", "Counter"),
+    ("collections", "deque"),
+    ("collections", "defaultdict"),
+    ("pathlib", "PosixPath"),
+    ("decimal", "Decimal"),
+    ("datetime", "datetime"),
+    (__name__, "canary"),
+    (__name__, "Canary"),
+    (_OURS, "TensorReference"),
+    (_OURS, "TensorReference.__init__"),
+    (_OURS, "torch.load"),
+    (_OURS, "_whole"),
+    (_OURS, "_array"),
+    (_OURS, "_dtype"),
+    (_OURS, "_scalar"),
+    (_OURS, "_put_together"),
+]
+_ALL_OPCODES = [bytes([code]) for code in sorted(pickle._Unpickler.dispatch)]  # type: ignore[attr-defined]
+_ARGUMENTS = [
+    (),
+    ("id",),
+    {},
+    {"_": 1},
+    [],
+    "id",
+    b"id",
+    1 << 40,
+    -1,
+    None,
+    ("f4", 2),
+    (None, {"__code__": 1}),
+]
+names = st.sampled_from(_GLOBALS).map(lambda it: named(*it))
+arguments = st.sampled_from(_ARGUMENTS).map(of)
+calls = st.tuples(
+    names,
+    arguments | st.tuples(names, st.just(pickle.TUPLE1)).map(b"".join),
+    st.sampled_from([pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD, pickle.SETITEM, pickle.APPEND]),
+).map(b"".join)
+noise = (
+    st.sampled_from(_GLOBALS).map(lambda it: b"c" + "\n".join((*it, "")).encode())
+    | st.sampled_from(_ALL_OPCODES)
+    | st.binary(max_size=9)
+)
+programs = st.lists(calls | calls | names | arguments | noise, max_size=8).map(b"".join)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(program=programs)
+def test_no_pickle_runs_anything_outside_of_the_list(program: bytes) -> None:
+    with suppress(pickle.UnpicklingError):
+        attempt(_whole_pickle(program))
+
+
+@many
+@given(data=st.data(), value=plain)
+def test_a_damaged_pickle_of_plain_values_is_refused_or_read_and_runs_nothing(
+    data: st.DataObject, value: Any
+) -> None:
+    written = bytearray(write_values(value, {}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        written[data.draw(st.integers(0, len(written) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(pickle.UnpicklingError):
+        attempt(bytes(written))
+
+
+class Evil:
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._reduced = function, args
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        Evil(os.system, "true"),
+        Evil(eval, "1"),
+        Evil(getattr, Path, "touch"),
+        Evil(functools.partial, os.getpid),
+        Evil(operator.attrgetter, "a"),
+        Evil(bytearray, 1 << 40),
+        Evil(copyreg._reconstructor, Canary, object, None),  # type: ignore[attr-defined]
+        Evil(torch.empty, 1 << 40),
+        Evil(type, "A", (), {}),
+        Canary(),
+    ],
+)
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_what_pickles_are_known_to_do_is_refused(evil: Any, protocol: int) -> None:
+    with pytest.raises(pickle.UnpicklingError):
+        attempt(pickle.dumps({"a": evil}, protocol))
+
+
+def call(called: bytes, args: bytes) -> bytes:
+    return called + args + pickle.REDUCE
+
+
+_COUNTER = named("collections", "Counter")
+_LONG = of("a" * 100_000)
+_KEEP = pickle.LONG_BINGET + (0).to_bytes(4, "little")
+
+
+def _laughing(levels: int) -> bytes:
+    """A tuple of the same tuple twice, and so on, so that it has as many parts as 2 to the levels."""
+    value: tuple[Any, ...] = ()
+    for _ in range(levels):
+        value = (value, value)
+    return of(value)
+
+
+@pytest.mark.parametrize(
+    "program",
+    {
+        "an attribute of a class": _COUNTER + of(None) + of({"update": 1}) + pickle.TUPLE2 + pickle.BUILD,
+        "an attribute of a function": named(_OURS, "_array") + of((None, {"a": 1})) + pickle.BUILD,
+        "a place in the memo": of(1) + pickle.LONG_BINPUT + b"\xff\xff\xff\x7f",
+        "a large array of bytes": pickle.BYTEARRAY8 + (1 << 40).to_bytes(8, "little"),
+        "large bytes": pickle.BINBYTES8 + (1 << 40).to_bytes(8, "little"),
+        "a frame": pickle.FRAME + (1 << 40).to_bytes(8, "little"),
+        "a number as an iterable": call(named("collections", "deque"), of((1 << 40,))),
+        "a key of many tuples": of({}) + _laughing(60) + of(1) + pickle.SETITEM,
+        "a deep key": of({}) + of(()) + pickle.TUPLE1 * 500_000 + of(1) + pickle.SETITEM,
+        "a deep item": pickle.MARK + of(()) + pickle.TUPLE1 * 500_000 + pickle.FROZENSET,
+        "a text many times": _LONG
+        + pickle.MEMOIZE
+        + (named("pathlib", "PosixPath") + _KEEP * 1 + pickle.TUPLE1 + pickle.REDUCE + pickle.POP) * 10_000
+        + (named("pathlib", "PosixPath") + pickle.MARK + _KEEP * 60_000 + pickle.TUPLE + pickle.REDUCE),
+        "a type of many parts": call(named(_OURS, "_dtype"), _laughing(60) + pickle.TUPLE1),
+        "a name of many parts": call(named(_OURS, "TensorReference"), _laughing(60) + pickle.TUPLE1),
+        "a constant of many parts": call(named(_OURS, "_constant"), _laughing(60) + pickle.TUPLE1),
+        "a constant of deep parts": call(named(_OURS, "_constant"), of(()) + pickle.TUPLE1 * 500_000),
+        "a function of many parts": call(_laughing(60), of(())),
+        "a class of many parts": _laughing(60) + of(()) + pickle.NEWOBJ,
+        "an object of many parts": _laughing(60) + of({}) + pickle.BUILD,
+        "an array larger than its bytes": call(
+            named(_OURS, "_array"),
+            call(named(_OURS, "_dtype"), of(("f4",))) + of((1 << 40,)) + of(b"abcd") + pickle.TUPLE3,
+        ),
+        "an array of objects": call(
+            named(_OURS, "_array"),
+            call(named(_OURS, "_dtype"), of(("O",))) + of((1,)) + of(b"abcdabcd") + pickle.TUPLE3,
+        ),
+        "a tensor of a class that is not registered": call(
+            named(_OURS, "_put_together"), of(({}, {}, None, (), ()))
+        ),
+        "a class that fills itself": named("collections", "Counter") + of(()) + pickle.NEWOBJ,
+        "no tensor": call(named(_OURS, "_whole"), of((pickle.dumps(1),))),
+        "nothing": b"",
+    }.items(),
+    ids=lambda it: it[0],
+)
+def test_no_pickle_takes_more_memory_or_time_than_its_length(program: tuple[str, bytes]) -> None:
+    data = _whole_pickle(program[1])
+    began = time.monotonic()
+    tracemalloc.start()
+    try:
+        with pytest.raises(pickle.UnpicklingError):
+            attempt(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < (64 << 20) + 300 * len(data)
+    assert time.monotonic() - began < 10
+
+
+# --- In a training --------------------------------------------------------------------------------------
+
+
+def a_slot_of(values: bytes, rng: bytes = b"") -> Slot:
+    """A slot as a stranger makes it: sums and all."""
+    header = lay_out([Part(name, "uint8", (16384,), 16384) for name in (VALUES, RNG)])
+    slot = Slot.create("stranger", header.slot_bytes)
+    for entry, data in zip(header.entries, (values, rng), strict=True):
+        slot.bytes(entry.offset, entry.offset + len(data))[:] = data
+    slot.commit(Mark(1, 7, 0, 1), header)
+    slot.sum_up()
+    return slot
+
+
+@pytest.fixture
+def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Slot], Checkpointer]]:
+    """A training that the agent has given a slot to go on from."""
+    made: list[Checkpointer] = []
+
+    def begin(slot: Slot) -> Checkpointer:
+        resume = {"tier": "memory", "round": 1, "step": 7, "worldSize": 1, "slot": slot.path}
+        (tmp_path / "file").write_text(json.dumps({"round": 4, "slots": [], "resume": resume}))
+        monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+        made.append(Checkpointer(tmp_path / "path", state(0), persist_every=None))
+        return made[-1]
+
+    yield begin
+    for checkpointer in made:
+        checkpointer.close()
+
+
+@pytest.mark.parametrize("of_values", [True, False], ids=["values", "random numbers"])
+def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_nothing(
+    of_values: bool, resumed: Callable[[Slot], Checkpointer], tmp_path: Path
+) -> None:
+    evil = pickle.dumps(Evil(os.system, f"touch {tmp_path}/ran"))
+    good = capture(state(0)).pickles
+    if of_values:
+        slot = a_slot_of(evil, good[RNG])
+    else:
+        slot = saved(state(7), Mark(1, 7, 0, 1))
+        entry = next(entry for entry in slot.header().entries if entry.name == RNG)
+        slot.bytes(entry.offset, entry.offset + len(evil))[:] = evil
+        slot.commit(Mark(1, 7, 0, 1), slot.header())
+        slot.sum_up()
+    checkpointer = resumed(slot)
+    with pytest.raises(
+        MismatchError, match=r"^the checkpoint step 7 in memory is refused: \S+\.system may not be in a"
+    ):
+        checkpointer.load()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("values", [b"garbage", pickle.dumps(1), of({})])
+def test_a_slot_whose_values_are_garbage_is_damaged(
+    values: bytes, resumed: Callable[[Slot], Checkpointer]
+) -> None:
+    slot = a_slot_of(values)
+    with pytest.raises(DamagedCheckpointError, match=r"step 7 in memory is not used: the values"):
+        resumed(slot).load()
+    assert slot.mark is None, "the next start goes on from another one"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"python": (3, (1,) * 3, None)},
+        {"torch": b"\1" * 10},
+        {"numpy": ("MT19937", numpy.zeros(624, "u4"), 1 << 20, 0, 0.0)},
+        {"numpy": 3},
+    ],
+    ids=str,
+)
+def test_a_slot_whose_random_numbers_are_garbage_is_damaged(
+    change: dict[str, Any], resumed: Callable[[Slot], Checkpointer]
+) -> None:
+    slot = saved(state(7), Mark(1, 7, 0, 1))
+    entry = next(entry for entry in slot.header().entries if entry.name == RNG)
+    rng = write_values({**load_values(slot.data(entry), TensorReference), **change}, {})
+    slot.bytes(entry.offset, entry.offset + len(rng))[:] = rng
+    slot.commit(Mark(1, 7, 0, 1), slot.header())
+    slot.sum_up()
+    with pytest.raises(DamagedCheckpointError, match="the random numbers cannot be set: "):
+        resumed(slot).load()
+
+
+def test_a_state_that_could_not_be_loaded_is_not_saved_and_the_log_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = {**state(1), "settings": {"own": Settings(0.1)}}
+    checkpointer = Checkpointer(tmp_path, made, persist_every=1)
+    assert checkpointer.load() == 0
+    checkpointer.step(1)
+    assert "step 1 is not saved: TypeError: settings.own cannot be saved: " in caplog.text
+    with torch.serialization.safe_globals([Settings, Color]):
+        checkpointer.step(2)
+        checkpointer.close()
+        again = {**state(0), "settings": {}}
+        following = Checkpointer(tmp_path, again, persist_every=1)
+        assert following.load() == 2
+        following.close()
+    assert again["settings"]["own"] == Settings(0.1)
+    refused = Checkpointer(tmp_path, {**state(0), "settings": {}}, persist_every=1)
+    with pytest.raises(
+        MismatchError, match=r"step-2 is refused: \S+\.(Settings|Color) may not be in a checkpoint"
+    ):
+        refused.load()
+    refused.close()
+
+
+# --- Headers that do not fit ----------------------------------------------------------------------------
+
+
+def slot_with(change: Callable[[list[Part]], list[Part]]) -> Slot:
+    """A stranger's slot for a state with `model`, whose header differs from what the state has."""
+    captured = capture({"model": nn.Linear(2, 2, bias=False)})
+    of_pickles = [Part(name, "uint8", (16384,), 16384) for name in captured.pickles]
+    header = lay_out(change([Part("model.weight", "float32", (2, 2), 16), *of_pickles]))
+    slot = Slot.create("stranger", header.slot_bytes)
+    for entry in header.entries:
+        if data := captured.pickles.get(entry.name):
+            slot.bytes(entry.offset, entry.offset + len(data))[:] = data
+    slot.commit(Mark(1, 7, 0, 1), header)
+    slot.sum_up()
+    return slot
+
+
+@pytest.mark.parametrize(
+    ("weight", "sentence"),
+    [
+        (Part("model.weight", "float32", (1,), 4), r"model\.weight is float32\[1\] in the checkpoint"),
+        (Part("model.weight", "int32", (2, 2), 16), r"model\.weight is int32\[2, 2\] in the checkpoint"),
+        (
+            Part("model.weight", "float32", (1, 2), 8, (2, 2), (1, 0)),
+            r"has \[2, 2\] of model\.weight here, and \[1, 2\]",
+        ),
+        (
+            Part("model.weight", "float32", (1, 1), 4, (2, 2), (0, 0)),
+            r"has \[2, 2\] of model\.weight here, and \[1, 1\]",
+        ),
+        (Part("model.other", "float32", (2, 2), 16), r"only the model has model\.weight"),
+    ],
+    ids=str,
+)
+def test_a_header_that_does_not_fit_the_state_is_a_mismatch_and_changes_nothing(
+    weight: Part, sentence: str
+) -> None:
+    slot = slot_with(lambda parts: [weight, *parts[1:]])
+    model = nn.Linear(2, 2, bias=False)
+    before = model.weight.clone()
+    with pytest.raises(MismatchError, match=sentence):
+        load({"model": model}, slot)
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Part("v", "uint8", (1,), 1, (1 << 40,), (0,)), Part("v", "uint8", (0, 1), 0, (9, 1 << 50), (0, 0))],
+)
+def test_a_part_of_what_the_state_has_no_tensor_of_takes_no_memory(part: Part) -> None:
+    captured = capture({"v": torch.zeros(1, dtype=torch.uint8)})
+    with pytest.raises(MismatchError, match="v is a rank's part of a tensor of shape"):
+        restore({"v": 0}, captured.pickles[VALUES], None, [part], lambda targets: None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda parts: parts[:2],
+        lambda parts: [parts[0], parts[2]],
+        lambda parts: [*parts[:2], Part(RNG, "int8", (16384,), 16384)],
+        lambda parts: [*parts[:2], Part(RNG, "uint8", (128, 128), 16384)],
+    ],
+)
+def test_a_slot_without_its_pickles_is_damaged(change: Any, resumed: Callable[[Slot], Checkpointer]) -> None:
+    with pytest.raises(
+        DamagedCheckpointError, match=r"step 7 in memory is not used: the slot has no dlr\.(values|rng)"
+    ):
+        resumed(slot_with(change)).load()
