@@ -6,6 +6,7 @@ descriptor that becomes readable when it ends, so that one `poll` waits for all 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -13,12 +14,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import PContext
 
 from agent.signals import deferred
 from agent.supervision.exit_fd import open_exit_fd
-from agent.supervision.orphans import Orphans, collect
+from agent.supervision.orphans import Orphans, collect, descendants
 
 logger = logging.getLogger(__name__)
 
@@ -173,15 +175,55 @@ class TrainingProcesses:
         return True
 
     def _signal(self, signum: signal.Signals) -> None:
-        """Signal the process group of each process that leads one, as torch does, and else the process."""
-        for pid in self.alive().values():
-            try:
+        """Send SIGKILL to whole process groups, as torch does, and any other signal to the scripts alone."""
+        alive = list(self.alive().values())
+        if signum != signal.SIGKILL:
+            for pid in above_scripts(alive):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signum)
+            return
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
                 if os.getpgid(pid) == pid:
                     os.killpg(pid, signum)
                 else:
                     os.kill(pid, signum)
-            except (ProcessLookupError, PermissionError):
-                pass  # It has ended meanwhile.
+
+
+def above_scripts(leaders: Collection[int]) -> list[int]:
+    """Return these processes and what they started, down to the first Python process of each line.
+
+    A shell does not pass a signal on, so what it runs gets the signal too. A script's own processes do not:
+    a script that saves at SIGTERM needs its data loader for the step that it is in.
+    """
+    children: dict[int, list[int]] = {}
+    for process in descendants():
+        if not process.ended:
+            children.setdefault(process.parent, []).append(process.pid)
+    found: list[int] = []
+    for leader in leaders:
+        line = [leader]
+        for pid in line:
+            if not _is_python(pid):
+                line += [child for child in children.get(pid, ()) if _group(child) == leader]
+        found += line
+    return found
+
+
+def _is_python(pid: int) -> bool:
+    """Whether the process is a Python interpreter, or another user's, of which that cannot be seen."""
+    try:
+        program = os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return True
+    return program == os.readlink("/proc/self/exe") or Path(program).name.startswith("python")
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def abandon_start(pcontext: PContext | None, orphans: Orphans) -> None:
