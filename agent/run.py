@@ -33,7 +33,7 @@ from agent.rendezvous.last_round import prefetch
 from agent.rendezvous.world import ExitReason
 from agent.report.error_file import write_error_file
 from agent.standalone.cluster import STACKS, LocalCluster
-from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, UNLIMITED_RESTARTS, DlrElasticAgent
+from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
 from agent.torch_compat import elastic
 from agent.torchrun import BACKEND

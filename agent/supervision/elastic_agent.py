@@ -52,7 +52,7 @@ from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
 from agent.supervision.starting import Starting, WorldMovedOnError
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
-from agent.torch_compat.elastic import LocalElasticAgent, return_value_fds
+from agent.torch_compat.elastic import UNLIMITED_RESTARTS, LocalElasticAgent, return_value_fds
 from agent.warm.starter import WarmStart
 from crds.protocol import AgentState
 
@@ -66,9 +66,6 @@ that is just computing gets the chance to close its files."""
 ENDING_SECONDS = 1.0
 """What processes get to end by themselves in a world that broke and has no successor yet: one that has just
 left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
-
-UNLIMITED_RESTARTS = 2**31 - 1
-"""The job's `restartCount` counts, for all its workers together; an agent counts only if it is told to."""
 
 
 class DlrElasticAgent(LocalElasticAgent):

@@ -61,6 +61,9 @@ EXCEPTHOOK_PREFIX = "[rank"
 """How each line of a traceback begins that torch.distributed's excepthook prints. In 2.6 to 2.13."""
 
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+UNLIMITED_RESTARTS = 2**31 - 1
+"""The job's `restartCount` counts, for all its workers together; an agent counts only with --max-restarts."""
 LOG_FOLDER_PREFIX = "attempt_"
 """DefaultLogsSpecs puts the logs of a start into the folder `attempt_<n>`, which it clears first; n is that
 variable in the environment of local rank 0. In 2.6 to 2.13."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agent import run
-from agent.supervision.elastic_agent import UNLIMITED_RESTARTS
+from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 
 
 @pytest.fixture(autouse=True)
