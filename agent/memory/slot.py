@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from agent.memory.layout import CONTROL_BYTES, MAX_HEADER_BYTES, WORD_BYTES, Entry, Header, padded
+from agent.memory_file import memory_file
 from agent.memory.mapping import map_pages, map_shared
 
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
@@ -113,7 +114,7 @@ class Slot:
         Raises:
             OSError: the kernel gives none.
         """
-        return cls._map(os.memfd_create(name, os.MFD_CLOEXEC), size)
+        return cls._map(memory_file(name), size)
 
     @classmethod
     def open(cls, path: str) -> Slot:

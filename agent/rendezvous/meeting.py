@@ -104,6 +104,9 @@ class Meeting:
         values: of this agent's own store.
         timeout_seconds: for all to come.
         memory: of this agent; None if it keeps no checkpoints.
+        master_port: for the training processes' store, if this agent is rank 0; 0 for any free one. In a
+            world of one worker they find it at the loopback address, as `--master-port` of torchrun has it.
+        last: the stores of the round before, whose processes may still use theirs.
     """
 
     def __init__(
@@ -114,7 +117,12 @@ class Meeting:
         values: Values,
         timeout_seconds: float,
         memory: CheckpointMemory | None = None,
+        *,
+        master_port: int = 0,
+        last: RoundStores | None = None,
     ) -> None:
+        self._last = last
+        self._master_port = master_port
         self._world = world
         self._rank = rank
         self._me = me
@@ -204,10 +212,32 @@ class Meeting:
     def _announce(self, round_keys: Store) -> None:
         """Open the training processes' store, as rank 0, and announce it."""
         if self._server is None:
-            self._server = open_store(self._me.pod_ip)
+            self._server = self._open_training_store()
             self._values.open_round(self._world.round)
-        announcement = Announcement(self._me.pod_ip, self._server.port, self._prefix)
+        announcement = Announcement(self._server.host, self._server.port, self._prefix)
         round_keys.set(ANNOUNCEMENT, json.dumps(asdict(announcement)))
+
+    def _open_training_store(self) -> TCPStore:
+        """Open it at the port that is asked for, or at any where that is taken.
+
+        At that port one store serves all rounds, as torchrun's does: torch's keys begin with the restart count.
+        """
+        address, last = self._me.pod_ip, self._last.server if self._last is not None else None
+        if self._master_port:
+            alone = len(self._world.members) == 1
+            host = address if not alone else "::1" if ":" in address else "127.0.0.1"
+            if last is not None and (last.host, last.port) == (host, self._master_port):
+                return last
+            try:
+                return open_store(host, self._master_port)
+            except OSError as error:
+                logger.warning(
+                    "--master-port=%d cannot be had (%s): the processes of this round find another one in "
+                    "MASTER_PORT, which init_method='env://' reads",
+                    self._master_port,
+                    error.strerror,
+                )
+        return open_store(address)
 
     def _wait(self, store: Store, keys: list[str]) -> None:
         while True:
