@@ -36,6 +36,7 @@ from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
 from agent.torch_compat import elastic
+from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 from agent.torchrun import BACKEND
 from agent.warm.preamble import must_start_cold
 from agent.warm.starter import WarmStart
@@ -166,7 +167,7 @@ def parse(argv: Sequence[str]) -> Any:
         args.rdzv_backend = BACKEND
     if args.master_addr not in (None, *LOOPBACK):
         logger.warning(
-            "--master-addr=%s is ignored: scripts find the master of each round in MASTER_ADDR and MASTER_PORT",
+            "--master-addr=%s is ignored: scripts find each round's master in MASTER_ADDR and MASTER_PORT",
             args.master_addr,
         )
     args.shutdown_timeout = elastic.shutdown_timeout(args, os.environ)

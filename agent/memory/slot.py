@@ -35,8 +35,8 @@ import torch
 from torch import Tensor
 
 from agent.memory.layout import CONTROL_BYTES, MAX_HEADER_BYTES, WORD_BYTES, Entry, Header, padded
-from agent.memory_file import memory_file
 from agent.memory.mapping import map_pages, map_shared
+from agent.memory_file import memory_file
 
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
 """`DLRSLOT1`, in little-endian order."""

@@ -220,7 +220,7 @@ class Meeting:
     def _open_training_store(self) -> TCPStore:
         """Open it at the port that is asked for, or at any where that is taken.
 
-        At that port one store serves all rounds, as torchrun's does: torch's keys begin with the restart count.
+        There one store serves all rounds, as torchrun's does: torch's keys begin with the restart count.
         """
         address, last = self._me.pod_ip, self._last.server if self._last is not None else None
         if self._master_port:

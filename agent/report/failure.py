@@ -180,9 +180,7 @@ def failure_of_process(
         rank=rank,
         local_rank=process.local_rank,
         exit_code=process.exitcode,
-        message=clip(
-            recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES
-        ),
+        message=clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES),
         log_tail=clip(log, TEXT_BYTES, head=0),
         time=time,
         cause=cause,

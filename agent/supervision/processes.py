@@ -213,10 +213,10 @@ def above_scripts(leaders: Collection[int]) -> list[int]:
 def _is_python(pid: int) -> bool:
     """Whether the process is a Python interpreter, or another user's, of which that cannot be seen."""
     try:
-        program = os.readlink(f"/proc/{pid}/exe")
+        program = Path(f"/proc/{pid}/exe").readlink()
     except OSError:
         return True
-    return program == os.readlink("/proc/self/exe") or Path(program).name.startswith("python")
+    return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
 
 
 def _group(pid: int) -> int | None:

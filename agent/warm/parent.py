@@ -20,7 +20,6 @@ import select
 import signal
 import socket
 import stat
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -31,8 +31,8 @@ BOOT = (
     "import sys; path, sys.path = sys.path, [*filter(None, sys.path), sys.argv.pop(1)]; "
     f"import dlr; from {MODULE} import main; sys.path = path; main(sys.argv)"
 )
-"""The program of a parent that is started as an interpreter of its own. With `-m`, a folder `dlr` or `agent` in
-the working directory would be taken for ours. After that modules of `--preload` are found there, too."""
+"""The program of a parent that is started as an interpreter of its own. With `-m`, a folder `dlr` or `agent`
+in the working directory would be taken for ours. Modules of `--preload` are found there all the same."""
 
 ROUND_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",

@@ -123,7 +123,9 @@ GONE = "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly"
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("first", [KILLED, "subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", GONE])
+@pytest.mark.parametrize(
+    "first", [KILLED, "subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", GONE]
+)
 @pytest.mark.parametrize("links", [0, 1, 5])
 def test_a_killed_child_is_found_wherever_in_a_chain_of_exceptions_it_is(
     tmp_path: Path, *, first: str, links: int, recorded: bool

@@ -87,4 +87,4 @@ def test_a_master_that_is_named_is_told_to_be_ignored_and_a_port_is_not(
     assert caplog.text == ""
     monkeypatch.setenv("PET_MASTER_PORT", "1234")
     assert run.parse(["--master-addr=node-7", "train.py"]).master_port == 1234
-    assert "--master-addr=node-7 is ignored: scripts find the master of each round in MASTER_ADDR" in caplog.text
+    assert "--master-addr=node-7 is ignored: scripts find each round's master in MASTER_ADDR" in caplog.text
