@@ -97,7 +97,8 @@ class HangGuard:
         """
         stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
-        asked = flight_recorder.Question(self._files.directory, self._started.ranks)
+        folders = {local: file.parent for local, file in self._stack_files.files.items()}
+        asked = flight_recorder.Question(self._files.directory, self._started.ranks, folders)
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None

@@ -110,8 +110,15 @@ class RoundLogsSpecs(LogsSpecs):
         progress = self._progress.renew(len(envs))
         stacks = self._stacks.renew(round_, self.latest.error_files)
         for rank, env in envs.items():
-            records = flight_recorder.variables(self._progress.directory, rank, os.environ, torch.__version__)
-            env.update({**progress[rank], **stacks[rank], **records})
+            folder = self._stacks.files[rank].parent if rank in self._stacks.files else None
+            recorder = flight_recorder.variables(
+                self._progress.directory,
+                rank,
+                os.environ,
+                torch.__version__,
+                folder or self._progress.directory,
+            )
+            env.update({**progress[rank], **stacks[rank], **recorder})
             if self._desk:
                 env.update({ENV_SHARDS_SOCKET: self._desk, ENV_ROUND: str(round_)})
         if self._checkpoints is not None:

@@ -161,6 +161,11 @@ class Reporter(threading.Thread):
         with self._changed:
             self._latest = replace(self._latest, departure=departure)
 
+    def note_store_port(self, port: int) -> None:
+        """Have the next report name another port for the next round's store."""
+        with self._changed:
+            self._facts = {**self._facts, "storePort": port}
+
     def note_result(self, result: str | None) -> None:
         """Have the next report say what training came to."""
         with self._changed:

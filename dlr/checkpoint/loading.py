@@ -104,9 +104,7 @@ class Loading:
     def _find(self, is_start: bool) -> Manifest | None:
         """What storage has that is newer than what memory has, or that goes before it."""
         if self._found is False:
-            if self._here.rank == 0 and is_start:  # so nothing of this start is there
-                storage.clear_attempt(self._path, self._here.attempt)
-            self._found = choose(self._path, self._here, self._preferred_up_to())
+            self._found = choose(self._path, self._here, self._preferred_up_to(), is_start=is_start)
         return self._found
 
     def _preferred_up_to(self) -> int | None:
