@@ -24,6 +24,12 @@ from agent.supervision.orphans import Orphans, collect, descendants
 
 logger = logging.getLogger(__name__)
 
+SAVING_GRACE_SECONDS = 30.0
+"""For a process that still writes when its grace is over, such as a checkpoint. As much as torch gives."""
+SAVING_BYTES = 1 << 20
+"""Written between two looks, which tell that it does."""
+_LOOK_SECONDS = 1.0
+
 ABANDON_SECONDS = 30.0
 """A process that outlives SIGKILL this long sits in the kernel (a wedged device), and will go on to."""
 
@@ -46,6 +52,8 @@ class TrainingProcesses:
         self._exited: dict[int, int] = {}
         self._closing: threading.Thread | None = None
         self._released = False
+        self._written: dict[int, int] = {}
+        """Bytes that each has written by the last look, by process id."""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -106,11 +114,14 @@ class TrainingProcesses:
     ) -> None:
         """Signal all, wait up to `grace_seconds`, and kill what is left, with all that it started.
 
+        One that still writes is given up to SAVING_GRACE_SECONDS.
+
         Args:
             wake_fd: when it becomes readable, the grace is looked at again.
             hurry_after_seconds: the grace in all, counted from now, if less is to be given than was meant.
         """
         started_at = time.monotonic()
+        self._written = {pid: _bytes_written(pid) for pid in self.alive().values()}
         self._signal(death_signal)
         deadline = started_at + grace_seconds
         while not self._wait(deadline, wake_fd):
@@ -118,10 +129,20 @@ class TrainingProcesses:
             if hurry is not None:
                 deadline, wake_fd = min(deadline, started_at + hurry), None
             if time.monotonic() >= deadline:
+                if self._writes(until=started_at + SAVING_GRACE_SECONDS):
+                    deadline = time.monotonic() + _LOOK_SECONDS
+                    continue
                 alive = list(self.alive().values())
                 logger.warning("processes %s outlived %s: killing them", alive, death_signal.name)
                 break
         self.kill()
+
+    def _writes(self, until: float) -> bool:
+        """Whether a process writes more than it logs, before that time; a first look cannot tell."""
+        before, self._written = self._written, {pid: _bytes_written(pid) for pid in self.alive().values()}
+        if time.monotonic() >= until:
+            return False
+        return any(count - before.get(pid, 0) >= SAVING_BYTES for pid, count in self._written.items())
 
     def kill(self) -> None:
         """End everything at once, with what the processes have left behind. May be repeated."""
@@ -217,6 +238,15 @@ def _is_python(pid: int) -> bool:
     except OSError:
         return True
     return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
+
+
+def _bytes_written(pid: int) -> int:
+    """Return how many bytes the process has written to anything (proc(5), /proc/PID/io); 0 if unknown."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("wchar:")), 0)
 
 
 def _group(pid: int) -> int | None:

@@ -169,6 +169,30 @@ def test_a_script_that_is_asked_to_stop_keeps_its_own_processes_to_save(
     running.join(60)
 
 
+WRITES = """
+import signal, sys, threading, time
+def save(*_):
+    with open({file!r}, "wb") as file:
+        for _ in range(25):
+            file.write(bytes(8 << 20))
+            file.flush()
+            time.sleep(0.1)
+    open({done!r}, "w").close()
+    time.sleep(600)  # and then it does nothing any more
+signal.signal(signal.SIGTERM, save)
+"""
+
+
+def test_what_still_writes_is_not_killed_in_the_middle_and_what_sits_there_is(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    _, running = start(tmp_path, WRITES.format(file=str(tmp_path / "saved"), done=str(done)), STUBBORN)
+    started_at = time.monotonic()
+    running.stop(signal.SIGTERM, 0.5)
+    assert done.exists(), "it was killed while it saved"
+    assert time.monotonic() - started_at < processes.SAVING_GRACE_SECONDS
+    running.join(60)
+
+
 def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
     _, running = start(tmp_path, STUBBORN)
     wake = os.eventfd(1)
