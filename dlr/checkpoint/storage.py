@@ -24,8 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
+from agent.memory.sums import WordSum, sum_of
 from crds.protocol import AFTER_FAILURE
 
 MANIFEST = "manifest.json"
@@ -50,7 +49,7 @@ class File:
     name: str
     nbytes: int
     sum: int
-    """Of its 64-bit words, modulo 2⁶⁴, the last one filled up with zeros."""
+    """As `agent.memory.sums` has it, modulo 2⁶⁴."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +146,12 @@ def describe(path: Path) -> File:
     Raises:
         OSError: it cannot be read.
     """
-    total = nbytes = 0
+    total, nbytes = WordSum(), 0
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
-            total += _sum(chunk)
+            total.add_bytes(bytearray(chunk))
             nbytes += len(chunk)
-    return File(path.name, nbytes, total % 2**64)
+    return File(path.name, nbytes, total.total() % 2**64)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -351,8 +350,4 @@ def _canonical(body: object) -> bytes:
 
 
 def _sum(data: bytes) -> int:
-    padded = bytearray(data)
-    padded.extend(b"\0" * (-len(data) % 8))
-    if not padded:
-        return 0
-    return int(torch.frombuffer(padded, dtype=torch.int64).sum()) % 2**64
+    return sum_of(bytearray(data)) % 2**64
