@@ -135,7 +135,8 @@ class Loading:
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
-                self._restore(state, in_slots(resume, here.rank), where, resume.world_size)
+                source = in_slots(resume, here.rank, here.world_size)
+                self._restore(state, source, where, resume.world_size)
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
                 f"the checkpoint of step {resume.step} in memory is not used: {error}; "
