@@ -112,7 +112,7 @@ class _Copy:
         self.is_told = False
         self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         self._host.copy_(tensor.detach(), non_blocking=True)
-        self._event = torch.cuda.Event()
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._event.record(torch.cuda.current_stream(tensor.device))
 
     def is_done(self) -> bool:

@@ -155,7 +155,8 @@ class DlrRendezvousHandler(RendezvousHandler):
             timeout_seconds,
             self.memory,
             master_port=self._master_port,
-            last=self._round_stores,
+            last=self._last_store(),
+            drop_last=self._drop_last_store,
         )
         try:
             stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))
@@ -168,6 +169,14 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._note_if_alone(size)
         session.joined(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
+
+    def _last_store(self) -> tuple[str, int] | None:
+        """Where the training processes' store of the last round is, if this agent has opened it."""
+        server = self._round_stores.server if self._round_stores is not None else None
+        return None if server is None else (server.host, server.port)
+
+    def _drop_last_store(self) -> None:
+        self._round_stores = None
 
     def _note_if_alone(self, size: int) -> None:
         """Say so, once, where a job asks for copies in other Pods' memory, and its world has no other Pod."""

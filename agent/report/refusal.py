@@ -48,7 +48,7 @@ FAILURE = "failure"
 _SECTION = re.compile(r"^status\.agent\.(\w+).*$", re.DOTALL)
 _REMEMBERED = 32
 _INVALID = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-_BARE = {"stacks": [], "step": None, "cause": None, "logTail": ""}
+_BARE: dict[str, Any] = {"stacks": [], "step": None, "cause": None, "logTail": ""}
 _BARE_MESSAGE = "the API server has refused the text of this failure; the Pod's log has it"
 
 

@@ -135,8 +135,8 @@ class Loading:
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
-                source = in_slots(resume, here.rank, here.world_size)
-                self._restore(state, source, where, resume.world_size)
+                resharded = in_slots(resume, here.rank, here.world_size)
+                self._restore(state, resharded, where, resume.world_size)
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
                 f"the checkpoint of step {resume.step} in memory is not used: {error}; "

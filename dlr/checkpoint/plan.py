@@ -49,14 +49,14 @@ class Piece:
         return 0 in self.shape and 0 not in self.global_shape
 
 
-def decode_plan(data: bytes, memo: dict[object, object]) -> list[Piece]:
+def decode_plan(data: bytes, memo: dict[Any, Any]) -> list[Piece]:
     """Read what a rank has from JSON.
 
     Args:
         memo: holds each name and shape once, for the plans of all ranks.
     """
 
-    def once(value: object) -> object:
+    def once(value: Any) -> Any:
         value = tuple(value) if isinstance(value, list) else value
         return memo.setdefault(value, value) if isinstance(value, str | tuple) else value
 

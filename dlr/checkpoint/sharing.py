@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dlr.checkpoint import storage
 from dlr.checkpoint.plan import Piece, decode_plan, divide, own_name
@@ -87,7 +87,7 @@ class Savers:
         Raises:
             SaveError, OSError: a rank does not take part.
         """
-        memo: dict[object, object] = {}
+        memo: dict[Any, Any] = {}
         plans = {rank: decode_plan(data, memo) for rank, data in enumerate(self.collect(_PLAN))}
         own, numbers = set[str](), set[str]()
         if names := differing(plans):
