@@ -109,9 +109,7 @@ def main() -> None:
     over.set()
     server.join()
     strangers.join()
-    print(
-        f"{args.megabytes} MB, {args.turns} fetches each: median (least, most); a connection"
-    )
+    print(f"{args.megabytes} MB, {args.turns} fetches each: median (least, most); a connection")
     for crowded, measured in seconds.items():
         beside = f"beside {args.strangers} strangers" if crowded else "alone"
         connecting = statistics.median(handshakes[crowded]) * 1000

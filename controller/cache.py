@@ -37,6 +37,11 @@ class Cache:
         self._tasks: asyncio.TaskGroup | None = None
         self._watching: dict[Resource, asyncio.Task[None]] = {}
 
+    @property
+    def namespace(self) -> str | None:
+        """The only namespace whose objects are watched; None if those of all are."""
+        return self._namespace
+
     def store(self, resource: Resource) -> Store:
         return self._informer(resource).store
 
@@ -46,6 +51,13 @@ class Cache:
         if key not in self._models:
             self._models[key] = Models(self.store(resource), model)
         return self._models[key]
+
+    def unreadable(self) -> dict[Resource, int]:
+        """How many objects of each resource cannot be read as a model, of those that somebody read."""
+        counts = dict.fromkeys((resource for resource, _ in self._models), 0)
+        for (resource, _), models in self._models.items():
+            counts[resource] += models.unreadable
+        return counts
 
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)

@@ -5,12 +5,14 @@ One registry per manager, so that two in one process (tests, the embedded cluste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from controller.resources import Resource
 
 # Or every counter would be shown with a gauge of when it began, which Go's client does not do either.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -178,6 +180,27 @@ class _InWorkCollector(Collector):
             longest.add_metric((name, name), max(seconds, default=0.0))
         yield unfinished
         yield longest
+
+
+class UnreadableObjects(Collector):
+    """`dlr_unreadable_objects`: objects that the API server has and this process cannot read.
+
+    Args:
+        counts: how many, by resource, when the metrics are read.
+    """
+
+    def __init__(self, counts: Callable[[], Mapping[Resource, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "dlr_unreadable_objects",
+            "Objects that the controller cannot read, and so leaves out, by resource",
+            labels=("resource",),
+        )
+        for resource, count in self._counts().items():
+            family.add_metric((resource.plural,), count)
+        yield family
 
 
 class ClientMetrics:

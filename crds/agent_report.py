@@ -5,17 +5,20 @@ Each model here has the fields that `crds/protocol.py` names for it, which the a
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from crds.model import Index, Model, agreed
+from crds.model import Count, Index, Model, Ordinal, Seconds, Time, agreed, cel, rules
 from crds.progress import RoundProgress
 from crds.protocol import (
+    MAX_FIGURE_NAME,
     MAX_FIGURES,
     MAX_FRAMES,
+    MAX_INTEGER,
     MAX_LOCAL_PROBES,
+    MAX_NUMBER,
+    MAX_NUMBER_NAME,
     MAX_NUMBERS,
     MAX_PAIR_PROBES,
     MAX_POINTS,
@@ -63,6 +66,16 @@ Text = Annotated[str, Field(max_length=8_192)]
 
 ATOMIC = {"x-kubernetes-list-type": "atomic"}
 
+MAX_PROCESSES = 4_096
+"""Training processes of one Pod."""
+
+Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+
+
+def _names(limit: int) -> dict[str, Any]:
+    """The rule of a map whose names have so many characters at most."""
+    return rules(cel(f"self.all(name, size(name) <= {limit})", f"a name may have {limit} characters at most"))
+
 
 @agreed(RankStackStatus)
 class RankStack(Model):
@@ -70,7 +83,7 @@ class RankStack(Model):
 
     rank: Index
     """Global."""
-    step: Annotated[int, Field(ge=0)] | None = None
+    step: Count | None = None
     """The last it told."""
     in_collective: bool = False
     """Waiting for other ranks, so rather a victim of the hang than its cause."""
@@ -82,18 +95,18 @@ class RankStack(Model):
 class AgentFailure(Model):
     """The last failure of the agent's training processes; it stays until the next."""
 
-    sequence: Annotated[int, Field(ge=1)]
+    sequence: Ordinal
     """1, 2, … within the incarnation, so that none is counted twice or missed."""
-    round: Annotated[int, Field(ge=0)]
+    round: Count
     rank: Index | None = None
     """The failed process's global rank."""
     local_rank: Index = 0
-    exit_code: int | None = None
+    exit_code: Annotated[int, Field(ge=-(1 << 31), lt=1 << 32)] | None = None
     """As torch gives it: negative for a signal."""
     signal: Annotated[str, Field(max_length=32)] | None = None
     cause: FailureCause | None = None
     """Where exit code and text do not say it."""
-    step: Annotated[int, Field(ge=0)] | None = None
+    step: Count | None = None
     """The last that the failed process told in this round."""
     stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
@@ -102,18 +115,18 @@ class AgentFailure(Model):
     message: Text = ""
     """The exception with the end of its traceback, from torch's error file."""
     log_tail: Text = ""
-    time: datetime
+    time: Time
 
 
 @agreed(ProgressStatus)
 class StepProgress(Model):
     """The last training step reported, and when."""
 
-    step: Annotated[int, Field(ge=0)]
-    time: datetime
-    checkpoint_step: Annotated[int, Field(ge=0)] | None = None
+    step: Count
+    time: Time
+    checkpoint_step: Count | None = None
     """The step of the last checkpoint that the script told of (`dlr.checkpoint_saved`)."""
-    seconds_per_step: Annotated[float, Field(ge=0)] | None = None
+    seconds_per_step: Seconds | None = None
     """Lately."""
 
 
@@ -121,13 +134,16 @@ class StepProgress(Model):
 class SeriesPoint(Model):
     """A few steps of the job's past."""
 
-    step: Annotated[int, Field(ge=0)]
+    step: Count
     """The last of them."""
-    time: datetime
-    world_size: Annotated[int, Field(ge=0)]
-    seconds_per_step: Annotated[float, Field(ge=0)]
+    time: Time
+    world_size: Count
+    seconds_per_step: Seconds
     """Their median."""
-    numbers: Annotated[dict[str, float], Field(max_length=MAX_NUMBERS)] = Field(default_factory=dict)
+    numbers: Annotated[
+        dict[str, Number], Field(max_length=MAX_NUMBERS, json_schema_extra=_names(MAX_NUMBER_NAME))
+    ] = Field(default_factory=dict)
+
     """What was told with `dlr.report`, by name: the mean since the point before."""
 
 
@@ -135,7 +151,7 @@ class SeriesPoint(Model):
 class Series(Model):
     """The job's past, as rank 0's agent tells it; evenly thinned as the job grows."""
 
-    every: Annotated[int, Field(ge=1)] = 1
+    every: Ordinal = 1
     """A point stands for so many windows of five looks."""
     points: Annotated[list[SeriesPoint], Field(max_length=MAX_POINTS, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
@@ -149,12 +165,12 @@ class Series(Model):
 class Slow(Model):
     """Steps take longer than they did, as rank 0's agent noticed."""
 
-    since: datetime
-    step: Annotated[int, Field(ge=0)]
+    since: Time
+    step: Count
     """The first that took longer."""
-    seconds_per_step: Annotated[float, Field(ge=0)]
+    seconds_per_step: Seconds
     """When it was noticed."""
-    usual_seconds: Annotated[float, Field(ge=0)]
+    usual_seconds: Seconds
     """Of a step, before."""
 
 
@@ -162,15 +178,15 @@ class Slow(Model):
 class Usage(Model):
     """What the worker's Pod uses, lately."""
 
-    cpu_cores: Annotated[float, Field(ge=0)]
-    memory_bytes: Annotated[int, Field(ge=0)]
+    cpu_cores: Annotated[float, Field(ge=0, le=MAX_INTEGER)]
+    memory_bytes: Count
     gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
     """Mean over its GPUs, 0 to 1."""
-    gpu_memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    gpu_memory_bytes: Count | None = None
     """Of all its GPUs."""
-    memory_peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    memory_peak_bytes: Count | None = None
     """The most since its agent has started, of readings every few seconds."""
-    cpu_mean_cores: Annotated[float, Field(ge=0)] | None = None
+    cpu_mean_cores: Annotated[float, Field(ge=0, le=MAX_INTEGER)] | None = None
     """Since then."""
     gpu_mean_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
     """Since then."""
@@ -188,8 +204,8 @@ class Network(Model):
 class Resumed(Model):
     """What the processes of a round have gone on from: each of them has loaded it."""
 
-    round: Annotated[int, Field(ge=0)]
-    step: Annotated[int, Field(ge=0)] | None = None
+    round: Count
+    step: Count | None = None
     """Unset where an older agent says it of storage."""
     tier: Tier
 
@@ -198,11 +214,11 @@ class Resumed(Model):
 class CheckpointMemory(Model):
     """The worker's checkpoints in memory, where the job keeps any."""
 
-    step: Annotated[int, Field(ge=0)] | None = None
+    step: Count | None = None
     """The newest of its processes'."""
-    replicated_step: Annotated[int, Field(ge=0)] | None = None
+    replicated_step: Count | None = None
     """The newest that another Pod holds too."""
-    every: Annotated[int, Field(ge=1)] | None = None
+    every: Ordinal | None = None
     """Steps between two saves, as the script or `every="auto"` has it."""
     resumed: Resumed | None = None
 
@@ -220,7 +236,7 @@ class Accelerators(Model):
     """What this worker computes on."""
 
     kind: Annotated[str, Field(max_length=32)]
-    count: Annotated[int, Field(ge=0)]
+    count: Count
     model: Annotated[str, Field(max_length=256)] = ""
 
 
@@ -237,17 +253,19 @@ class ProbeOutcome(Model):
     probe: Annotated[str, Field(max_length=64)]
     ending: ProbeEnding
     reason: Annotated[str, Field(max_length=MAX_SENTENCE)] = ""
-    figures: Annotated[dict[str, float], Field(max_length=MAX_FIGURES)] = Field(default_factory=dict)
+    figures: Annotated[
+        dict[str, Number], Field(max_length=MAX_FIGURES, json_schema_extra=_names(MAX_FIGURE_NAME))
+    ] = Field(default_factory=dict)
     faults: Sentences = Field(default_factory=list)
     notes: Sentences = Field(default_factory=list)
-    seconds: Annotated[float, Field(ge=0)] = 0.0
+    seconds: Seconds = 0.0
 
 
 @agreed(PairProbeStatus)
 class PairOutcome(ProbeOutcome):
     """How the test with others went in one round."""
 
-    round: Annotated[int, Field(ge=1)]
+    round: Ordinal
 
 
 @agreed(CheckStatus)
@@ -272,8 +290,8 @@ class AgentCheck(Model):
 class Departure(Model):
     """All training processes of a round left after the same step, by vote of their agents."""
 
-    round: Annotated[int, Field(ge=0)]
-    step: Annotated[int, Field(ge=0)]
+    round: Count
+    step: Count
     """It is saved."""
 
 
@@ -283,7 +301,7 @@ class AskedStacks(Model):
 
     request: Annotated[str, Field(max_length=MAX_REQUEST)]
     """What asked: the job's annotation elastic.iml.github.io/stacks."""
-    time: datetime
+    time: Time
     """When they were taken."""
     stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)]
 
@@ -295,7 +313,7 @@ class Profile(Model):
     request: Annotated[str, Field(max_length=MAX_REQUEST)]
     """What asked: the job's annotation elastic.iml.github.io/profile."""
     by: Annotated[str, Field(max_length=32)] = ""
-    seconds: Annotated[float, Field(ge=0)] = 0.0
+    seconds: Seconds = 0.0
     data: Annotated[str, Field(max_length=MAX_PROFILE_TEXT)] = ""
     """Chrome's trace format, compressed by gzip, in base64; empty if there is none."""
     note: Annotated[str, Field(max_length=MAX_PROFILE_NOTE)] = ""
@@ -306,7 +324,7 @@ class Profile(Model):
 class ShardsReport(DefinedShardSet):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
 
-    lease: Annotated[int, Field(ge=0)] = 0
+    lease: Count = 0
     """The number of the lease that the rest speaks of; 0 if it knows of none."""
     rest: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
     """What of it is neither done nor failed."""
@@ -318,7 +336,7 @@ class ShardsReport(DefinedShardSet):
     """It could do with more elements."""
     leaves: bool = False
     """Nobody works on the lease any more: the rest is for others."""
-    restoration: Annotated[int, Field(ge=0)] = 0
+    restoration: Count = 0
     """The number of the restoration that its processes ask for; 0 if the set is as they want it."""
     undone: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
     """What is to be done after it. All else counts as done."""
@@ -328,18 +346,18 @@ class ShardsReport(DefinedShardSet):
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
 
-    protocol: Annotated[int, Field(ge=1)] = 1
+    protocol: Ordinal = 1
     """Which form of a world it reads; dlr 0.1 does not say, and reads 1."""
-    incarnation: Annotated[int, Field(ge=1)]
+    incarnation: Ordinal
     pod_uid: Annotated[str, Field(max_length=64)]
     address: Annotated[str, Field(max_length=253)]
     store_port: Annotated[int, Field(ge=0, le=65_535)]
     """The agent's TCPStore, which the world uses when this agent is rank 0; 0 where `dlr exec` needs none."""
-    local_world_size: Annotated[int, Field(ge=1)]
-    observed_round: Annotated[int, Field(ge=0)] = 0
+    local_world_size: Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
+    observed_round: Count = 0
     """The highest round acted upon."""
     state: AgentState
-    since: datetime
+    since: Time
     failure: AgentFailure | None = None
     progress: StepProgress | None = None
     rounds: Annotated[

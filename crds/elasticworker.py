@@ -7,14 +7,31 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from crds.agent_report import ATOMIC, AgentReport, Text
 from crds.failure_policy import FailureAction
 from crds.job_status import FailureBudget
-from crds.model import Conditions, Index, Model, Name, ObjectMeta, ResourceRequirements, cel, rules
+from crds.model import (
+    Conditions,
+    Index,
+    Model,
+    Name,
+    ObjectMeta,
+    ResourceRequirements,
+    cel,
+    first_fault,
+    rules,
+)
 from crds.protocol import AgentState as AgentState
 from crds.protocol import FailureCause as FailureCause
 from crds.protocol import ProbeEnding as ProbeEnding
@@ -144,6 +161,26 @@ class ElasticWorkerStatus(Model):
     """The last incarnations, the current one at the end."""
     conditions: Conditions = Field(default_factory=list)
     agent: AgentReport | None = None
+    _report_fault: str = PrivateAttr("")
+
+    @property
+    def report_fault(self) -> str:
+        """Why `agent` is None although something is stored there; empty if it was read."""
+        return self._report_fault
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _without_unreadable_report(cls, stored: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Any process in the Pod may write the report, so one that cannot be read counts as absent; the rest
+        is the controller's own."""
+        try:
+            return handler(stored)
+        except ValidationError as error:
+            if not isinstance(stored, dict) or stored.get("agent") is None:
+                raise
+            status = handler({name: value for name, value in stored.items() if name != "agent"})
+            status._report_fault = first_fault(error)
+            return status
 
 
 class ElasticWorker(Model):

@@ -28,7 +28,8 @@ class OnExitCodes(Model):
     container_name: Annotated[str, Field(max_length=63)] | None = None
     operator: ExitCodeOperator
     values: Annotated[
-        list[int], Field(min_length=1, max_length=255, json_schema_extra={"x-kubernetes-list-type": "set"})
+        list[Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]],
+        Field(min_length=1, max_length=255, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ]
 
 

@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from crds.cluster_status import CLUSTER_RULES
 from crds.failure_policy import FailurePolicy
-from crds.model import Free, Model, Quantity, cel, rules
+from crds.model import MAX_QUANTITY, MAX_TIME_SECONDS, Free, Model, Quantity, cel, rules
 from crds.names import MASTER_TYPES, WORKER
 from crds.protocol import HANG_TIMEOUT_SECONDS
-from crds.template import PodTemplate
+from crds.template import MAX_ITEMS, PodTemplate
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
 LONGEST_NAME = 51
@@ -47,7 +47,9 @@ class RestartPolicy(StrEnum):
 class MemoryCheckpoint(Model):
     """Checkpoints in the memory of the agents, which outlive training processes (docs/checkpoints.md)."""
 
-    size: Annotated[Quantity, Field(json_schema_extra={"pattern": QUANTITY_PATTERN})]
+    size: Annotated[
+        Quantity, Field(json_schema_extra={"pattern": QUANTITY_PATTERN, "maxLength": MAX_QUANTITY})
+    ]
     """Memory for all slots of a Pod: three for each process, and two more for each replica. The container's
     memory counts it."""
     replicas: Annotated[int, Field(ge=0, le=1)] = 0
@@ -95,7 +97,7 @@ class ReplicaSpec(Model):
     """How often the job, and each worker by its Pods, may fail in one class without getting further."""
     auto_scale: bool | None = None
     """Whether an automatic ScalePlan may change this type."""
-    restart_timeout: Annotated[int, Field(ge=0)] | None = None
+    restart_timeout: Annotated[int, Field(ge=0, le=MAX_TIME_SECONDS)] | None = None
     """Seconds; DLRover's, accepted and not used."""
     priority: Annotated[str, Field(max_length=32)] | None = None
     """DLRover's: high, low, or the fraction that is high, such as "0.5"; accepted and not used."""
@@ -220,9 +222,9 @@ class RunPolicy(Model):
 
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
     """Which Pods to delete when the job has finished: none, those still running, or all."""
-    ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=MAX_TIME_SECONDS)] | None = None
     """Delete the job itself this many seconds after it finished."""
-    active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
+    active_deadline_seconds: Annotated[int, Field(ge=1, le=MAX_TIME_SECONDS)] | None = None
     """Fail the job when it has not finished this many seconds after it started."""
 
 
@@ -357,7 +359,7 @@ class ElasticJobSpec(Model):
     """DLRover's; accepted and not used."""
     resource_limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """The most that automatic scaling may take in all."""
-    envs: Free = Field(default_factory=dict)
+    envs: Annotated[Free, Field(max_length=MAX_ITEMS)] = Field(default_factory=dict)
     """Environment variables for every container: a value, or an EnvVar."""
     suspend: bool = False
     """Hold the job: its Pods are deleted, its state is kept."""

@@ -7,7 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
+import orjson
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,6 +23,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from crds import ranges
+from crds.protocol import MAX_INTEGER, MAX_SECONDS
 
 
 class Model(BaseModel):
@@ -44,6 +47,27 @@ class Model(BaseModel):
 
 
 M = TypeVar("M", bound=Model)
+T = TypeVar("T")
+
+
+def parse_or_none(model: type[M], data: Any) -> M | None:
+    """An object that somebody else wrote, as a model; None if it cannot be read.
+
+    The API server takes more than the models do: its check of dates lets `+99:99` pass, for one. So a reader
+    of many objects takes one at a time and goes on without those that it cannot read. The reconciler of such
+    an object reports it there (`reconcilers/reconciled.py`), and a metric counts it (`controller/models.py`).
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError:
+        return None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The path of the first field that cannot be read, with the reason."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ".".join(map(str, first["loc"]))
+    return f"{path}: {first['msg'].removeprefix('Value error, ')}"
 
 
 _WRITTEN = {"written": True}
@@ -124,10 +148,47 @@ def rules(*entries: dict[str, str], **more: Any) -> dict[str, Any]:
     return {"x-kubernetes-validations": list(entries), **more}
 
 
-Free = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+def check_depth(value: T) -> T:
+    """Refuses what is nested too deeply to be copied or written: Kubernetes stores 10,000 levels."""
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        raise ValueError("is nested too deeply, or holds a number beyond 64 bits") from error
+    return value
+
+
+Free = Annotated[
+    dict[str, Any],
+    AfterValidator(check_depth),
+    Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
+]
 """An object whose fields are not ours to say."""
 
 Name = Annotated[str, Field(max_length=253)]
+Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+Ordinal = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+MAX_TIME_SECONDS = (1 << 31) - 1
+"""The longest duration in a spec, in seconds, as in a Job of Kubernetes."""
+
+_TIME = (
+    r"^(19[7-9]\d|2\d{3})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"T([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.]\d{1,9})?(Z|[+-](0\d|1[0-4]):[0-5]\d)$"
+)
+
+
+def _in_this_age(time: datetime) -> datetime:
+    if time.tzinfo is None or not 1970 <= time.year < 3000:
+        raise ValueError("must be a time between 1970 and 2999, with its zone")
+    return time
+
+
+Time = Annotated[
+    datetime,
+    AfterValidator(_in_this_age),
+    WithJsonSchema({"type": "string", "format": "date-time", "pattern": _TIME, "maxLength": 35}),
+]
+"""A time that a worker writes. Kubernetes' own check of the format lets `+99:99` and the year 0 pass."""
 Index = Annotated[int, Field(ge=0, le=ranges.MAX_INDEX)]
 
 
@@ -148,7 +209,21 @@ Indices = Annotated[
     WithJsonSchema({"type": "string", "pattern": ranges.PATTERN, "maxLength": ranges.MAX_CHARACTERS}),
 ]
 """Ascending. On the wire, ranges such as `0-41,43-9998`; packed, if they are too scattered for that."""
-Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
+MAX_QUANTITY = 64
+"""Characters of an amount such as 1.5Gi."""
+
+
+def _short(quantity: str | int) -> str | int:
+    if isinstance(quantity, str) and len(quantity) > MAX_QUANTITY:
+        raise ValueError(f"must have {MAX_QUANTITY} characters at most")
+    return quantity
+
+
+Quantity = Annotated[
+    str | int,
+    AfterValidator(_short),
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": MAX_QUANTITY}),
+]
 
 
 class ConditionStatus(StrEnum):

@@ -37,8 +37,6 @@ MASTER_TYPES = ("dlrover-master", "master")
 CONTROLLER = f"{GROUP}/dlr-controller"
 """Our controller in `spec.managedBy` of an ElasticJob; any other name there is another controller's."""
 
-SERVICE_ACCOUNT = "dlr-worker"
-
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
 

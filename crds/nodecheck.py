@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from crds import further_nodes, ranges
 from crds.job_spec import TopologyKeys
-from crds.model import Conditions, Index, Model, Name, ObjectMeta, cel, rules
+from crds.model import MAX_TIME_SECONDS, Conditions, Index, Model, Name, ObjectMeta, cel, rules
 from crds.protocol import CHECK_TIMEOUT_SECONDS
 from crds.protocol import Accelerator as Accelerator
 from crds.protocol import NodeCheckPhase as NodeCheckPhase
@@ -89,7 +89,7 @@ class NodeCheckSpec(Model):
     screening_rounds: Annotated[int, Field(ge=1, le=12)] = 2
     """Rounds in which every node is tested, each with another partner, though nothing has failed. Each meets
     one of the N - 1 links of a node, and sees again what fails only now and then."""
-    ttl_seconds_after_finished: Annotated[int, Field(ge=3_600)] | None = None
+    ttl_seconds_after_finished: Annotated[int, Field(ge=3_600, le=MAX_TIME_SECONDS)] | None = None
     """Delete the check itself so many seconds after it finished, once cordons and records follow from it."""
 
 

@@ -77,6 +77,15 @@ CHECK_TIMEOUT_SECONDS = 300
 
 # --- The agent's report: `status.agent` of an ElasticWorker -----------------------------------------------
 
+MAX_INTEGER = 1 << 53
+"""The greatest integer in a report: what every reader of JSON has exactly."""
+MAX_SECONDS = 10**9
+"""The longest duration in a report, some thirty years."""
+MAX_NUMBER = 10**18
+"""The greatest magnitude of any other number in a report: a sum of a million stays finite."""
+MAX_FIGURE_NAME = 64
+"""Characters of the name of a probe's figure."""
+
 PROTOCOL = 3
 """Which form of a world the agent reads: 2 has ranges (`crds.ranges`), of which scattered ones are bitmaps; 3
 knows those that are gaps, too; 1, of dlr 0.1, had lists."""
@@ -145,9 +154,9 @@ MAX_PAIR_PROBES = 32
 """Entries of `status.agent.check.pairs`."""
 MAX_FIGURES = 64
 """Figures of one probe."""
-MAX_SENTENCES = 32
+MAX_SENTENCES = 8
 """Faults, and notes, of one probe."""
-MAX_SENTENCE = 1_024
+MAX_SENTENCE = 512
 """Characters of one of them, and of a probe's reason."""
 
 
@@ -160,7 +169,7 @@ class RankStackStatus(TypedDict):
     frames: str
 
 
-MAX_PROFILE_BYTES = 512 << 10
+MAX_PROFILE_BYTES = 256 << 10
 """Of a compressed profile: an object has 1.5 MiB at most, and this is a third more in base64."""
 MAX_PROFILE_TEXT = 4 * (MAX_PROFILE_BYTES + 2) // 3
 MAX_PROFILE_NOTE = 512

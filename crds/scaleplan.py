@@ -26,7 +26,7 @@ class PodMeta(Model):
     type: Annotated[str, Field(max_length=32)] | None = None
     rank_index: Index | None = None
     service: Name | None = None
-    resource: Free = Field(default_factory=dict)
+    resource: Annotated[Free, Field(max_length=32)] = Field(default_factory=dict)
 
 
 class ScalePlanSpec(Model):

@@ -47,8 +47,8 @@ def structural_schema(model: type[BaseModel]) -> Schema:
 def _node(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:
     source = _resolve(source, definitions, at)
     if source.get("x-kubernetes-int-or-string"):
-        pattern = {"pattern": source["pattern"]} if "pattern" in source else {}
-        return {"x-kubernetes-int-or-string": True} | pattern | _described(source)
+        limits = {key: source[key] for key in ("pattern", "maxLength") if key in source}
+        return {"x-kubernetes-int-or-string": True} | limits | _described(source)
     result: Schema = {key: source[key] for key in _KEPT if key in source}
     for bound in ("Minimum", "Maximum"):
         if f"exclusive{bound}" in source:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from crds.intervals import LIMIT
-from crds.model import Model, agreed, cut
+from crds.model import Count, Model, agreed, cut
 from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES, ShardSetDefinition
 
 ShardSetName = Annotated[
@@ -25,7 +25,7 @@ class DefinedShardSet(Model):
     """What all who pull from a set say alike."""
 
     name: ShardSetName
-    epoch: Annotated[int, Field(ge=0)] = 0
+    epoch: Count = 0
     size: Annotated[int, Field(ge=1, lt=LIMIT)]
     digest: Annotated[str, Field(max_length=64)] = ""
     """Of the elements and their order, as far as they have a text of their own."""

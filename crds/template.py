@@ -2,9 +2,9 @@
 
 A template is kept as it is, and the API server has the last word on it when the Pod is made. But what dlr
 itself reads or adds to must be a list where a list belongs. So the CRD says the shape of these fields, and
-`kubectl apply` names the field. The model is as strict, but for the greatest lengths: an object may be older
-than its CRD. Amounts of CPU and memory are left to the API server: one may be a number with a fraction, which
-no CRD can say.
+how long they may be, and `kubectl apply` names the field. The model is as strict, but for the lengths, and it
+refuses a template that is nested too deeply to be copied. Amounts of CPU and memory are left to the API
+server: one may be a number with a fraction, which no CRD can say.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from crds.model import check_depth
+
 Schema = dict[str, Any]
 
 MAX_CONTAINERS = 64
+MAX_RESOURCES = 32
+"""Of the limits, and of the requests, of a container."""
+MAX_WORD = 131_072
+"""Bytes of a word of a command, or of a variable's value: Linux's MAX_ARG_STRLEN."""
+MAX_PATH = 4_096
+MAX_ANNOTATION = 262_144
+_MAX_INT32 = (1 << 31) - 1
 MAX_ITEMS = 4_096
 """Of every other list and map: far more than there is room for in a Pod."""
 _KINDS: dict[str, type] = {"object": dict, "array": list, "string": str, "integer": int}
@@ -38,26 +47,38 @@ def _optional(schema: Schema) -> Schema:
 
 
 _FREE: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_TEXT: Schema = {"type": "string"}
-_NAME: Schema = {"type": "string", "minLength": 1}
-_TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT, "maxProperties": MAX_ITEMS}
+_RESOURCES: Schema = _FREE | {"maxProperties": MAX_RESOURCES}
+
+
+def _text(limit: int, **more: Any) -> Schema:
+    return {"type": "string", "maxLength": limit} | more
+
+
+_SHORT: Schema = _text(253)
+_NAME: Schema = _text(253, minLength=1)
+
+
+def _texts(limit: int) -> Schema:
+    return {"type": "object", "additionalProperties": _text(limit), "maxProperties": MAX_ITEMS}
 
 
 def _container() -> Schema:
-    variable = _object(("name",), name=_NAME, value=_optional(_TEXT), valueFrom=_optional(_FREE))
-    resources = _object(limits=_optional(_FREE), requests=_optional(_FREE))
-    port = _object(("containerPort",), name=_optional(_TEXT), containerPort={"type": "integer"})
+    name, path = _text(MAX_PATH, minLength=1), _text(MAX_PATH, minLength=1)
+    variable = _object(("name",), name=name, value=_optional(_text(MAX_WORD)), valueFrom=_optional(_FREE))
+    resources = _object(limits=_optional(_RESOURCES), requests=_optional(_RESOURCES))
+    number = {"type": "integer", "minimum": 0, "maximum": 65_535}
+    port = _object(("containerPort",), name=_optional(_SHORT), containerPort=number)
     return _object(
         ("name", "image"),
-        name={"type": "string", "minLength": 1, "maxLength": 63},
-        image=_NAME,
-        command=_optional(_list(_TEXT)),
-        args=_optional(_list(_TEXT)),
+        name=_text(63, minLength=1),
+        image=_text(MAX_PATH, minLength=1),
+        command=_optional(_list(_text(MAX_WORD))),
+        args=_optional(_list(_text(MAX_WORD))),
         env=_optional(_list(variable)),
         envFrom=_optional(_list(_FREE)),
         resources=_optional(resources),
         ports=_optional(_list(port)),
-        volumeMounts=_optional(_list(_object(("name", "mountPath"), name=_NAME, mountPath=_NAME))),
+        volumeMounts=_optional(_list(_object(("name", "mountPath"), name=_NAME, mountPath=path))),
         securityContext=_optional(_FREE),
     )
 
@@ -74,7 +95,9 @@ def _affinity() -> Schema:
 
 def _template() -> Schema:
     metadata = _object(
-        labels=_optional(_TEXTS), annotations=_optional(_TEXTS), finalizers=_optional(_list(_TEXT))
+        labels=_optional(_texts(63)),
+        annotations=_optional(_texts(MAX_ANNOTATION)),
+        finalizers=_optional(_list(_SHORT)),
     )
     spec = _object(
         ("containers",),
@@ -82,13 +105,13 @@ def _template() -> Schema:
         initContainers=_optional(_list(_container(), maxItems=MAX_CONTAINERS)),
         volumes=_optional(_list(_object(("name",), name=_NAME))),
         tolerations=_optional(_list(_FREE)),
-        nodeSelector=_optional(_TEXTS),
+        nodeSelector=_optional(_texts(63)),
         affinity=_optional(_affinity()),
-        serviceAccountName=_optional(_TEXT),
-        serviceAccount=_optional(_TEXT),
-        schedulerName=_optional(_TEXT),
-        priorityClassName=_optional(_TEXT),
-        terminationGracePeriodSeconds=_optional({"type": "integer"}),
+        serviceAccountName=_optional(_SHORT),
+        serviceAccount=_optional(_SHORT),
+        schedulerName=_optional(_SHORT),
+        priorityClassName=_optional(_SHORT),
+        terminationGracePeriodSeconds=_optional({"type": "integer", "minimum": 0, "maximum": _MAX_INT32}),
     )
     return _object(("spec",), metadata=_optional(metadata), spec=spec)
 
@@ -125,7 +148,7 @@ def _parts(value: Any, schema: Schema) -> Iterator[tuple[Any, Schema, str]]:
 def _checked(template: dict[str, Any]) -> dict[str, Any]:
     if (fault := fault_of(template)) is not None:
         raise ValueError(fault.lstrip("."))
-    return template
+    return check_depth(template)
 
 
 PodTemplate = Annotated[

@@ -22,7 +22,6 @@ __all__ = [
     "check_image_name",
     "check_namespace",
     "documents",
-    "worker_documents",
 ]
 
 DEFAULT_NAMESPACE = "dlr-system"
@@ -96,11 +95,6 @@ def documents(
     found = render(_FOLDER, [_FOLDER / name for name, wanted in chosen.items() if wanted])
     found.sort(key=lambda document: _ORDER.index(document["kind"]))
     return [_with_names(document, replaced) for document in found]
-
-
-def worker_documents() -> list[Document]:
-    """Those that workers need, whoever runs the controller: their rights."""
-    return render(_FOLDER / "worker")
 
 
 def check_namespace(name: str) -> None:

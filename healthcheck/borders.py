@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from math import inf
 
 from healthcheck.components import Components
@@ -34,7 +35,7 @@ class Borders:
         self._nodes = tuple(nodes)
         self._components = components
         self._condemned = frozenset(condemned)
-        self._crossed: dict[Trial, frozenset[Domain]] = {}
+        self._crossed: dict[tuple[NodeName, ...], frozenset[Domain]] = {}
 
     def least_log_odds(self, name: NodeName, testimony: Sequence[Trial], others: Tests) -> float | None:
         """The odds against a node where the way out of a domain is the best other story; None without one.
@@ -45,7 +46,12 @@ class Borders:
             others: all tests that it took no part in, as `log_odds` takes them.
         """
         domains = {domain for trial in testimony for domain in self.crossed_by(trial)}
-        found = (self._log_odds(name, testimony, others, d) for d in domains if self._have_passed[d])
+        own: defaultdict[Domain, list[Trial]] = defaultdict(list)
+        for trial in self._ledger.of(name):
+            for domain in self.crossed_by(trial):
+                own[domain].append(trial)
+        again = [(trial, self._ledger.failed_again([trial])) for trial in testimony]
+        found = (self._log_odds(name, own[d], again, others, d) for d in domains if self._have_passed[d])
         return min(found, default=None)
 
     def least_log_odds_around(
@@ -64,26 +70,39 @@ class Borders:
                 odds = min(odds, log_odds_at_border(across, within, others_across, others))
         return odds
 
-    def _log_odds(self, name: NodeName, testimony: Sequence[Trial], others: Tests, domain: Domain) -> float:
-        def crosses(trial: Trial) -> bool:
-            return domain in self.crossed_by(trial)
+    def _log_odds(
+        self,
+        name: NodeName,
+        own: Sequence[Trial],
+        testimony: Sequence[tuple[Trial, list[int]]],
+        others: Tests,
+        domain: Domain,
+    ) -> float:
+        """Of one domain.
 
-        own = list(filter(crosses, self._ledger.of(name)))
-        inside = [trial for trial in testimony if not crosses(trial)]
-        crossing = [trial for trial in testimony if crosses(trial)]
+        Args:
+            name: the node.
+            own: its trials across the domain's border.
+            testimony: its failures that count, each with how often that pair failed again.
+            others: all tests that it took no part in.
+            domain: that some of the failures cross.
+        """
+        crossing = [again for trial, again in testimony if domain in self.crossed_by(trial)]
+        inside = [again for trial, again in testimony if domain not in self.crossed_by(trial)]
         passed = sum(trial.passed for trial in own)
-        across = Tests(len(crossing) + sum(self._ledger.failed_again(crossing)), passed)
+        across = Tests(len(crossing) + sum(map(sum, crossing)), passed)
         within = Tests(len(inside), self._ledger.passes(name) - passed)
-        again = self._ledger.failed_again(inside)
         others_across = self._others_across(domain, own)
-        return log_odds_at_border(across, within, others_across, others, again)
+        return log_odds_at_border(across, within, others_across, others, [*chain.from_iterable(inside)])
 
     def crossed_by(self, trial: Trial) -> frozenset[Domain]:
         """The domains that some of its members are in, and others not."""
-        if trial not in self._crossed:
+        known = self._crossed.get(trial.members)
+        if known is None:
             domains = [self._domains[name] for name in trial.members]
-            self._crossed[trial] = frozenset.union(*domains) - frozenset.intersection(*domains)
-        return self._crossed[trial]
+            known = frozenset.union(*domains) - frozenset.intersection(*domains)
+            self._crossed[trial.members] = known
+        return known
 
     @cached_property
     def _domains(self) -> Mapping[NodeName, frozenset[Domain]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb, log
+from math import lgamma
 
 from healthcheck.components import Components
 from healthcheck.fleet import NodeName
@@ -84,7 +84,7 @@ def log_parts(nodes: int, failures: int) -> float:
     Start at the node, and look at one test after the other that leads out of what is reached: there is a pass
     for each further node, and there are the failures. In which order they come tells the part.
     """
-    return log(comb(nodes - 1 + failures, failures))
+    return lgamma(nodes + failures) - lgamma(failures + 1) - lgamma(nodes)
 
 
 Pairs = dict[frozenset[NodeName], Trial]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import comb
+from math import exp, lgamma
 
 from healthcheck.attribution import Attribution
 from healthcheck.cuts import Cut
@@ -91,8 +91,13 @@ def _members(nodes: Sequence[Node]) -> dict[Domain, list[NodeName]]:
 
 def _tail(nodes: int, faulty: int, in_domain: int, faulty_in_domain: int) -> float:
     """P(at least `faulty_in_domain` of the faulty nodes lie in a domain of `in_domain`), drawn at random."""
-    ways = sum(
-        comb(in_domain, hits) * comb(nodes - in_domain, faulty - hits)
-        for hits in range(faulty_in_domain, min(in_domain, faulty) + 1)
+    elsewhere, all_ways = nodes - in_domain, _log_comb(nodes, faulty)
+    return sum(
+        exp(_log_comb(in_domain, hits) + _log_comb(elsewhere, faulty - hits) - all_ways)
+        for hits in range(max(faulty_in_domain, faulty - elsewhere), min(in_domain, faulty) + 1)
     )
-    return ways / comb(nodes, faulty)
+
+
+def _log_comb(items: int, chosen: int) -> float:
+    """The logarithm of `comb`, whose integers take quadratic time for thousands of nodes."""
+    return lgamma(items + 1) - lgamma(chosen + 1) - lgamma(items - chosen + 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from crds.protocol import ProbeEnding
-from healthcheck.measurements import LocalResult, Metric
+from healthcheck.measurements import LocalResult, Metric, is_plausible
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING
 from healthcheck.probes.runner import ProbeResult
@@ -44,7 +44,12 @@ class LocalVerdict:
 
 def local_result(results: Sequence[ProbeResult]) -> LocalResult:
     """The probes' results as the diagnosis takes them. What was not tested speaks neither for nor against."""
-    figures = {name: value for result in results for name, value in result.report.figures.items()}
+    figures = {
+        name: value
+        for result in results
+        for name, value in result.report.figures.items()
+        if is_plausible(value)
+    }
     measured = {metric: figures[name] for name, metric in _METRICS.items() if name in figures}
     failures = [
         f"{result.probe}: {result.report.reason}"

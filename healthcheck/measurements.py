@@ -29,6 +29,15 @@ class Metric(StrEnum):
         return self is not Metric.PAIR_LATENCY_US
 
 
+MAX_FIGURE = 1e12
+"""More than any probe measures, in any unit."""
+
+
+def is_plausible(figure: float) -> bool:
+    """Whether a probe can have measured this. Nodes report figures themselves, so they may be anything."""
+    return 0 <= figure <= MAX_FIGURE
+
+
 COMPARED_IN_PAIRS = (Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import exp, inf, sqrt
 from statistics import NormalDist, fmean, median, stdev
 
@@ -69,7 +69,7 @@ def _critical(chance: float, count: int) -> float:
     return (count - 1) * t / sqrt(count * (count - 2 + t * t))
 
 
-@cache
+@lru_cache(4_096)
 def student_quantile(chance: float, degrees: int) -> float:
     """What a Student-t variable exceeds with this probability (Wallace's approximation, 1959)."""
     z = NormalDist().inv_cdf(1 - chance) * (8 * degrees + 3) / (8 * degrees + 1)

@@ -12,11 +12,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, inf, isfinite
+from math import ceil, inf
 from statistics import median
 
 from healthcheck.fleet import Node, NodeName
-from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, History, Metric, RoundResult
+from healthcheck.measurements import (
+    COMPARED_IN_PAIRS,
+    GroupResult,
+    History,
+    Metric,
+    RoundResult,
+    is_plausible,
+)
 from healthcheck.outliers import LEAST_VALUES, belonging
 from healthcheck.settings import Settings
 
@@ -166,7 +173,7 @@ class PairSpeeds:
         return [
             (metric, class_, group.measured[metric])
             for metric in COMPARED_IN_PAIRS
-            if isfinite(group.measured.get(metric, inf))
+            if is_plausible(group.measured.get(metric, inf))
             for class_ in classes
         ]
 
@@ -194,7 +201,7 @@ def _suspects(
         standing = [
             (standard, slowness)
             for metric, value in measured.items()
-            if isfinite(value) and (standard := standards.get((metric, class_)))
+            if is_plausible(value) and (standard := standards.get((metric, class_)))
             if (slowness := standard.suspicion(value))
             and all(_confirms(standard, figures, settings) for figures in again.get(name, ()))
         ]
@@ -205,7 +212,7 @@ def _suspects(
 
 def _confirms(standard: Standard, figures: Mapping[Metric, float], settings: Settings) -> bool:
     value = figures.get(standard.metric)
-    return value is not None and isfinite(value) and standard.confirmation(value, settings) is not None
+    return value is not None and is_plausible(value) and standard.confirmation(value, settings) is not None
 
 
 def _measured_again(history: History) -> dict[NodeName, list[Mapping[Metric, float]]]:
@@ -222,7 +229,7 @@ def _local_values(history: History, nodes: Sequence[Node]) -> dict[tuple[Metric,
     for node in nodes:
         result = history.local.get(node.name)
         for metric, value in result.measured.items() if result and result.passed else ():
-            if isfinite(value):
+            if is_plausible(value):
                 values[metric, node.hardware_class][node.name] = value
     return values
 

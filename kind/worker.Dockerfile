@@ -5,4 +5,7 @@ FROM ${PYTHON_IMAGE}
 COPY kind/requirements /requirements
 # Wheels alone, as in kind/controller.Dockerfile.
 RUN pip install --no-cache-dir --only-binary :all: --require-hashes -r /requirements/torch.txt
+# torch asks for the user's name and home. An image that is built on this one installs as USER root, and comes back.
+RUN useradd --uid 65532 --user-group --create-home worker && install -d -o worker -g worker /workspace
 WORKDIR /workspace
+USER 65532:65532

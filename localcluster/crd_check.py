@@ -65,7 +65,7 @@ def _default_faults(node: Node, default: object, path: str) -> Iterator[FieldErr
     if unknown:
         yield FieldError(path, Reason.INVALID, default, "must not have unknown fields")
     found: list[Finding] = []
-    check = ValidationCompiler(list_types=True).check(node)
+    check = ValidationCompiler(custom=True, list_types=True).check(node)
     if check is not None:
         check(default, None, found)
     if not found:

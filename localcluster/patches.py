@@ -6,14 +6,17 @@ comes next (pruning, validation, storage) can tell by identity what did not chan
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import jsonpatch
 
+from localcluster.json_text import copied, dumps
 from localcluster.resource import JSON
 from localcluster.schema_nodes import Components, resolve
 
 OPERATIONS_LIMIT = 10_000
+COPIES_MAX_BYTES = 3 * 1024 * 1024
 
 
 class PatchError(ValueError):
@@ -35,7 +38,7 @@ def json_patch(obj: JSON, operations: Any) -> JSON:
     if len(operations) > OPERATIONS_LIMIT:
         raise MalformedPatch(f"the allowed maximum operations in a JSON patch is {OPERATIONS_LIMIT}")
     try:
-        patched = jsonpatch.JsonPatch(operations).apply(obj)
+        patched = _applied(obj, operations)
     except (jsonpatch.InvalidJsonPatch, KeyError, AttributeError) as error:
         raise MalformedPatch(f"not a JSON patch: {error}") from None
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
@@ -43,6 +46,22 @@ def json_patch(obj: JSON, operations: Any) -> JSON:
     if not isinstance(patched, dict):
         raise InapplicablePatch("the JSON patch does not leave an object")
     return patched
+
+
+def _applied(obj: JSON, operations: list[Any]) -> Any:
+    """The object after all operations. A few dozen copies of a part into itself would fill any memory."""
+    copied_bytes = 0
+    result: Any = copied(obj)
+    jsonpatch.JsonPatch(operations)  # finds what is malformed before anything is applied
+    for operation in operations:
+        if operation["op"] == "copy":
+            copied_bytes += len(dumps(jsonpatch.JsonPointer(operation["from"]).resolve(result)))
+            if copied_bytes > COPIES_MAX_BYTES:
+                raise InapplicablePatch(
+                    f"the copies of the JSON patch are larger than {COPIES_MAX_BYTES} bytes"
+                )
+        result = jsonpatch.JsonPatch([operation]).apply(result, in_place=True)
+    return result
 
 
 def merge_patch(obj: JSON, patch: Any) -> JSON:
@@ -120,6 +139,8 @@ class _StrategicMerge:
             if not _is_directive(key):
                 self._merge_field(result, key, value, self._field_schema(schema, key))
         for key, order in orders.items():
+            if not isinstance(order, list):
+                raise MalformedPatch(f"{_ELEMENT_ORDER}{key} must be a list")
             if isinstance(result.get(key), list):
                 merge_key = self._merge_key(self._field_schema(schema, key))
                 result[key] = _ordered(result[key], order, original.get(key) or [], merge_key)
@@ -150,6 +171,8 @@ class _StrategicMerge:
     def _lists(self, original: list[Any], patch: list[Any], schema: JSON | None) -> list[Any]:
         merge_key = self._merge_key(schema)
         if merge_key is None:
+            if any(isinstance(item, (dict, list)) for item in patch):
+                raise MalformedPatch("a list that is merged by its values has scalars alone")
             merged = list(dict.fromkeys([*original, *patch]))
             return _ordered(merged, patch, original, None)
         if any(not isinstance(item, dict) for item in patch):
@@ -157,14 +180,15 @@ class _StrategicMerge:
         elements = [item for item in patch if item.get(_DIRECTIVE) in (None, "merge")]
         if any(item.get(_DIRECTIVE) == "replace" for item in patch):
             return elements
-        deleted = [item for item in patch if item.get(_DIRECTIVE) == "delete"]
+        deleted = _positions([item for item in patch if item.get(_DIRECTIVE) == "delete"], merge_key)
         item_schema = (schema or {}).get("items")
-        merged = [item for item in original if _find(deleted, item, merge_key) is None]
+        merged = [item for item in original if _identity(item, merge_key) not in deleted]
+        places = _positions(merged, merge_key)
         for element in elements:
             if merge_key not in element:
                 raise InapplicablePatch(f"map: {element} does not contain declared merge key: {merge_key}")
-            position = _find(merged, element, merge_key)
-            if position is None:
+            position = places.setdefault(_identity(element, merge_key), len(merged))
+            if position == len(merged):
                 merged.append(self.maps({}, element, item_schema))
             else:
                 merged[position] = self.maps(merged[position], element, item_schema)
@@ -196,6 +220,8 @@ class _StrategicMerge:
         for key, removed in patch.items():
             if key.startswith(_DELETE_PRIMITIVES):
                 field = key.removeprefix(_DELETE_PRIMITIVES)
+                if not isinstance(removed, list):
+                    raise MalformedPatch(f"{key} must be a list")
                 if isinstance(result.get(field), list):
                     result[field] = [item for item in result[field] if item not in removed]
 
@@ -208,12 +234,18 @@ def _strategies(schema: JSON | None) -> list[str]:
     return str((schema or {}).get(_STRATEGY, "")).split(",")
 
 
-def _find(items: list[Any], wanted: Any, merge_key: str | None) -> int | None:
-    """Where the element with the same key (or, of scalars, the same value) is."""
+def _identity(item: Any, merge_key: str | None) -> Any:
+    """What elements of a list are told apart by: the value of a key or, of scalars, themselves."""
+    value = item.get(merge_key) if merge_key is not None and isinstance(item, dict) else item
+    return dumps(value) if isinstance(value, (dict, list)) else value
+
+
+def _positions(items: list[Any], merge_key: str | None) -> dict[Any, int]:
+    """Where each element is; of those that are alike, the first."""
+    found: dict[Any, int] = {}
     for position, item in enumerate(items):
-        if item == wanted if merge_key is None else item.get(merge_key) == wanted.get(merge_key):
-            return position
-    return None
+        found.setdefault(_identity(item, merge_key), position)
+    return found
 
 
 def _ordered(
@@ -223,18 +255,18 @@ def _ordered(
 
     An element of the server's alone comes before one of the patch's only where it did before.
     """
-    in_patch = [
-        merged[position]
-        for wanted in patch_order
-        if (position := _find(merged, wanted, merge_key)) is not None
-    ]
-    server_only = [item for item in merged if _find(in_patch, item, merge_key) is None]
+    places = _positions(merged, merge_key)
+    wanted = [_identity(item, merge_key) for item in patch_order]
+    in_patch = deque(merged[places[each]] for each in wanted if each in places)
+    named = set(wanted)
+    server_only = deque(item for item in merged if _identity(item, merge_key) not in named)
+    before = _positions(server_order, merge_key)
     result: list[Any] = []
     while in_patch and server_only:
-        server_position = _find(server_order, server_only[0], merge_key)
-        patch_position = _find(server_order, in_patch[0], merge_key)
+        server_position = before.get(_identity(server_only[0], merge_key))
+        patch_position = before.get(_identity(in_patch[0], merge_key))
         server_first = (
             server_position is not None and patch_position is not None and server_position < patch_position
         )
-        result.append((server_only if server_first else in_patch).pop(0))
-    return result + in_patch + server_only
+        result.append((server_only if server_first else in_patch).popleft())
+    return [*result, *in_patch, *server_only]

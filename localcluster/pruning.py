@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from localcluster.field_errors import MapKey, Segment
+from localcluster.json_text import dumps, loads
 from localcluster.resource import JSON
 from localcluster.schema_nodes import Node
 
@@ -109,8 +108,8 @@ def _default_maker(default: Any) -> Callable[[], Any]:
     """Every object gets a default of its own."""
     if isinstance(default, _SCALARS):
         return lambda: default
-    encoded = orjson.dumps(default)
-    return lambda: orjson.loads(encoded)
+    encoded = dumps(default)
+    return lambda: loads(encoded)
 
 
 class DefaultingCompiler:

@@ -193,8 +193,16 @@ class _Evaluator:
         unchanged = old_seen is not None and seen == old_seen
         if unchanged and not self._uses_old:
             return
-        self._context.add_variable("self", self._view(seen))
-        old_view = None if old_seen is None or not self._uses_old else self._view(old_seen)
+        try:
+            view = self._view(seen)
+            old_view = None if old_seen is None or not self._uses_old else self._view(old_seen)
+        except (ValueError, OverflowError) as error:  # a time or a span by its format, and not for CEL
+            asked = self._rules[0].expression.source
+            found.append(
+                Finding(Reason.INVALID, self._type, f"{error} evaluating rule: {asked}", brackets=True)
+            )
+            return
+        self._context.add_variable("self", view)
         for rule in self._rules:
             if rule.is_transition:
                 if old_view is None and not rule.old_self_is_optional:

@@ -35,7 +35,7 @@ class CompiledSchema:
         root = build(schema, components, is_resource=custom)
         self._prune = PruningCompiler().pruner(root)
         self._default = DefaultingCompiler().defaulter(root)
-        self._check = ValidationCompiler(list_types=custom).check(root)
+        self._check = ValidationCompiler(custom=custom, list_types=custom).check(root)
         self._rules = RulesCompiler().check(root) if custom else None
 
     def prune(self, obj: JSON, old: JSON | None = None) -> tuple[JSON, list[str]]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
-import orjson
-
 from localcluster.ages import age
+from localcluster.json_text import dumps
 from localcluster.jsonpath import JsonPathError, compile_path
 from localcluster.printers import AGE, NAME, PRINTERS, Column, Printer, age_of, name_of
 from localcluster.resource import JSON, ResourceType
@@ -114,7 +113,7 @@ def _number(value: Any) -> bool:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return orjson.dumps(value).decode() if isinstance(value, (dict, list)) else str(value)
+    return dumps(value).decode() if isinstance(value, (dict, list)) else str(value)
 
 
 def _text_cell(found: list[Any], now: datetime) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from localcluster.field_errors import Finding, Reason
-from localcluster.formats import CHECKS, is_quantity
+from localcluster.formats import format_check, is_quantity
 from localcluster.patterns import searcher
 from localcluster.resource import JSON
 
@@ -85,13 +85,13 @@ def _invalid(value: Any, detail: str) -> Finding:
     return Finding(Reason.INVALID, value, f"{{path}} in body {detail}")
 
 
-def value_tests(schema: JSON) -> list[Test]:
-    """Every test of a schema node, of its value but not of what is inside."""
+def value_tests(schema: JSON, *, custom: bool) -> list[Test]:
+    """Every test of a schema node, of its value but not of what is inside. `custom`: of a CRD's schema."""
     return [
         *_number_tests(schema),
         *_string_tests(schema),
         *_size_tests(schema),
-        *_format_tests(schema),
+        *_format_tests(schema, custom=custom),
         *_enum_tests(schema),
     ]
 
@@ -197,7 +197,7 @@ def _least_test(kind: type[Any], least: int, noun: str) -> Test:
     return test
 
 
-def _format_tests(schema: JSON) -> list[Test]:
+def _format_tests(schema: JSON, *, custom: bool) -> list[Test]:
     name = schema.get("format")
     if name == "quantity":
         return [_quantity]
@@ -210,7 +210,7 @@ def _format_tests(schema: JSON) -> list[Test]:
             return _invalid(value, f"must be of type integer with format {name}")
 
         return [in_range]
-    check = CHECKS.get(name) if isinstance(name, str) else None
+    check = format_check(name, custom=custom) if isinstance(name, str) else None
     if check is None:
         return []
     well_formed = check

@@ -6,12 +6,13 @@ from typing import Any
 
 from controller.store import Change
 from reconcilers.cordon.reconciler import cordon_view
-from reconcilers.cordon.records import may_cordon
+from reconcilers.nodecheck.claims import WAITING_FOR_AGENTS, WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
+from reconcilers.trust import may_cordon
 
 
 def cordon_label_changes(change: Change) -> bool:
-    """Whether the word of a namespace counts for cordons has changed; rare enough to look at all nodes."""
+    """The Namespace's may-cordon label changed. That is rare, so every node is looked at."""
     return may_cordon(change.old) != may_cordon(change.new)
 
 
@@ -87,8 +88,17 @@ def more_of_a_jobs_checks(change: Change) -> bool:
 
 
 def makes_way(change: Change) -> bool:
-    """A check has finished or is gone: one that waits for its nodes may begin."""
-    return change.old is not None and (change.new is None or is_finished(change.new))
+    """A check has finished, is gone, or is through with some of its nodes: others may begin."""
+    old, new = change.old, change.new
+    if old is None:
+        return False
+    return new is None or is_finished(new) or _left_behind(old) != _left_behind(new)
+
+
+def begins_to_wait(change: Change) -> bool:
+    """A check begins to wait for others, or for its agents: those that hold its nodes may have to leave."""
+    new = _waits_for(change.new)
+    return new is not None and new != _waits_for(change.old)
 
 
 def more_than_a_renewal(change: Change) -> bool:
@@ -119,19 +129,24 @@ def _readiness(node: dict[str, Any] | None) -> tuple[object, ...] | None:
     return node["metadata"]["uid"], [c["status"] for c in conditions if c["type"] == "Ready"]
 
 
+def _generation(obj: dict[str, Any]) -> tuple[object, ...]:
+    """Stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
+    return obj["metadata"]["uid"], obj["metadata"].get("generation")
+
+
 def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
     if obj is None:
         return None
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
     asked_for = ((status.get("scaling") or {}).get("opportunity") or {}).get("base")
-    return obj["spec"], status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
+    return _generation(obj), status.get("phase") in ("Succeeded", "Failed"), asked_for, *said
 
 
 def _halted(job: dict[str, Any] | None) -> tuple[object, ...] | None:
     if job is None:
         return None
-    return job["spec"], job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
+    return _generation(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
 
 
 def _without_report(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
@@ -172,7 +187,7 @@ def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:
     if plan is None:
         return None
     status, metadata = plan.get("status", {}), plan["metadata"]
-    return plan["spec"], status.get("phase"), status.get("replicas"), metadata.get("deletionTimestamp")
+    return _generation(plan), status.get("phase"), status.get("replicas"), metadata.get("deletionTimestamp")
 
 
 def _voice(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
@@ -193,8 +208,23 @@ def _part_in_checks(job: dict[str, Any] | None) -> tuple[object, ...] | None:
 
 
 def _ending(check: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """What a job goes by: whether the check has finished, with which verdicts, and whether it is to go."""
+    """What a job goes by: whether the check waits for another or has finished, the verdicts, the deletion."""
     if check is None:
         return None
     status = check.get("status", {})
-    return status.get("phase"), status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
+    waits = _waits_for(check) == WAITING_FOR_CHECK
+    return status.get("phase"), waits, status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
+
+
+def _waits_for(check: dict[str, Any] | None) -> str | None:
+    """The reason for which a check waits, of those that have to do with other checks."""
+    conditions = (check or {}).get("status", {}).get("conditions") or ()
+    reasons = (c["reason"] for c in conditions if (c["type"], c["status"]) == ("Running", "False"))
+    return next((r for r in reasons if r in (WAITING_FOR_CHECK, WAITING_FOR_AGENTS)), None)
+
+
+def _left_behind(check: dict[str, Any]) -> tuple[object, ...]:
+    """The nodes that an unfinished check is through with."""
+    status = check.get("status", {})
+    entries = (len(status.get(key) or ()) for key in ("withdrawn", "nodeResults"))
+    return *entries, status.get("furtherNodes")

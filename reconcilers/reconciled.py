@@ -18,7 +18,7 @@ from controller.loop import ReconcileTimeout
 from controller.reconciler import Reporter, Request, TerminalError
 from controller.resources import ELASTICWORKERS, Resource
 from controller.wording import shortened
-from crds.model import ConditionStatus, StatusBeyondLimits
+from crds.model import ConditionStatus, StatusBeyondLimits, first_fault
 from reconcilers.clock import Clock
 
 RECONCILED = "Reconciled"
@@ -101,15 +101,9 @@ def sentence(error: Exception) -> str:
     if isinstance(error, ReconcileTimeout):
         return f"the controller's look at it {text}; it tries again"
     if isinstance(error, ValidationError):
-        return f"{_fault(error)}; the controller tries again, and goes on once that is corrected"
+        fault = shortened(first_fault(error), ERROR_LIMIT)
+        return f"{fault}; the controller tries again, and goes on once that is corrected"
     return f"unexpected {type(error).__name__}: {text}; the controller tries again, and its log says more"
-
-
-def _fault(error: ValidationError) -> str:
-    """Of an object from before its CRD was as strict as it is: the first field that is wrong."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ".".join(map(str, first["loc"]))
-    return shortened(f"{path}: {first['msg'].removeprefix('Value error, ')}", ERROR_LIMIT)
 
 
 def _condition(raw: Object) -> Object:

@@ -47,8 +47,12 @@ class ScalePlanReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp") or is_over(raw):
             return Result()
         plan = self._parse_plan.parse(raw)
+        raw_job = await self._job_of(plan, raw)
+        job = None if raw_job is None else self._parse_job.parse_or_none(raw_job)
+        if raw_job is not None and job is None:
+            return Result()  # the job says that it cannot be read, and wakes its plans when it is corrected
         workers, nodes = await self._workers_of(plan), self._nodes.list()
-        seen = Situation(plan, await self._job_of(plan, raw), self._siblings(plan), workers, nodes)
+        seen = Situation(plan, job, self._siblings(plan), workers, nodes)
         step = await computed(len(workers) + len(nodes), next_step, seen, self._clock.now())
         if step.counts is not None and seen.job is not None:
             step = await self._write_counts(plan, seen.job, step)
@@ -56,7 +60,7 @@ class ScalePlanReconciler(Reconciler):
             await self._write(raw, step.status)
         return Result()
 
-    async def _job_of(self, plan: ScalePlan, raw_plan: Object) -> ElasticJob | None:
+    async def _job_of(self, plan: ScalePlan, raw_plan: Object) -> Object | None:
         """A job that the cache does not show may have come with the plan: then the server knows it.
 
         None also if the plan was that of an earlier job of this name, and garbage collection is yet to come.
@@ -68,22 +72,23 @@ class ScalePlanReconciler(Reconciler):
                 raw = await self._client.get(ELASTICJOBS, name, namespace)
             except NotFound:
                 return None
-        return self._parse_job.parse(raw) if is_for(raw_plan, raw["metadata"]["uid"]) else None
+        return raw if is_for(raw_plan, raw["metadata"]["uid"]) else None
 
     def _siblings(self, plan: ScalePlan) -> list[ScalePlan]:
         key = f"{plan.metadata.namespace}/{plan.spec.owner_job}"
         others = (raw for raw in self._plans.by_index(BY_OWNER_JOB, key))
         return [
-            self._parse_plan.parse(raw)
+            other
             for raw in others
             if raw["metadata"]["uid"] != plan.metadata.uid and not raw["metadata"].get("deletionTimestamp")
+            for other in self._parse_plan.readable([raw])
         ]
 
     async def _workers_of(self, plan: ScalePlan) -> list[ElasticWorker]:
         key = f"{plan.metadata.namespace}/{plan.spec.owner_job}"
-        workers, slices = [], Slices()
+        workers, slices = list[ElasticWorker](), Slices()
         for raw in self._workers.by_index(BY_JOB, key):
-            workers.append(self._parse_worker.parse(raw))
+            workers += self._parse_worker.readable([raw])
             await slices.pause()
         return workers
 

@@ -8,6 +8,7 @@ from typing import Any
 from controller.builder import ControllerBuilder
 from controller.cache import Cache
 from controller.manager import Manager
+from controller.metrics import UnreadableObjects
 from controller.reconciler import Reporter, Request
 from controller.resources import (
     ELASTICJOBS,
@@ -34,16 +35,18 @@ from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import MarkState
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
 from reconcilers.cordon.records import NodeRecordReconciler
-from reconcilers.cordon.verdicts import accusation_keys, decided_nodes, failed_nodes
+from reconcilers.cordon.verdicts import accusation_keys, accused_nodes, decided_nodes, failed_nodes
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.managed_by import OfOurJobs, own_key
-from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
-from reconcilers.nodecheck.reconciler import NodeCheckReconciler, has_nodes
+from reconcilers.nodecheck.claims import has_nodes, tests
+from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
+from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
     appears,
     becomes_ready_or_not,
     begins_or_ends,
+    begins_to_wait,
     cordon_label_changes,
     finishes,
     goes,
@@ -62,6 +65,7 @@ from reconcilers.predicates import (
 from reconcilers.reconciled import ReconciledCondition
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
+from reconcilers.trust import CLUSTER, Trust
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -98,6 +102,7 @@ def add_all(
     add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
+    manager.metrics_registry.register(UnreadableObjects(manager.cache.unreadable))
 
 
 def add_indexes(cache: Cache) -> None:
@@ -154,8 +159,8 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
     def workers_beside(obj: dict[str, Any]) -> Iterable[Request]:
-        """All of the namespace: what their agents have rights by is gone."""
-        return _requests(workers.list(obj["metadata"]["namespace"]))
+        """Those of its owner: what their agents have rights by is gone."""
+        return _requests(found for uid in owner_uids(obj) for found in workers.by_index(BY_OWNER, uid))
 
     def owner(request: Request) -> Request:
         """Workers of different jobs and checks take turns, with each other and with the job's own work."""
@@ -175,6 +180,7 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(NODECHECKS, workers_of_check, predicate=finishes)
         .watches(NODES, workers_on_node, predicate=becomes_ready_or_not)
         .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)
+        .watches(ROLES, workers_beside, predicate=goes)
         .watches(ROLEBINDINGS, workers_beside, predicate=goes)
         .in_flows(owner)
         .reports_to(_reporter(manager, "elasticworker", ELASTICWORKERS, clock))
@@ -220,7 +226,10 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         return _requests(checks.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
 
     def waiting_checks(_: dict[str, Any]) -> Iterable[Request]:
-        return _requests(check for check in checks.list() if not has_nodes(check))
+        return _requests(check for check in checks.list() if not is_finished(check) and not tests(check))
+
+    def holders(_: dict[str, Any]) -> Iterable[Request]:
+        return _requests(check for check in checks.list() if has_nodes(check) and not is_finished(check))
 
     reconciler = NodeCheckReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
     (
@@ -230,6 +239,7 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
         .watches(NODECHECKS, waiting_checks, predicate=makes_way)
+        .watches(NODECHECKS, holders, predicate=begins_to_wait)
         .reports_to(_reporter(manager, "nodecheck", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
@@ -269,18 +279,28 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     cache.add_index(NODES, BY_POOL, lambda raw: pools_of(raw["metadata"].get("labels") or {}, options.pools))
     if options.mode is CordonMode.OFF:
         return
-    nodes = cache.store(NODES)
+    nodes, trust = cache.store(NODES), Trust(cache)
 
     def held(_: dict[str, Any]) -> Iterable[Request]:
         return _requests(nodes.by_index(BY_CORDON, MarkState.HELD))
 
+    def counts(obj: dict[str, Any]) -> bool:
+        return trust.counts(obj["metadata"]["namespace"], CLUSTER)
+
     def judged(check: dict[str, Any]) -> Iterable[Request]:
+        """Accusations that do not count are looked at too: the node itself may bear them out."""
         names_judged = decided_nodes(check)
+        if not counts(check):
+            accused = accused_nodes(check)
+            return _named(name for name in names_judged if name in accused)
         return [*_named(names_judged), *held(check)] if names_judged else []
+
+    def tested(check: dict[str, Any]) -> Iterable[Request]:
+        return _named(decided_nodes(check)) if counts(check) else []
 
     def failures(worker: dict[str, Any]) -> Iterable[Request]:
         failed = failed_nodes(worker)
-        return [*_named(failed), *held(worker)] if failed else []
+        return [*_named(failed), *(held(worker) if counts(worker) else [])] if failed else []
 
     cordons = NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options)
     (
@@ -296,7 +316,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     (
         ControllerBuilder(manager, "noderecord")
         .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODECHECKS, lambda check: _named(decided_nodes(check)))
+        .watches(NODECHECKS, tested)
         .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
         .with_workers(RECORD_WORKERS)
         .build(NodeRecordReconciler(manager.client, cache))

@@ -26,7 +26,7 @@ from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
 from reconcilers.clock import Clock
-from reconcilers.conditions import with_condition
+from reconcilers.conditions import condition_of, with_condition
 from reconcilers.pod.assignment import Assignment, Assignments
 from reconcilers.pod.builder import pod_name
 from reconcilers.pod.gang import Obstacle
@@ -35,11 +35,12 @@ from reconcilers.pod.late_pods import LatePods
 from reconcilers.pod.maker import PodMaker
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import BY_OWNER as BY_OWNER
-from reconcilers.pod.ownership import belongs_to
+from reconcilers.pod.ownership import belongs_to, number_label
 from reconcilers.pod.ownership import owner_uids as owner_uids
 from reconcilers.pod.start import Hindrance
 from reconcilers.pod.worker_status import (
     ENDED,
+    REPORT_READABLE,
     SCHEDULED,
     Observation,
     is_on_its_way,
@@ -81,6 +82,7 @@ class WorkerReconciler(Reconciler):
         options: PodOptions,
     ) -> None:
         self._client = client
+        self._recorder = recorder
         self._clock = clock
         self._workers = cache.store(ELASTICWORKERS)
         self._pods = cache.store(PODS)
@@ -191,9 +193,10 @@ class WorkerReconciler(Reconciler):
         The last one's Pod stays if it has ended by itself: its log may be the only witness.
         """
         last = worker.spec.incarnation - 1
-        for pod in self._pods.by_index(BY_OWNER, worker.metadata.uid):
-            incarnation = int(pod["metadata"]["labels"].get(names.LABEL_INCARNATION, worker.spec.incarnation))
-            if incarnation < last or (incarnation == last and not _ended(pod)):
+        pods = self._pods.by_index(BY_OWNER, worker.metadata.uid)
+        for pod in _of_namespace(pods, worker.metadata.namespace):
+            incarnation = number_label(pod, names.LABEL_INCARNATION)
+            if incarnation is not None and (incarnation < last or (incarnation == last and not _ended(pod))):
                 await self._delete_pod(pod)
 
     async def _delete_pod(self, pod: Object) -> None:
@@ -260,6 +263,10 @@ class WorkerReconciler(Reconciler):
                 return left_seconds
         await self._write(raw, status)
         self._ending.pop(request, None)
+        unreadable = condition_of(status.conditions, REPORT_READABLE)
+        if unreadable is not None and condition_of(worker.status.conditions, REPORT_READABLE) is None:
+            message = f"{worker.metadata.name}: {unreadable.message}"
+            self._recorder.event(assignment.owner, "Warning", "ReportUnreadable", message)
         return None
 
     async def _write_unscheduled(self, worker: ElasticWorker, raw: Object, obstacle: Obstacle) -> None:
@@ -335,5 +342,8 @@ def job_keys(obj: Object) -> Iterable[str]:
 def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
     """Of a job or a check: whoever names its uid in another namespace is not its worker, and goes with the
     next garbage collection."""
-    found = workers.by_index(BY_OWNER, owner_uid)
+    return _of_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
+
+
+def _of_namespace(found: Iterable[Object], namespace: str) -> list[Object]:
     return [raw for raw in found if raw["metadata"]["namespace"] == namespace]

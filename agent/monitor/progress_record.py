@@ -79,7 +79,7 @@ def read_record(path: Path) -> Record:
 def _numbers(told: Sequence[Any]) -> Iterator[tuple[str, float]]:
     """The name and value of each; a script may write anything there."""
     for value, name in zip(told[::2], told[1::2], strict=True):
-        if (text := name.rstrip(b"\0").decode(errors="replace")) and math.isfinite(value):
+        if (text := name.rstrip(b"\0").decode(errors="ignore")) and math.isfinite(value):
             yield text, value
 
 

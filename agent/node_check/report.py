@@ -12,7 +12,9 @@ from itertools import islice
 from typing import Any
 
 from agent.report.failure import clip
+from agent.report.limits import within_limits
 from crds.protocol import (
+    MAX_FIGURE_NAME,
     MAX_FIGURES,
     MAX_PAIR_PROBES,
     MAX_SENTENCE,
@@ -23,7 +25,7 @@ from crds.protocol import (
 )
 from healthcheck.probes.runner import ProbeResult
 
-HEAD_BYTES = 512
+HEAD_BYTES = 256
 """How much of the beginning of a text is kept if it is too long; the rest is its end."""
 
 
@@ -71,7 +73,9 @@ def outcome(result: ProbeResult) -> ProbeStatus:
         "ending": report.ending,
         "reason": _clip(report.reason),
         "figures": {
-            name: value for name, value in islice(report.figures.items(), MAX_FIGURES) if math.isfinite(value)
+            name[:MAX_FIGURE_NAME]: within_limits(value)
+            for name, value in islice(report.figures.items(), MAX_FIGURES)
+            if math.isfinite(value)
         },
         "faults": _sentences(report.faults),
         "notes": _sentences(report.notes),

@@ -101,6 +101,8 @@ def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
     node = _node_of(status, me)
     if node is None or status.get("round") is None:
         return None
+    if any(left.get("node") == node for left in status.get("withdrawn") or ()):
+        return None  # another check may test it by now
     round_ = int(status["round"])
     if round_ == 0:
         return None if node in (status.get("reused") or ()) else LocalTests(uid)

@@ -10,6 +10,7 @@ from typing import Any
 from agent.environment import Environment
 from agent.kube.api import GROUP_PATH, Api, ApiError
 from agent.kube.retry import Warnings, retrying
+from agent.report.refusal import final_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -23,17 +24,34 @@ def path_of(me: Environment) -> str:
 
 def last_report(api: Api, me: Environment) -> dict[str, Any]:
     """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
-    path = path_of(me)
     warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
-    retry = retrying(threading.Event(), warnings, max_wait_seconds=MAX_WAIT_SECONDS)
-    report: dict[str, Any] = (retry(api.get, path).get("status") or {}).get("agent") or {}
+    retry = retrying(
+        threading.Event(),
+        warnings,
+        max_wait_seconds=MAX_WAIT_SECONDS,
+        is_final=lambda error: final_refusal(error, me),
+    )
+    try:
+        report: dict[str, Any] = retry(_status, api, me).get("agent") or {}
+    except ApiError as error:
+        logger.warning("begins without what an earlier agent reported: %s", error)
+        return {}
     return report
+
+
+def _status(api: Api, me: Environment) -> dict[str, Any]:
+    """Return the status of the agent's own ElasticWorker, which the API server answers to an empty patch.
+
+    An agent may patch it and not read it: RBAC would let it read those of all jobs in its namespace too.
+    """
+    status: dict[str, Any] = api.merge_patch(f"{path_of(me)}/status", {}).get("status") or {}
+    return status
 
 
 def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
     """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
     try:
-        status = api.get(path_of(me)).get("status") or {}
+        status = _status(api, me)
     except ApiError as error:
         logger.warning("where replicas go does not depend on this Pod's rack, which is not known: %s", error)
         return None

@@ -24,6 +24,7 @@ from agent.monitor.usage import Usage
 from agent.node_check.report import CheckReport
 from agent.report.elasticworker import path_of
 from agent.report.failure import Failure
+from agent.report.limits import within_limits
 from agent.report.refusal import LeftOut, final_refusal
 from agent.report.report import Departure, Facts, PendingReports, Report
 from crds.protocol import (
@@ -299,7 +300,7 @@ class Reporter(threading.Thread):
             "profile": self._made("profile", self._profile),
         }
         try:
-            self._patch(status)
+            self._patch(within_limits(status))
         except ApiError as error:
             with self._changed:
                 gone = error.status == HTTPStatus.NOT_FOUND

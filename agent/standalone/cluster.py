@@ -39,7 +39,6 @@ class LocalCluster:
     """
 
     def __init__(self, me: Environment, hang_timeout_seconds: float) -> None:
-        self._worker_name = me.worker_name
         # A signal's handler may come while its own thread is in here.
         self._changed = threading.Condition(threading.RLock())
         self._version = 1
@@ -70,16 +69,14 @@ class LocalCluster:
         """There are no connections."""
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
-        """Return the job in a list, or the worker; raise ApiError for anything else."""
+        """Return the job in a list; raise ApiError for anything else."""
         with self._changed:
             if path.endswith("/elasticjobs"):
                 return {"metadata": {"resourceVersion": str(self._version)}, "items": [self._shown()]}
-            if path.endswith(f"/elasticworkers/{self._worker_name}"):
-                return {"metadata": {}, "status": {"agent": copy.deepcopy(self._report)}}
         raise ApiError(HTTPStatus.NOT_FOUND, f"there is no {path} without a cluster")
 
     def merge_patch(self, path: str, patch: Mapping[str, Any]) -> JSON:
-        """Take in a report, and decide what follows. The Lease is nobody's concern."""
+        """Take in a report, decide what follows, and return the worker. The Lease is nobody's concern."""
         report = (patch.get("status") or {}).get("agent")
         if report is not None:
             with self._changed:
@@ -89,7 +86,8 @@ class LocalCluster:
                     self._job["status"] = status
                     self._note_change()
             self._tell(self._report)
-        return {}
+        with self._changed:
+            return {"metadata": {}, "status": {"agent": copy.deepcopy(self._report)}}
 
     def watch(self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float) -> Iterator[JSON]:
         """Yield the job whenever it is newer than `resourceVersion` of the query.

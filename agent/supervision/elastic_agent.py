@@ -347,8 +347,10 @@ class DlrElasticAgent(LocalElasticAgent):
         )
 
     def _works_alone(self, processes: TrainingProcesses) -> bool:
-        """Whether one process is left of the world, and waits for nobody: it may export for hours."""
+        """Whether one process is left of several, and waits for nobody: it may export for hours."""
         alive = processes.alive()
+        if len(processes.pids) == 1 and self._others_end.are_none:
+            return False
         if len(alive) > 1 or any(processes.exit_codes.values()) or not self._others_end.all_have_ended():
             return False
         if any(stack.in_collective for stack in self._hang_guard.stacks_of(alive)()):

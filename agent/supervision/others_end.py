@@ -23,9 +23,14 @@ class OthersEnd:
         """Take note of a round whose members have met."""
         self._store, self._rank, self._size = store, rank, size
 
+    @property
+    def are_none(self) -> bool:
+        """Whether this agent is alone in the round."""
+        return self._size == 1
+
     def say_ended(self) -> None:
         """Tell the other agents that the processes of this one have ended well."""
-        if self._store is None or self._size == 1:
+        if self._store is None or self.are_none:
             return
         try:
             self._store.set(KEY.format(self._rank), "")

@@ -176,8 +176,8 @@ def _reduce(value: Any) -> Any:
             return _dtype, (_description(value),)
     named = value if isinstance(value, _BY_NAME) else kind
     path = _path_of(named)
-    if named is not kind and _NAMED.get(path) is named:
-        return NotImplemented
+    if "<" in path or (named is not kind and _NAMED.get(path) is named):
+        return NotImplemented  # of what is local to a function, pickle says itself that it has no name
     if _safe_globals().get(path) is not named:
         refuse(path)
     if isinstance(value, enum.Enum):  # of some releases of Python, it would be by getattr
@@ -208,7 +208,7 @@ def _reduce_array(array: Any) -> Any:
 
     if array.dtype.hasobject:
         raise NotAllowedError("a NumPy array of objects may not be in a checkpoint: make it a list")
-    flat = ascontiguousarray(array).reshape(-1)
+    flat: Any = ascontiguousarray(array).reshape(-1)
     return _array, (array.dtype, array.shape, pickle.PickleBuffer(flat.view("u1")) if array.size else b"")
 
 

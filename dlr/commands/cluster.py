@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 import crds
-import deploy
 from crds import names
 from dlr.commands import interrupts
 from dlr.commands.errors import CommandError, UsageError
@@ -92,7 +91,7 @@ def up(
     except OSError as error:
         raise _unusable(place, error) from error
     was_up = supervisor.is_up(place)
-    manifests = [*crds.manifests(), *deploy.worker_documents()]
+    manifests = crds.manifests()
     if not place.database.exists():  # later on, its labels are the user's
         manifests.append(DEFAULT_NAMESPACE)
     try:

@@ -155,8 +155,16 @@ def significant(value: float) -> str:
     return f"{value:.3g}" if 1e-4 <= abs(value) < 999.5 else f"{value:.0f}"
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def parse_time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    """None where nothing is said, or nothing that can be read: any process of a Pod may write its times."""
+    try:
+        moment = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo is not None else None
 
 
 def age(since: str | None, now: datetime) -> str | None:

@@ -45,6 +45,8 @@ def test_a_broken_node_is_cordoned_and_a_later_pass_lifts_our_cordon_but_not_ano
     namespace = observation.namespace
     nodes = ["node-0", "node-1", "node-2"]
     everybody = ("--namespace", namespace, "--nodes", ",".join(nodes))
+    # As the namespace of administrators' checks has it (deploy/namespace.yaml).
+    cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     with Broken(NodeProbes(namespace, "node-2", "gemm")) as fault:
         code, found = dlr_node_check(cluster, *everybody)
     assert len(fault.killed) == 2, "what a signal ends is tried once more"

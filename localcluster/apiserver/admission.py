@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from localcluster.apiserver import budgets, crds, disruption, namespaces, pods, policies, rbac
+from localcluster.apiserver import (
+    budgets,
+    crds,
+    disruption,
+    namespaces,
+    network_policies,
+    pod_security_admission,
+    pods,
+    policies,
+    rbac,
+)
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.errors import forbidden, forbidden_field, invalid_value
+from localcluster.apiserver.errors import ApiError, forbidden, forbidden_field, invalid_value
 from localcluster.apiserver.policies import Admission, Operation
 from localcluster.apiserver.rbac import RBAC_GROUP, Attributes
 from localcluster.apiserver.requests import Context
 from localcluster.resource import JSON, ResourceType
+
+_COLLECTORS_FIELDS = frozenset({"ownerReferences", "finalizers", "resourceVersion", "managedFields"})
 
 
 def mutate_new(cluster: Cluster, resource_type: ResourceType, obj: JSON) -> None:
@@ -35,6 +47,8 @@ def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
             return policies.binding_faults(obj)
         case budgets.BUDGETS:
             return disruption.faults(obj)
+        case network_policies.NETWORK_POLICIES:
+            return network_policies.faults(obj)
         case "events":
             return _event_faults(obj)
     return []
@@ -61,6 +75,8 @@ def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource
             return policies.binding_faults(new)
         case budgets.BUDGETS if not subresource:
             return disruption.faults(new)
+        case network_policies.NETWORK_POLICIES:
+            return network_policies.faults(new)
         case rbac.ROLE_BINDINGS | rbac.CLUSTER_ROLE_BINDINGS if old["roleRef"] != new["roleRef"]:
             return [forbidden_field("roleRef", "cannot change roleRef")]
         case "configmaps" | "secrets" if old.get("immutable"):
@@ -74,8 +90,10 @@ def check(
     cluster: Cluster, context: Context, operation: Operation, obj: JSON | None, old: JSON | None
 ) -> None:
     """The last gate before the store."""
-    if context.type.group == RBAC_GROUP and obj is not None:
-        _check_escalation(cluster, context, obj)
+    if obj is not None:
+        if context.type.group == RBAC_GROUP and obj != old and not _for_garbage_collection(obj, old):
+            _check_escalation(cluster, context, obj)
+        pod_security_admission.check(cluster, context, obj, old)
     if cluster.policies.any():
         cluster.policies.check(_admission(cluster, context, operation, obj, old))
 
@@ -100,13 +118,25 @@ def _admission(
     )
 
 
+def _for_garbage_collection(obj: JSON, old: JSON | None) -> bool:
+    """Whether a change is of owners and finalizers alone."""
+    if old is None:
+        return False
+
+    def rest(of: JSON) -> JSON:
+        kept = {key: value for key, value in of["metadata"].items() if key not in _COLLECTORS_FIELDS}
+        return {**of, "metadata": kept}
+
+    return rest(obj) == rest(old)
+
+
 def _check_escalation(cluster: Cluster, context: Context, obj: JSON) -> None:
     """Nobody gives away rights that they do not hold, unless the verb `bind` or `escalate` lets them."""
-    rules = list(obj.get("rules") or ())
     if cluster.authorizer.allows(context.user, _exemption(context, obj)):
         return
+    rules = list(obj.get("rules") or ())
     if "roleRef" in obj:
-        rules = cluster.authorizer.referenced_rules(obj["roleRef"], context.namespace)
+        rules = _bound_rules(cluster, obj["roleRef"], context.namespace)
     if not cluster.authorizer.allows_all(context.user, rules, context.namespace):
         why = (
             f'user "{context.user.name}" (groups={list(context.user.groups)}) is attempting to grant RBAC '
@@ -115,11 +145,19 @@ def _check_escalation(cluster: Cluster, context: Context, obj: JSON) -> None:
         raise forbidden(context.type, obj["metadata"]["name"], why)
 
 
+def _bound_rules(cluster: Cluster, role_ref: JSON, namespace: str) -> list[JSON]:
+    """The rules of a bound role, which must exist: only who may `bind` it can bind it in advance."""
+    if cluster.authorizer.referenced_role(role_ref, namespace) is None:
+        plural = f"{role_ref['kind'].lower()}s"
+        details = {"name": role_ref["name"], "group": RBAC_GROUP, "kind": plural}
+        raise ApiError(404, "NotFound", f'{plural}.{RBAC_GROUP} "{role_ref["name"]}" not found', details)
+    return cluster.authorizer.referenced_rules(role_ref, namespace)
+
+
 def _exemption(context: Context, obj: JSON) -> Attributes:
     """https://kubernetes.io/docs/reference/access-authn-authz/rbac/#privilege-escalation-prevention-and-bootstrapping"""
     role_ref = obj.get("roleRef")
     if role_ref is None:
-        name = obj["metadata"]["name"]
-        return Attributes("escalate", RBAC_GROUP, context.type.plural, "", context.namespace, name)
+        return Attributes("escalate", RBAC_GROUP, context.type.plural, "", context.namespace, context.name)
     plural = f"{role_ref['kind'].lower()}s"
     return Attributes("bind", RBAC_GROUP, plural, "", context.namespace, role_ref["name"])

@@ -21,7 +21,7 @@ _PLAIN_RESOURCES = [
     "serviceaccounts",
     "services",
 ]
-_GROUPS = ["apps", "autoscaling", "coordination.k8s.io", "policy"]
+_GROUPS = ["apps", "autoscaling", "coordination.k8s.io", "networking.k8s.io", "policy"]
 
 
 def _rule(groups: list[str], resources: list[str], verbs: list[str]) -> JSON:

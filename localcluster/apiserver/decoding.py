@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import yaml
 
 from localcluster.apiserver.errors import ApiError, bad_request, unsupported_media_type
 from localcluster.apiserver.protobuf import ProtobufError, UnknownMessage, decode
 from localcluster.apiserver.requests import Context, FieldValidation
+from localcluster.json_text import JsonError, from_yaml, parse
 from localcluster.resource import JSON, ResourceType
+from localcluster.value_checks import type_name
 
+JSON_TYPE = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -28,8 +30,17 @@ _APPLY_SENTENCE = (
 )
 
 
+class _YamlLoader(yaml.CSafeLoader):
+    """Reads times as strings, as Kubernetes does."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        start: [resolver for resolver in resolvers if resolver[0] != "tag:yaml.org,2002:timestamp"]
+        for start, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def media_type_of(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower() or "application/json"
+    return content_type.partition(";")[0].strip().lower() or JSON_TYPE
 
 
 def decode_body(body: bytes, content_type: str) -> Any:
@@ -39,16 +50,16 @@ def decode_body(body: bytes, content_type: str) -> Any:
         return None
     try:
         if media_type in _YAML:
-            return yaml.load(body, Loader=yaml.CSafeLoader)
-        if media_type == "application/json":
-            return orjson.loads(body)
+            return from_yaml(yaml.load(body, Loader=_YamlLoader))
+        if media_type == JSON_TYPE:
+            return parse(body)
         if media_type == PROTOBUF:
             return decode(body)
     except UnknownMessage as error:
         raise unsupported_media_type(
             _OTHER_FORM_SENTENCE.format(media_type=media_type, why=f", because {error}")
         ) from None
-    except (orjson.JSONDecodeError, yaml.YAMLError, ProtobufError, UnicodeDecodeError) as error:
+    except (JsonError, yaml.YAMLError, ProtobufError, ValueError) as error:
         raise bad_request(f"the body of the request cannot be read: {error}") from None
     raise unsupported_media_type(_OTHER_FORM_SENTENCE.format(media_type=media_type, why=""))
 
@@ -61,8 +72,8 @@ def decode_patch(body: bytes, content_type: str) -> tuple[str, Any]:
     if media_type not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
         raise unknown_patch_type(strategic=True)
     try:
-        return media_type, orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        return media_type, parse(body)
+    except JsonError as error:
         raise bad_request(f"the patch cannot be read: {error}") from None
 
 
@@ -118,7 +129,7 @@ def _shape_fault(metadata: Any) -> str | None:
             return f"metadata.{field} must be a map of strings"
         for key, value in values.items():
             if not isinstance(value, str):
-                return f"metadata.{field}.{key} must be a string, not {value!r}"
+                return f"metadata.{field}.{key} must be a string, not {type_name(value)}"
     finalizers = metadata.get("finalizers") or []
     if not isinstance(finalizers, list) or not all(isinstance(each, str) for each in finalizers):
         return "metadata.finalizers must be a list of strings"
@@ -129,11 +140,12 @@ def _shape_fault(metadata: Any) -> str | None:
 
 
 def report_unknown_fields(context: Context, unknown: Sequence[str]) -> None:
-    """Refuse, warn of, or drop silently what the schema does not know."""
+    """Refuse, warn of, or drop silently what the schema does not know and what the body says twice."""
     validation = context.field_validation()
-    if not unknown or validation is FieldValidation.IGNORE:
+    named = [f'duplicate field "{path}"' for path in context.duplicates]
+    named += [f'unknown field "{path}"' for path in unknown]
+    if not named or validation is FieldValidation.IGNORE:
         return
-    named = [f'unknown field "{path}"' for path in unknown]
     if validation is FieldValidation.STRICT:
         raise bad_request(f"{cannot_be_handled(context.type)}: strict decoding error: {', '.join(named)}")
     context.warnings.extend(named)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, cast
 
-import orjson
-
 from localcluster.apiserver.errors import ApiError, bad_request
 from localcluster.apiserver.representations import Representation
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.store import ChangeType, Event, Stored, event_line
 from localcluster.apiserver.times import utc_now
 from localcluster.apiserver.versions import shown, shown_object
+from localcluster.json_text import dumps
 from localcluster.resource import JSON, ResourceType
 from localcluster.tables import TableRenderer
 
@@ -37,13 +36,13 @@ class Objects:
             list_metadata = {"continue": "", **list_metadata}
         head = {"kind": self._type.list_kind, "apiVersion": self._type.api_version, "metadata": list_metadata}
         listed = b",".join(self.one(item) for item in items)
-        return b'%b,"items":[%b]}' % (orjson.dumps(head)[:-1], listed)
+        return b'%b,"items":[%b]}' % (dumps(head)[:-1], listed)
 
     def event(self, event: Event, as_type: ChangeType) -> bytes:
         if event.now.obj.get("apiVersion") == self._type.api_version:
             return event.line(as_type)
         obj = shown_object(self._type, event.sent_object(as_type))
-        return event_line(as_type.value, orjson.dumps(obj))
+        return event_line(as_type.value, dumps(obj))
 
     def existing(self, stored: Stored) -> bytes:
         return event_line(ChangeType.ADDED.value, self.one(stored))
@@ -54,7 +53,7 @@ class Objects:
             "apiVersion": self._type.api_version,
             "metadata": _bookmark_metadata(version, ends_initial_events=ends_initial_events),
         }
-        return event_line("BOOKMARK", orjson.dumps(obj))
+        return event_line("BOOKMARK", dumps(obj))
 
     def error(self, error: ApiError) -> bytes:
         return error_line(error)
@@ -67,7 +66,7 @@ class Metadata:
         self._type = resource_type
 
     def one(self, stored: Stored) -> bytes:
-        return orjson.dumps(self._object(stored.obj))
+        return dumps(self._object(stored.obj))
 
     def _object(self, obj: JSON) -> JSON:
         return {"kind": "PartialObjectMetadata", "apiVersion": META_API, "metadata": obj["metadata"]}
@@ -75,17 +74,17 @@ class Metadata:
     def list(self, items: Sequence[Stored], list_metadata: JSON) -> bytes:
         listed = [self._object(item.obj) for item in items]
         head = {"kind": "PartialObjectMetadataList", "apiVersion": META_API, "metadata": list_metadata}
-        return orjson.dumps({**head, "items": listed})
+        return dumps({**head, "items": listed})
 
     def event(self, event: Event, as_type: ChangeType) -> bytes:
-        return event_line(as_type.value, orjson.dumps(self._object(event.sent_object(as_type))))
+        return event_line(as_type.value, dumps(self._object(event.sent_object(as_type))))
 
     def existing(self, stored: Stored) -> bytes:
         return event_line(ChangeType.ADDED.value, self.one(stored))
 
     def bookmark(self, version: int, *, ends_initial_events: bool) -> bytes:
         obj = {"metadata": _bookmark_metadata(version, ends_initial_events=ends_initial_events)}
-        return event_line("BOOKMARK", orjson.dumps(self._object(obj)))
+        return event_line("BOOKMARK", dumps(self._object(obj)))
 
     def error(self, error: ApiError) -> bytes:
         return error_line(error)
@@ -117,7 +116,7 @@ class Table:
         obj = {"kind": self._type.kind, "apiVersion": self._type.api_version, "metadata": metadata}
         table = self._renderer.table([], utc_now(), list_metadata={"resourceVersion": str(version)})
         table["rows"] = [{"cells": [""] * len(self._renderer.columns), "object": obj}]
-        return event_line("BOOKMARK", orjson.dumps(table))
+        return event_line("BOOKMARK", dumps(table))
 
     def error(self, error: ApiError) -> bytes:
         return error_line(error)
@@ -126,10 +125,10 @@ class Table:
         with_columns = not self._columns_sent
         self._columns_sent = True
         table = self._render(objects, {"resourceVersion": str(version)}, with_columns=with_columns)
-        return event_line(event_type, orjson.dumps(table))
+        return event_line(event_type, dumps(table))
 
     def _table(self, objects: Sequence[JSON], list_metadata: JSON) -> bytes:
-        return orjson.dumps(self._render(objects, list_metadata, with_columns=True))
+        return dumps(self._render(objects, list_metadata, with_columns=True))
 
     def _render(self, objects: Sequence[JSON], list_metadata: JSON, *, with_columns: bool) -> JSON:
         return self._renderer.table(
@@ -159,7 +158,7 @@ def encoder_for(context: Context, representation: Representation) -> AnyEncoder:
 
 
 def error_line(error: ApiError) -> bytes:
-    return event_line("ERROR", orjson.dumps(error.status()))
+    return event_line("ERROR", dumps(error.status()))
 
 
 def _bookmark_metadata(version: int, *, ends_initial_events: bool) -> JSON:

@@ -27,9 +27,10 @@ class ApiError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         }
+        if self.reason:
+            status["reason"] = self.reason
         if self.details:
             status["details"] = self.details
         return status
@@ -105,6 +106,11 @@ def expired(message: str) -> ApiError:
 def too_large(limit_bytes: int) -> ApiError:
     message = f"Request entity too large: limit is {limit_bytes}"
     return ApiError(413, "RequestEntityTooLarge", message)
+
+
+def too_large_to_store() -> ApiError:
+    """What etcd says, which an API server passes on without a reason."""
+    return ApiError(500, "", "etcdserver: request is too large")
 
 
 def unsupported_media_type(message: str) -> ApiError:

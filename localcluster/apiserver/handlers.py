@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 from localcluster.apiserver import pod_actions
 from localcluster.apiserver.admission import check
 from localcluster.apiserver.bodies import read_body
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.decoding import decode_body
+from localcluster.apiserver.decoding import JSON_TYPE, decode_body, media_type_of
 from localcluster.apiserver.deletion import DeleteOptions, delete, deletion_answer, read_options
 from localcluster.apiserver.encoders import AnyEncoder, encoder_for
 from localcluster.apiserver.errors import ApiError, bad_request, method_not_allowed, no_such_path
@@ -35,6 +34,7 @@ from localcluster.apiserver.versions import collection_of
 from localcluster.apiserver.watch import Watch, begin, timeout_of
 from localcluster.apiserver.writes import Written, create, current_object, patch, replace
 from localcluster.builtin import DELETE_OPTIONS
+from localcluster.json_text import dumps, duplicate_fields
 from localcluster.resource import JSON
 
 REFUSED_SUBRESOURCES = frozenset({"exec", "attach", "portforward", "proxy"})
@@ -56,7 +56,11 @@ class Call:
     """Starts an answer of unknown length, of a media type."""
 
     def json(self) -> Any:
-        return decode_body(self.body, self.content_type)
+        value = decode_body(self.body, self.content_type)
+        # Looking for duplicates costs more than reading: it is done for those who ask what is wrong.
+        if "fieldValidation" in self.context.query and media_type_of(self.content_type) == JSON_TYPE:
+            self.context.duplicates.extend(duplicate_fields(self.body) if self.body else ())
+        return value
 
 
 class Handlers:
@@ -217,7 +221,7 @@ class Handlers:
 
 
 def _json(value: JSON, code: int = 200) -> web.Response:
-    return _raw(orjson.dumps(value), code)
+    return _raw(dumps(value), code)
 
 
 def _raw(body: bytes, code: int = 200) -> web.Response:

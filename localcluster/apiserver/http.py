@@ -5,24 +5,25 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.discovery_paths import DiscoveryPaths
-from localcluster.apiserver.errors import ApiError, no_such_path, too_large
+from localcluster.apiserver.errors import ApiError, bad_request, no_such_path, too_large
 from localcluster.apiserver.handlers import Call, Handlers
 from localcluster.apiserver.impersonation import impersonated
 from localcluster.apiserver.rbac import Attributes
 from localcluster.apiserver.requests import Context, Target, parse_target
+from localcluster.json_text import BODY_MAX_BYTES, JsonError, dumps
 from localcluster.selectors import SelectorError, parse_fields
 
 log = logging.getLogger(__name__)
 
-BODY_MAX_BYTES = 3 * 1024 * 1024
+WARNINGS_MAX_LENGTH = 4096
+CUT_WARNING_LENGTH = 256
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
@@ -43,6 +44,10 @@ class HttpServer:
             return failure(error, warnings)
         except web.HTTPRequestEntityTooLarge:
             return failure(too_large(BODY_MAX_BYTES), warnings)
+        except JsonError as error:  # what came of a patch is nothing that can be stored
+            return failure(bad_request(str(error)), warnings)
+        except RecursionError:
+            return failure(bad_request("the object is nested too deeply for this cluster"), warnings)
         except ConnectionError:
             return web.Response()  # The client hung up, as watchers do: nobody is there to read this.
         except HttpProcessingError:
@@ -117,16 +122,28 @@ async def _stream(request: web.BaseRequest, media_type: str, warnings: list[str]
     return response
 
 
+def shown_warnings(warnings: Iterable[str]) -> Iterator[str]:
+    """Each once; where they are long together, the first of them, cut short, as in Kubernetes."""
+    distinct = list(dict.fromkeys(warnings))
+    if sum(map(len, distinct)) <= WARNINGS_MAX_LENGTH:
+        yield from distinct
+        return
+    length = 0
+    for warning in distinct:
+        if length >= WARNINGS_MAX_LENGTH:
+            return
+        length += min(len(warning), CUT_WARNING_LENGTH)
+        yield warning[:CUT_WARNING_LENGTH]
+
+
 def _add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
-    for warning in warnings:
+    for warning in shown_warnings(warnings):
         text = _CONTROL_CHARACTERS.sub(" ", warning).replace("\\", "\\\\").replace('"', '\\"')
         response.headers.add("Warning", f'299 - "{text}"')
 
 
 def failure(error: ApiError, warnings: list[str]) -> web.Response:
-    response = web.Response(
-        body=orjson.dumps(error.status()), status=error.code, content_type="application/json"
-    )
+    response = web.Response(body=dumps(error.status()), status=error.code, content_type="application/json")
     if error.code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if error.allowed:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from localcluster.apiserver.decoding import JSON_PATCH, MERGE_PATCH, decode_patch, unknown_patch_type
 from localcluster.apiserver.errors import bad_request, rejected_patch
 from localcluster.builtin import component_of, components
@@ -25,8 +23,7 @@ def read_patch(resource_type: ResourceType, body: bytes, content_type: str) -> C
     """The patch in a request's body. What it makes shares with the present object what it leaves alone."""
     media_type, patch = decode_patch(body, content_type)
     if media_type == JSON_PATCH:
-        # Its library may change what it is given, deep inside: give it its own copy.
-        return lambda obj: _checked(json_patch, orjson.loads(orjson.dumps(obj)), patch)
+        return lambda obj: _checked(json_patch, obj, patch)
     if media_type == MERGE_PATCH:
         return lambda obj: _checked(merge_patch, obj, patch)
     if resource_type.custom:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import orjson
-
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import cause, forbidden, forbidden_field, invalid_value, required
 from localcluster.apiserver.metadata import LABEL_TEXT, is_label
+from localcluster.json_text import copied
 from localcluster.resource import JSON, ResourceType
 
 EVICTION_DELAY_SECONDS = 300
@@ -27,9 +26,9 @@ def completed(obj: JSON, old: JSON | None) -> JSON:
     spec = obj.get("spec")
     if not isinstance(spec, dict) or (old is not None and spec is old["spec"]):
         return obj
-    copied = orjson.loads(orjson.dumps(spec))
-    _complete_spec(copied)
-    return {**obj, "spec": copied}
+    complete = copied(spec)
+    _complete_spec(complete)
+    return {**obj, "spec": complete}
 
 
 def _complete_spec(spec: JSON) -> None:
@@ -123,6 +122,7 @@ def faults(obj: JSON) -> list[JSON]:
     found: list[JSON] = [] if spec.get("containers") else [required("spec.containers")]
     volumes = [volume.get("name", "") for volume in spec.get("volumes") or ()]
     found += _duplicates("spec.volumes", volumes)
+    mountable = set(volumes)
     seen: set[str] = set()
     for part in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(part) or ()):
@@ -136,18 +136,20 @@ def faults(obj: JSON) -> list[JSON]:
             if not container.get("image"):
                 found.append(required(f"{path}.image"))
             for position, mount in enumerate(container.get("volumeMounts") or ()):
-                if mount.get("name") not in volumes:
+                if mount.get("name") not in mountable:
                     field = f"{path}.volumeMounts[{position}].name"
                     found.append(cause(field, "FieldValueNotFound", f'Not found: "{mount.get("name")}"'))
     return found
 
 
 def _duplicates(path: str, names: list[str]) -> list[JSON]:
-    return [
-        cause(f"{path}[{index}].name", "FieldValueDuplicate", f'Duplicate value: "{name}"')
-        for index, name in enumerate(names)
-        if name in names[:index]
-    ]
+    found: list[JSON] = []
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            found.append(cause(f"{path}[{index}].name", "FieldValueDuplicate", f'Duplicate value: "{name}"'))
+        seen.add(name)
+    return found
 
 
 def update_faults(old: JSON, new: JSON) -> list[JSON]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from localcluster.apiserver.authentication import AUTHENTICATED, User
 from localcluster.apiserver.errors import ApiError
-from localcluster.apiserver.store import Event, Store
+from localcluster.apiserver.store import Event, Store, Stored
 from localcluster.resource import JSON
 from localcluster.selectors import from_selector
 
@@ -73,20 +73,27 @@ def rule_covers(held: JSON, wanted: JSON) -> bool:
         allowed, asked = held.get(field) or [], wanted.get(field) or []
         return "*" in allowed or set(asked) <= set(allowed)
 
+    def resource_within(resource: str) -> bool:
+        _, slash, subresource = resource.partition("/")
+        return resource in resources or (bool(slash) and f"*/{subresource}" in resources)
+
+    resources = held.get("resources") or []
+    resources_fit = "*" in resources or all(map(resource_within, wanted.get("resources") or []))
     names_held, names_wanted = held.get("resourceNames") or [], wanted.get("resourceNames") or []
     names_fit = not names_held or (bool(names_wanted) and set(names_wanted) <= set(names_held))
-    return names_fit and all(within(part) for part in ("verbs", "apiGroups", "resources", "nonResourceURLs"))
+    return names_fit and resources_fit and all(map(within, ("verbs", "apiGroups", "nonResourceURLs")))
 
 
 def single_rules(rule: JSON) -> Iterator[JSON]:
-    """A rule as its combinations of one verb, group and resource: any of them may be held by another rule."""
-    names = {"resourceNames": rule["resourceNames"]} if rule.get("resourceNames") else {}
+    """Split a rule into one verb, group, resource and name each, which several other rules may hold."""
+    names: list[JSON] = [{"resourceNames": [name]} for name in rule.get("resourceNames") or ()] or [{}]
     for verb in rule.get("verbs") or ():
         for url in rule.get("nonResourceURLs") or ():
             yield {"verbs": [verb], "nonResourceURLs": [url]}
         for group in rule.get("apiGroups") or ():
             for resource in rule.get("resources") or ():
-                yield {"verbs": [verb], "apiGroups": [group], "resources": [resource], **names}
+                for named in names:
+                    yield {"verbs": [verb], "apiGroups": [group], "resources": [resource], **named}
 
 
 def binds(binding: JSON, user: User) -> bool:
@@ -141,11 +148,14 @@ class Authorizer:
 
     def referenced_rules(self, role_ref: JSON, namespace: str) -> list[JSON]:
         """The rules of the role that a binding points at; none where it is missing."""
-        if role_ref.get("kind") == "ClusterRole":
-            stored = self._store.get(CLUSTER_ROLES, "", role_ref["name"])
-        else:
-            stored = self._store.get(ROLES, namespace, role_ref["name"])
+        stored = self.referenced_role(role_ref, namespace)
         return [*(stored.obj.get("rules") or ()), *self._aggregated(stored.obj)] if stored else []
+
+    def referenced_role(self, role_ref: JSON, namespace: str) -> Stored | None:
+        """The role that a binding points at."""
+        if role_ref.get("kind") == "ClusterRole":
+            return self._store.get(CLUSTER_ROLES, "", role_ref["name"])
+        return self._store.get(ROLES, namespace, role_ref["name"])
 
     def _aggregated(self, role: JSON) -> Iterator[JSON]:
         """The rules of the ClusterRoles that another one selects by their labels."""

@@ -56,13 +56,15 @@ def _of_namespace_itself(rest: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class Context:
-    """One request for a resource, authenticated. `warnings` is filled while it is answered."""
+    """One request for a resource, authenticated. Its lists are filled while it is answered."""
 
     user: User
     type: ResourceType
     target: Target
     query: Mapping[str, str]
     warnings: list[str] = field(default_factory=list, hash=False)
+    duplicates: list[str] = field(default_factory=list, hash=False)
+    """Paths of the fields that the body has more than once."""
 
     @property
     def namespace(self) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import bad_request, invalid, invalid_value
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.scale_object import SCALE_TYPE, scale_of, with_replicas
 from localcluster.apiserver.versions import shown_object
 from localcluster.apiserver.writes import Written, current_object, update
+from localcluster.json_text import copied
 from localcluster.resource import JSON
 
 
@@ -34,7 +33,7 @@ def write_scale(cluster: Cluster, context: Context, change: Callable[[JSON], Any
     if replicas < 0:
         fault = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
         raise invalid(SCALE_TYPE, context.name, [fault])
-    scaled = with_replicas(context.type, orjson.loads(orjson.dumps(obj)), replicas)
+    scaled = with_replicas(context.type, copied(obj), replicas)
     asked = scale.get("metadata") or {}
     for name in ("resourceVersion", "uid"):
         if asked.get(name):

@@ -20,7 +20,7 @@ from localcluster.apiserver.deferred import Deferred
 from localcluster.apiserver.definitions import DefinitionController
 from localcluster.apiserver.expiry import sweep_for_ever
 from localcluster.apiserver.garbage import GarbageCollector
-from localcluster.apiserver.http import BODY_MAX_BYTES, HttpServer
+from localcluster.apiserver.http import HttpServer
 from localcluster.apiserver.namespaces import NamespaceController
 from localcluster.apiserver.pki import Identity, load_identity, write_kubeconfig
 from localcluster.apiserver.policies import Policies
@@ -28,6 +28,7 @@ from localcluster.apiserver.rbac import Authorizer
 from localcluster.apiserver.schemas import Schemas
 from localcluster.apiserver.store import Store
 from localcluster.builtin import BUILTIN_TYPES
+from localcluster.json_text import BODY_MAX_BYTES
 from localcluster.paths import Home
 from localcluster.resource import Registry
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-import orjson
-
 from localcluster.apiserver.database import Database, Row
+from localcluster.apiserver.errors import too_large_to_store
+from localcluster.json_text import dumps, loads
 from localcluster.resource import JSON
 
+OBJECT_MAX_BYTES = 1536 * 1024
+"""What etcd takes in one request."""
 HISTORY_MAX_EVENTS = 10_000
 HISTORY_MAX_BYTES = 8 * 1024 * 1024
 
@@ -39,7 +41,7 @@ class Stored:
     version: int
 
     def copy(self) -> JSON:
-        copied: JSON = orjson.loads(self.raw)
+        copied: JSON = loads(self.raw)
         return copied
 
 
@@ -86,7 +88,7 @@ def event_line(event_type: str, raw: bytes) -> bytes:
 def at_version(obj: JSON, version: int) -> Stored:
     """Seal an object, which from now on belongs to the store."""
     obj["metadata"]["resourceVersion"] = str(version)
-    return Stored(obj, orjson.dumps(obj), version)
+    return Stored(obj, dumps(obj, as_object=True), version)
 
 
 class Subscriber(Protocol):
@@ -158,7 +160,7 @@ class Store:
         self._collections: dict[str, Collection] = {}
         self.observers: list[Callable[[Event], None]] = []
         for row in database.rows():
-            stored = Stored(orjson.loads(row.raw), row.raw, row.version)
+            stored = Stored(loads(row.raw), row.raw, row.version)
             self.collection(row.collection).objects[(row.namespace, row.name)] = stored
 
     def collection(self, name: str) -> Collection:
@@ -187,6 +189,8 @@ class Store:
         into = self.collection(collection)
         before = into.objects.get(key)
         now = at_version(obj, self.version + 1)
+        if len(now.raw) > OBJECT_MAX_BYTES:
+            raise too_large_to_store()
         self._database.put(Row(collection, *key, now.version, now.raw))
         self.version = now.version
         into.objects[key] = now
@@ -209,7 +213,7 @@ class Store:
     def restate(self, collection: str, key: Key, obj: JSON) -> None:
         """Show an object differently from now on. Nobody changed it, so its version stays, unannounced."""
         objects = self.collection(collection).objects
-        objects[key] = Stored(obj, orjson.dumps(obj), objects[key].version)
+        objects[key] = Stored(obj, dumps(obj), objects[key].version)
 
     def _announce(self, collection: Collection, event: Event) -> None:
         collection.record(event)

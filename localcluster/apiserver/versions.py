@@ -6,9 +6,8 @@ of core Events, which is how they are stored.
 
 from __future__ import annotations
 
-import orjson
-
 from localcluster.apiserver.store import Stored
+from localcluster.json_text import dumps
 from localcluster.resource import JSON, ResourceType
 
 NEW_EVENTS = "events.k8s.io"
@@ -53,4 +52,4 @@ def shown_object(resource_type: ResourceType, obj: JSON) -> JSON:
 def shown(resource_type: ResourceType, stored: Stored) -> Stored:
     """Like `shown_object`, with the serialized form."""
     obj = shown_object(resource_type, stored.obj)
-    return stored if obj is stored.obj else Stored(obj, orjson.dumps(obj), stored.version)
+    return stored if obj is stored.obj else Stored(obj, dumps(obj), stored.version)

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-import orjson
-
-from localcluster.apiserver import admission, crds, namespaces, pods, policies, secret_data
+from localcluster.apiserver import admission, crds, namespaces, network_policies, pods, policies, secret_data
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
 from localcluster.apiserver.deletion import finished
@@ -38,13 +36,14 @@ from localcluster.apiserver.requests import Context
 from localcluster.apiserver.store import Stored, at_version
 from localcluster.apiserver.versions import collection_of, shown_object, to_stored
 from localcluster.field_errors import Reason
+from localcluster.json_text import dumps
 from localcluster.resource import JSON, ResourceType
 from localcluster.schema import RULES_NOT_CHECKED
 
 NAME_ATTEMPTS = 8
 _WITH_GENERATION = frozenset(
     {"pods", "deployments.apps", "replicasets.apps", "poddisruptionbudgets.policy"}
-    | {crds.DEFINITIONS, policies.POLICIES, policies.BINDINGS}
+    | {crds.DEFINITIONS, network_policies.NETWORK_POLICIES, policies.POLICIES, policies.BINDINGS}
 )
 _CREATED_WITH_STATUS = frozenset({"nodes"})
 _VERSION_REQUIRED_GROUPS = frozenset({"coordination.k8s.io"})
@@ -89,7 +88,7 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
         raise already_exists(resource_type, metadata["name"])
     obj = to_stored(resource_type, obj)
     if context.dry_run():
-        return Written(Stored(obj, orjson.dumps(obj), 0), created=True)
+        return Written(Stored(obj, dumps(obj, as_object=True), 0), created=True)
     return Written(cluster.store.put(collection_of(resource_type), obj), created=True)
 
 
@@ -126,6 +125,8 @@ def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) ->
         obj = secret_data.completed(obj)
     elif context.type.group_resource == crds.DEFINITIONS:
         obj = crds.completed(obj)
+    elif context.type.group_resource == network_policies.NETWORK_POLICIES:
+        obj = network_policies.completed(obj)
     prepared, unknown = cluster.schemas.prepare(context.type, obj, old)
     report_unknown_fields(context, unknown)
     return prepared
@@ -183,6 +184,7 @@ def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Wr
     obj = _prepare(cluster, context, obj, old)
     tidy(obj["metadata"])
     if obj == old:
+        admission.check(cluster, context, Operation.UPDATE, obj, old)  # who may not write it is not shown it
         return Written(current)
     if has_generation(resource_type) and _specifies_else(resource_type, old, obj):
         obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1

@@ -12,7 +12,6 @@ from datetime import datetime
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from pydantic import ValidationError
 
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
@@ -137,8 +136,8 @@ class JobMetrics(Collector):
         self._workers = cache.store(ELASTICWORKERS)
         self._clock = clock
         self._leads = leads
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob).parse
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker).parse
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
 
     def collect(self) -> Iterator[Metric]:
         families = {definition: definition.family() for definition in DEFINITIONS}
@@ -152,10 +151,9 @@ class JobMetrics(Collector):
             of_job = self._workers.by_index(
                 BY_JOB, f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
             )
-            try:
-                job, workers = self._parse_job(raw), [self._parse_worker(worker) for worker in of_job]
-            except ValidationError:
-                continue  # its reconciler says so; the other jobs' metrics are not to suffer
+            job, workers = self._parse_job.parse_or_none(raw), [*self._parse_worker.readable(of_job)]
+            if job is None:
+                continue
             yield from job_samples(job, workers, now)
             for worker in workers:
                 yield from worker_samples(job, worker)

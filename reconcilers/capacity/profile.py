@@ -183,7 +183,7 @@ def says_count(job: ElasticJob, managed_fields: ManagedFields = ()) -> bool:
     try:
         applied = json.loads(job.metadata.annotations.get(_APPLIED, "{}"))
         return "replicas" in applied["spec"]["replicaSpecs"][names.WORKER]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -25,6 +25,7 @@ from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import training_types
 
 _DIGITS = 3
+MAX_INTEGER = 2.0**53
 
 
 def keeps_while_it_runs(job: ElasticJob, workers: Workers) -> bool:
@@ -88,7 +89,7 @@ def _role(job: ElasticJob, type_: str, known: RoleUsage, workers: Iterable[Elast
 
 
 def _whole(amount: float | None) -> int | None:
-    return None if amount is None else int(amount)
+    return None if amount is None else int(min(amount, MAX_INTEGER))
 
 
 def _asked(resources: dict[str, Any], name: str) -> float | None:

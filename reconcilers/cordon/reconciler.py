@@ -6,14 +6,14 @@ the condition, a status of its own, follows, and a crash in between is healed by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NAMESPACES, NODES
+from controller.resources import NODES
 from controller.slices import Slices
 from controller.wording import shortened
 from crds import names
@@ -33,7 +33,7 @@ from reconcilers.cordon.policy import (
     read_mark,
     write_mark,
 )
-from reconcilers.cordon.records import NodeRecords, created_at, may_cordon
+from reconcilers.cordon.records import NodeRecords, created_at
 from reconcilers.cordon.statement import HELD, Statement, statement_on
 from reconcilers.cordon.verdicts import Verdicts
 from reconcilers.nodecheck.own_fault import NodeFault, own_fault
@@ -56,27 +56,36 @@ class NodeCordonReconciler(Reconciler):
         self._clock = clock
         self._options = options
         self._nodes = cache.store(NODES)
-        self._namespaces = cache.store(NAMESPACES)
         self._verdicts = Verdicts(cache)
-        self._records = NodeRecords(cache, self._verdicts)
+        self._records = NodeRecords(self._verdicts)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return Result()
-        node = self._state(raw)
+        ignored = await self._ignored_on(raw)
+        node = self._state(raw, ignored)
         wanted = decide_cordon(node)
         if wanted.cordoned and not node.cordoned:
             wanted = decide_cordon(node, await self._full_pool(node))
         raw = await self._write(raw, node, wanted)
         await self._tell(raw, node, wanted)
-        self._tell_of_ignored_verdict(raw, node)
+        self._tell_of_ignored_verdict(node, ignored)
         return Result()
 
-    def _state(self, raw: dict[str, Any]) -> NodeState:
+    def _state(self, raw: dict[str, Any], ignored: Sequence[Verdict]) -> NodeState:
+        """What runs on a node in the administrator's name may bear out accusations that else do not count.
+
+        Args:
+            raw: the Node.
+            ignored: verdicts from namespaces whose word does not count.
+        """
         mark, fault = read_mark(raw), own_fault(raw)
         said = [] if mark is None else [mark.verdict]
-        said += (_with_fault(v, fault) for v in self._verdicts_on(raw) if self._counts(v, fault))
+        counting = self._verdicts.on(raw["metadata"]["name"])
+        if fault is not None:
+            counting += (verdict for verdict in ignored if not verdict.healthy)
+        said += (_with_fault(verdict, fault) for verdict in counting if verdict.time >= created_at(raw))
         newest = newest_verdict(said)
         return NodeState(
             name=raw["metadata"]["name"],
@@ -89,23 +98,16 @@ class NodeCordonReconciler(Reconciler):
             pools=pools_of(raw["metadata"].get("labels") or {}, self._options.pools),
         )
 
-    def _verdicts_on(self, raw: dict[str, Any]) -> list[Verdict]:
-        """On this machine: one of the same name that was there before was another, or has been repaired."""
-        return [v for v in self._verdicts.on(raw["metadata"]["name"]) if v.time >= created_at(raw)]
+    async def _ignored_on(self, raw: dict[str, Any]) -> list[Verdict]:
+        """Of this machine: one of the same name that was there before was another, or has been repaired."""
+        found = await self._verdicts.ignored_on(raw["metadata"]["name"])
+        return [verdict for verdict in found if verdict.time >= created_at(raw)]
 
     def _suspicion_on(self, raw: dict[str, Any], newest: Verdict | None) -> Verdict | None:
         """The last word on the node, if it is one that decides nothing."""
         after = created_at(raw) if newest is None else max(created_at(raw), newest.time)
         said = self._verdicts.suspicions(raw["metadata"]["name"])
-        return newest_verdict(s for s in said if s.time > after and self._may_cordon(s))
-
-    def _counts(self, verdict: Verdict, fault: NodeFault | None) -> bool:
-        """Whoever runs Pods in a namespace can make them say anything: an administrator allows the namespace,
-        or what runs on the node in the administrator's name says the same."""
-        return self._may_cordon(verdict) or (not verdict.healthy and fault is not None)
-
-    def _may_cordon(self, verdict: Verdict) -> bool:
-        return may_cordon(self._namespaces.get(None, verdict.namespace))
+        return newest_verdict(s for s in said if s.time > after)
 
     async def _full_pool(self, node: NodeState) -> str | None:
         """The pool that has no room for the node, if there is one.
@@ -124,13 +126,15 @@ class NodeCordonReconciler(Reconciler):
     async def _admitted(self, fresh: dict[str, dict[str, Any]], whole: int) -> Admission:
         """Which nodes may be cordoned, by the cache and what is known better."""
         known = {raw["metadata"]["name"]: raw for raw in self._marked()}
-        for name in self._verdicts.accused():
+        counted = self._verdicts.accused()
+        for name in self._verdicts.accused_by_anybody():
             raw = self._nodes.get(None, name)
-            if raw is not None:
+            if raw is not None and (name in counted or own_fault(raw) is not None):
                 known[name] = raw
         fleet, slices = [], Slices()
         for raw in (known | fresh).values():
-            fleet.append(self._state(raw))
+            ignored = await self._ignored_on(raw) if own_fault(raw) is not None else ()
+            fleet.append(self._state(raw, ignored))
             await slices.pause()
         pools = frozenset().union(*(node.pools for node in fleet))
         sizes = {pool: len(self._nodes.by_index(BY_POOL, pool)) for pool in pools}
@@ -183,11 +187,16 @@ class NodeCordonReconciler(Reconciler):
             message = f"node {wanted.name}: {statement.message}"
             self._recorder.event(speaker, statement.event_type, statement.event_reason, message)
 
-    def _tell_of_ignored_verdict(self, raw: dict[str, Any], node: NodeState) -> None:
+    def _tell_of_ignored_verdict(self, node: NodeState, ignored_verdicts: Sequence[Verdict]) -> None:
         """On the object that accuses the node in a namespace whose word does not count, if it would have."""
-        ignored = newest_verdict(v for v in self._verdicts_on(raw) if not self._may_cordon(v))
+        passed = {v.namespace: v.time for v in sorted(ignored_verdicts, key=lambda v: v.time) if v.healthy}
+        ignored = newest_verdict(
+            verdict
+            for verdict in ignored_verdicts
+            if not verdict.healthy and verdict.time >= passed.get(verdict.namespace, verdict.time)
+        )
         outdated = ignored and node.verdict and node.verdict.time >= ignored.time
-        speaker = None if ignored is None or ignored.healthy or outdated else self._verdicts.speaker(ignored)
+        speaker = None if ignored is None or outdated else self._verdicts.speaker(ignored)
         if speaker is not None:
             namespace = speaker["metadata"]["namespace"]
             message = (

@@ -12,7 +12,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NAMESPACES, NODES
+from controller.resources import NODES
 from crds import names
 from reconcilers.cordon.verdicts import Verdicts
 from reconcilers.nodecheck.record import CheckResult, read_record, with_results, write_record
@@ -22,8 +22,7 @@ from reconcilers.nodecheck.reference import Reference, read_reference, write_ref
 class NodeRecords:
     """What the checks that count say of single nodes, beside what the Nodes keep already."""
 
-    def __init__(self, cache: Cache, verdicts: Verdicts) -> None:
-        self._namespaces = cache.store(NAMESPACES)
+    def __init__(self, verdicts: Verdicts) -> None:
         self._verdicts = verdicts
 
     def of(self, raw: dict[str, Any]) -> list[CheckResult]:
@@ -31,7 +30,7 @@ class NodeRecords:
         new = [
             result
             for result in self._verdicts.results(raw["metadata"]["name"])
-            if result.time >= created_at(raw) and self._allowed(result.check.partition("/")[0])
+            if result.time >= created_at(raw)
         ]
         return with_results(read_record(raw), new)
 
@@ -44,14 +43,11 @@ class NodeRecords:
         found = [
             reference
             for done, reference in self._verdicts.references(raw["metadata"]["name"])
-            if done.ended >= created_at(raw) and self._allowed(done.check.metadata.namespace)
+            if done.ended >= created_at(raw)
         ]
         known, new = read_reference(raw), max(found, key=lambda reference: reference.time, default=None)
         same = known is not None and (new is None or known.hardware_class == new.hardware_class)
         return known if same else new
-
-    def _allowed(self, namespace: str) -> bool:
-        return may_cordon(self._namespaces.get(None, namespace))
 
 
 class NodeRecordReconciler(Reconciler):
@@ -60,7 +56,7 @@ class NodeRecordReconciler(Reconciler):
     def __init__(self, client: Client, cache: Cache) -> None:
         self._client = client
         self._nodes = cache.store(NODES)
-        self._records = NodeRecords(cache, Verdicts(cache))
+        self._records = NodeRecords(Verdicts(cache))
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)
@@ -77,12 +73,6 @@ class NodeRecordReconciler(Reconciler):
             patch = {"metadata": {"uid": raw["metadata"]["uid"], "annotations": annotations}}
             await self._client.patch(NODES, request.name, patch)
         return Result()
-
-
-def may_cordon(namespace: dict[str, Any] | None) -> bool:
-    """Whether what is said of nodes in a Namespace counts for their cordon."""
-    labels = (namespace or {}).get("metadata", {}).get("labels") or {}
-    return bool(labels.get(names.LABEL_MAY_CORDON) == "true")
 
 
 def created_at(node: dict[str, Any]) -> datetime:

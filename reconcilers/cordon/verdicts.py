@@ -1,7 +1,8 @@
 """What finished NodeChecks and ended workers say about nodes.
 
 Only those that decide something are verdicts: a check that could not tell, or found a node slow, neither
-cordons nor lifts, and makes a suspicion. One with `cordon: false` is for reading only.
+cordons nor lifts, and makes a suspicion. One with `cordon: false` is for reading only. Whose word counts is
+said by `reconcilers/trust.py`, before anything is parsed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.resources import ELASTICWORKERS, NODECHECKS
+from controller.slices import Slices
 from controller.wording import shortened
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.further_nodes import whole
@@ -20,43 +22,64 @@ from reconcilers.nodecheck.actions import action_for_text
 from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
 from reconcilers.nodecheck.record import CheckResult
 from reconcilers.nodecheck.reference import Reference
+from reconcilers.trust import CLUSTER, Trust
 
 
 class Verdicts:
-    """All verdicts there are, read from the caches."""
+    """Read from the caches: those that count for the cluster, and apart from them the others."""
 
     def __init__(self, cache: Cache) -> None:
         self._checks = cache.store(NODECHECKS)
         self._workers = cache.store(ELASTICWORKERS)
         self._finished = FinishedChecks(cache)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+        self._trust = Trust(cache)
 
     def on(self, node: str) -> list[Verdict]:
-        """Those on one node."""
-        said = [verdict_of_check(done, node) for done in self._finished.on(node)]
-        reports = self._workers.by_index(BY_VERDICT, node)
-        said += [verdict_of_worker(self._parse_worker.parse(raw)) for raw in reports]
+        """Those on one node that count."""
+        reports = self._trust.counting(self._workers.by_index(BY_VERDICT, node), CLUSTER)
+        said = [verdict_of_check(done, node) for done in self._finished.on(node, CLUSTER)]
+        said += map(verdict_of_worker, self._parse_worker.readable(reports))
         return [verdict for verdict in said if verdict is not None]
+
+    async def ignored_on(self, node: str) -> list[Verdict]:
+        """Those on one node that do not count by themselves: they may be many, and long."""
+        slices, found = Slices(), list[Verdict | None]()
+        for done in self._finished.ignored_on(node):
+            found.append(verdict_of_check(done, node))
+            await slices.pause()
+        for raw in self._workers.by_index(BY_VERDICT, node):
+            if not self._trust.counts(raw["metadata"]["namespace"], CLUSTER):
+                found += map(verdict_of_worker, self._parse_worker.readable([raw]))
+            await slices.pause()
+        return [verdict for verdict in found if verdict is not None]
 
     def suspicions(self, node: str) -> list[Verdict]:
         """What checks that could not tell, or found it slow, say of one node."""
-        said = (suspicion_of_check(done, node) for done in self._finished.on(node))
+        said = (suspicion_of_check(done, node) for done in self._finished.on(node, CLUSTER))
         return [suspicion for suspicion in said if suspicion is not None]
 
     def results(self, node: str) -> list[CheckResult]:
         """For its record."""
-        found = (done.record.get(node) for done in self._finished.on(node) if done.check.spec.cordon)
+        checks = self._finished.on(node, CLUSTER)
+        found = (done.record.get(node) for done in checks if done.check.spec.cordon)
         return [result for result in found if result is not None]
 
     def references(self, node: str) -> list[tuple[FinishedCheck, Reference]]:
         """How fast its class was, by the checks that found it healthy and may cordon."""
-        found = ((done, done.references.get(node)) for done in self._finished.on(node))
+        found = ((done, done.references.get(node)) for done in self._finished.on(node, CLUSTER))
         return [(done, known) for done, known in found if known is not None and done.check.spec.cordon]
 
     def accused(self) -> set[str]:
-        """The nodes that somebody calls faulty, be it the newest word on them or not."""
+        """The nodes that are called faulty by what counts, be it the newest verdict on them or not."""
+        reports = self._trust.counting(self._workers.by_index(BY_VERDICT, ACCUSERS), CLUSTER)
+        return self._finished.accused(CLUSTER).union(*map(failed_nodes, reports))
+
+    def accused_by_anybody(self) -> set[str]:
+        """The same, by what does not count as well. Nothing is parsed for it."""
         reports = self._workers.by_index(BY_VERDICT, ACCUSERS)
-        return self._finished.accused().union(*map(failed_nodes, reports))
+        checks = self._checks.by_index(BY_VERDICT, ACCUSERS)
+        return set[str]().union(*map(failed_nodes, reports), *map(accused_nodes, checks))
 
     def speaker(self, verdict: Verdict) -> dict[str, Any] | None:
         """The object that said so, if it is still there."""
@@ -134,8 +157,13 @@ def decided_nodes(check: dict[str, Any]) -> list[str]:
     """The nodes that a NodeCheck speaks of which may cordon, the faulty ones first."""
     if not check["spec"].get("cordon"):
         return []
-    faulty = set(whole(check).get("status", {}).get("faultyNodes") or ())
+    faulty = accused_nodes(check)
     return sorted(judged_nodes(check), key=lambda node: (node not in faulty, node))
+
+
+def accused_nodes(check: dict[str, Any]) -> set[str]:
+    """The nodes that a NodeCheck found faulty."""
+    return set(whole(check).get("status", {}).get("faultyNodes") or ())
 
 
 def failed_nodes(worker: dict[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
@@ -145,11 +144,11 @@ class JobView:
     async def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:
         if not needs_history(job) or has_begun(job, workers):
             return []
-        ended, slices = [], Slices()
+        ended, slices = list[ElasticJob](), Slices()
         for raw in self._jobs.list(job.metadata.namespace):
             status = raw.get("status", {})
             if status.get("usage") and status.get("completionTime"):
-                ended.append(self._parse_job.parse(raw))
+                ended += self._parse_job.readable([raw])
             await slices.pause()
         return ended
 
@@ -158,17 +157,14 @@ class JobView:
         if news_of(job, workers) is None:
             return []
         nodes = {worker.status.node_name for worker in workers} - {None}
-        found, slices = [], Slices()
+        found, slices = list[Neighbour | None](), Slices()
         for raw in self._workers.list():
             status = raw.get("status", {})
-            running = (status.get("history") or [{}])[-1].get("runningAt")
             is_other = job.metadata.uid not in owner_uids(raw) and status.get("phase") == "Running"
-            if is_other and running and status.get("nodeName") in nodes:
-                is_ours = raw["metadata"]["namespace"] == job.metadata.namespace
-                name = raw["metadata"]["name"] if is_ours else OF_ANOTHER_NAMESPACE
-                found.append(Neighbour(name, status["nodeName"], datetime.fromisoformat(running)))
+            if is_other and status.get("nodeName") in nodes:
+                found += (_neighbour(job, other) for other in self._parse_worker.readable([raw]))
             await slices.pause()
-        return sorted(found, key=lambda each: (each.since, each.worker))
+        return sorted(filter(None, found), key=lambda each: (each.since, each.worker))
 
     async def _try_pods(self, job: ElasticJob, raw: Object, workers: Workers) -> Trial | None:
         """What another leader tried counts from when we first saw it."""
@@ -183,12 +179,12 @@ class JobView:
 
     async def _workers_of(self, job: ElasticJob) -> list[ElasticWorker]:
         found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
-        workers, slices = [], Slices()
+        workers, slices = list[ElasticWorker](), Slices()
         found.reverse()
         while found:  # the cache may have newer ones by now: these are freed one by one, not all at the end
             raw = found.pop()
             if not raw["metadata"].get("deletionTimestamp"):
-                workers.append(self._parse_worker.parse(raw))
+                workers += self._parse_worker.readable([raw])
             await slices.pause()
         return workers
 
@@ -216,6 +212,16 @@ class JobView:
         known = job.status.goodput
         version = (known.since, known.steps_timed, known.ratio) if known is not None else None
         return self._accounted.age_seconds(job.metadata.uid, version)
+
+
+def _neighbour(job: ElasticJob, other: ElasticWorker) -> Neighbour | None:
+    """None if its Pod was never seen running."""
+    status, metadata = other.status, other.metadata
+    since = status.history[-1].running_at if status.history else None
+    if since is None or status.node_name is None:
+        return None
+    is_ours = metadata.namespace == job.metadata.namespace
+    return Neighbour(metadata.name if is_ours else OF_ANOTHER_NAMESPACE, status.node_name, since)
 
 
 def _made_of_another(pod: Object, template: str | None) -> bool:

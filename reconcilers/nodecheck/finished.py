@@ -15,6 +15,7 @@ from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
 from reconcilers.nodecheck.record import CheckResult, results_of
 from reconcilers.nodecheck.reference import Reference, references_left_by
+from reconcilers.trust import CLUSTER, Trust
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 BY_VERDICT = "verdict"
@@ -119,32 +120,37 @@ class FinishedCheck:
 
 
 class FinishedChecks:
-    """Those that the cache shows."""
+    """Those that the cache shows, as far as their word counts for who asks (`reconcilers/trust.py`)."""
 
     def __init__(self, cache: Cache) -> None:
         self._store = cache.store(NODECHECKS)
+        self._trust = Trust(cache)
         self._models = cache.models(NODECHECKS, NodeCheck)
         self._known: Memory[FinishedCheck] = self._store.memory()
 
-    def on(self, node: str) -> tuple[FinishedCheck, ...]:
-        """Those with a verdict on the node."""
-        return self.of(self._store.by_index(BY_VERDICT, node))
+    def on(self, node: str, reader: str | None) -> tuple[FinishedCheck, ...]:
+        """Those whose verdict on the node counts for the reader (`Trust.counts`)."""
+        return self.of(self._trust.counting(self._store.by_index(BY_VERDICT, node), reader))
 
-    def accused(self) -> set[str]:
-        """The nodes that a check found faulty, be it the newest word on them or not."""
-        accusers = self._store.by_index(BY_VERDICT, ACCUSERS)
-        return {node for raw in accusers for node in self._models.parse(raw).status.faulty_nodes}
-
-    def of(self, raws: Iterable[dict[str, Any]]) -> tuple[FinishedCheck, ...]:
-        """The finished ones of these, but for those that are being deleted."""
-        return tuple(
-            self._indexed(raw)
-            for raw in raws
-            if is_finished(raw) and not raw["metadata"].get("deletionTimestamp")
+    def ignored_on(self, node: str) -> tuple[FinishedCheck, ...]:
+        """Those with a verdict on the node that does not count for the cluster."""
+        return self.of(
+            raw
+            for raw in self._store.by_index(BY_VERDICT, node)
+            if not self._trust.counts(raw["metadata"]["namespace"], CLUSTER)
         )
 
-    def _indexed(self, raw: dict[str, Any]) -> FinishedCheck:
-        check = self._models.parse(raw)
+    def accused(self, reader: str | None) -> set[str]:
+        """The nodes that such a check found faulty, be it the newest verdict on them or not."""
+        accusers = self._trust.counting(self._store.by_index(BY_VERDICT, ACCUSERS), reader)
+        return {node for check in self._models.readable(accusers) for node in check.status.faulty_nodes}
+
+    def of(self, raws: Iterable[dict[str, Any]]) -> tuple[FinishedCheck, ...]:
+        """The finished ones of these, but for those that are being deleted or cannot be read."""
+        ended = (raw for raw in raws if is_finished(raw) and not raw["metadata"].get("deletionTimestamp"))
+        return tuple(map(self._indexed, self._models.readable(ended)))
+
+    def _indexed(self, check: NodeCheck) -> FinishedCheck:
         known = self._known.get(check.metadata.uid)
         if known is None or known.check is not check:
             known = self._known.put(check.metadata.uid, FinishedCheck(check))

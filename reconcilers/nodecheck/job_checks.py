@@ -39,7 +39,7 @@ class JobChecks:
     finished: tuple[FinishedCheck, ...] = ()
     """Those of them that have finished."""
     on_node: Mapping[str, Sequence[FinishedCheck]] = field(default_factory=dict)
-    """Those of any namespace with a verdict, by node: of the workers, and all that were found faulty."""
+    """Those whose verdicts count for the job, by node: of the workers, and all that were found faulty."""
     nodes_created: Mapping[str, datetime] = field(default_factory=dict)
     """When the workers' nodes were added to the cluster."""
     taken: frozenset[str] = frozenset()
@@ -280,22 +280,23 @@ class JobChecksView:
         found = await self._confirmed(job, self._of(job))
         if not found and not job.spec.node_check.enabled:
             return JobChecks()
+        namespace = job.metadata.namespace
         theirs = {w.status.node_name for w in workers if w.status.node_name}
         known = {node for worker in workers for node in worker.spec.faulty_nodes}
         return JobChecks(
-            of_job=tuple(sorted(map(self._parse.parse, found), key=_age)),
+            of_job=tuple(sorted(self._parse.readable(found), key=_age)),
             finished=self._finished.of(found),
-            on_node=await self._on_each(theirs | known | self._finished.accused()),
+            on_node=await self._on_each(theirs | known | self._finished.accused(namespace), namespace),
             nodes_created=self._nodes_created(theirs),
-            taken=frozenset(raw["metadata"]["name"] for raw in self._checks.list(job.metadata.namespace)),
+            taken=frozenset(raw["metadata"]["name"] for raw in self._checks.list(namespace)),
             owned=frozenset(raw["metadata"]["uid"] for raw in found if job.metadata.uid in owner_uids(raw)),
         )
 
-    async def _on_each(self, nodes: Collection[str]) -> dict[str, Sequence[FinishedCheck]]:
+    async def _on_each(self, nodes: Collection[str], namespace: str) -> dict[str, Sequence[FinishedCheck]]:
         on_node: dict[str, Sequence[FinishedCheck]] = {}
         slices = Slices()
         for node in nodes:
-            on_node[node] = self._finished.on(node)
+            on_node[node] = self._finished.on(node, namespace)
             await slices.pause()
         return on_node
 
@@ -309,7 +310,7 @@ class JobChecksView:
 
         By an old cache a check that has finished would cost the job its world again.
         """
-        published, active = job.status.active_check, active_check(map(self._parse.parse, found))
+        published, active = job.status.active_check, active_check(self._parse.readable(found))
         name = active.metadata.name if active is not None else published
         others = [raw for raw in found if raw["metadata"]["name"] != name]
         known = len(others) < len(found) and (active is None or name == published)

@@ -10,6 +10,7 @@ from crds.elasticjob import ElasticJob
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
 from reconcilers.conditions import condition_of, says
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import MAX_EVIDENCE, named
 from reconcilers.nodecheck.status import WORST_FIRST
@@ -80,8 +81,7 @@ def interrupted(conditions: Sequence[Condition]) -> Finding | None:
 def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
     unknown = ConditionStatus.UNKNOWN
     if state.active is not None:
-        message = f"node check {state.active.metadata.name} tests {_tests(state.active)}"
-        return Finding(unknown, CHECKING, message)
+        return Finding(unknown, CHECKING, _progress(state.active))
     if state.refused:
         return Finding(unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}")
     if state.finished:
@@ -95,6 +95,14 @@ def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
             unknown, NOT_YET, f"a node check of {named(state.unchecked)} comes before the next world"
         )
     return Finding(ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds")
+
+
+def _progress(check: NodeCheck) -> str:
+    name, running = check.metadata.name, condition_of(check.status.conditions, "Running")
+    if running is not None and running.reason == WAITING_FOR_CHECK:
+        limit = f"training goes on without these nodes' tests after {check.spec.timeout_seconds} s"
+        return f"node check {name} {running.message}; {limit}"
+    return f"node check {name} tests {_tests(check)}"
 
 
 def _tests(check: NodeCheck) -> str:

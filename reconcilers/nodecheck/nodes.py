@@ -119,10 +119,15 @@ def out_of(participant: CheckedNode) -> Out | None:
 
 
 def departure_of(participant: CheckedNode) -> Out | None:
-    """The same of a node whose agent was there: a Pod that is not known is gone, not yet to come."""
-    out, worker = out_of(participant), participant.worker
+    """The same of a node whose agent was there: a Pod that is not known is gone, not yet to come.
+
+    So is an agent whose report has been taken back, or names no place where others could meet it.
+    """
+    out, worker, report = out_of(participant), participant.worker, participant.report
     if out is None and worker is not None and worker.status.pod_uid is None:
         return Out("its Pod is gone", reason=POD_ENDED)
+    if out is None and (report is None or not (report.address and report.store_port)):
+        return Out("its agent reports no address", reason="AgentStopped")
     return out
 
 

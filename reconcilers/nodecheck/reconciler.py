@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -40,6 +40,13 @@ from healthcheck.stragglers import references_of
 from reconcilers.clock import Clock
 from reconcilers.conditions import observed_at
 from reconcilers.nodecheck import status as check_status
+from reconcilers.nodecheck.claiming import Claiming, Permit
+from reconcilers.nodecheck.claims import (
+    HOLD_SECONDS,
+    WAITING_FOR_AGENTS,
+    WAITING_FOR_CHECK,
+    YIELDED,
+)
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.further_evidence import with_all_evidence
 from reconcilers.nodecheck.nodes import (
@@ -54,11 +61,9 @@ from reconcilers.nodecheck.nodes import (
 from reconcilers.nodecheck.reference import references_on, speeds_of
 from reconcilers.nodecheck.scope import (
     CheckRefusal,
-    Claim,
     FailedReason,
     Scope,
     choose,
-    in_the_way,
     is_idle,
     lost_job,
     named_nodes,
@@ -89,6 +94,11 @@ BEHIND_SECONDS = 0.5
 CONSEQUENCES_SECONDS = 600.0
 """For so long a controller knows a finished check, before it deletes it: even if that was over long before it
 came, the nodes' cordons and records are still to follow from it."""
+IDLE, AGENTS = "idle", "agents"
+GATHERING = (IDLE, AGENTS)
+"""What is waited for before the first step, for HOLD_SECONDS at most if the check is no administrator's."""
+MOST_AT_ONCE = 500
+"""Workers that one look makes, so that other checks have their turn."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
 
 
@@ -118,6 +128,11 @@ class _Turn:
     def event(self, type_: EventType, reason: str, message: str) -> None:
         self.events.append((type_, reason, message))
 
+    def look_again_within(self, seconds: float | None) -> None:
+        known = self.look_again_seconds
+        if seconds is not None:
+            self.look_again_seconds = seconds if known is None else min(seconds, known)
+
 
 class NodeCheckReconciler(Reconciler):
     def __init__(
@@ -130,9 +145,8 @@ class NodeCheckReconciler(Reconciler):
         self._view = CheckView(cache, client)
         self._workers = CheckWorkers(client, cache, clock.monotonic)
         self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._beginning: dict[str, Claim] = {}
-        """By uid, while it is written that a check begins. Another one, made in the same second, may take
-        itself for the older of the two meanwhile."""
+        self._waiting = Observations(cache.store(NODECHECKS), clock.monotonic)
+        self._claiming = Claiming(cache, self._view, clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
@@ -145,7 +159,7 @@ class NodeCheckReconciler(Reconciler):
         try:
             await self._write(turn, await self._next(turn))
         finally:
-            self._beginning.pop(check.metadata.uid, None)
+            self._claiming.written(check)
         return Result(turn.look_again_seconds)
 
     async def _expire(self, check: NodeCheck) -> Result:
@@ -170,6 +184,10 @@ class NodeCheckReconciler(Reconciler):
         if not turn.status.nodes:
             begin = self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
             return await begin
+        yielded, left_seconds = await self._claiming.to_yield(turn.check)
+        if yielded:
+            return await self._yield(turn, yielded)
+        turn.look_again_within(left_seconds)
         if turn.status.phase is NodeCheckPhase.PENDING:
             return await self._gather(turn)
         return await self._carry_on(turn)
@@ -196,7 +214,7 @@ class NodeCheckReconciler(Reconciler):
         wanted = wanted_workers(check.spec, await self._view.workers_of(check))
         idle = [worker for worker in wanted if is_idle(worker, job.status.rendezvous or Rendezvous())]
         expected = len(check.spec.workers or wanted_slots(job, names.WORKER))
-        if len(idle) < expected and not self._is_overdue(turn, "idle"):
+        if len(idle) < expected and not self._is_overdue(turn, IDLE):
             message = "waits until the workers to be checked are there and have stopped training"
             return check_status.waiting(turn.status, "WaitingForWorkers", message, turn.now)
         if not idle:
@@ -209,19 +227,20 @@ class NodeCheckReconciler(Reconciler):
         return status if is_over or not status.nodes else self._start(turn, status)
 
     async def _begin(self, turn: _Turn, scope: Scope) -> NodeCheckStatus:
-        slices = Slices()
-        claims = [*self._view.claims(), *self._beginning.values()]
-        obstacle = in_the_way(turn.check, scope.nodes, claims)
-        if obstacle is not None:
-            message = f"waits: {obstacle}"
-            return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
-        self._beginning[turn.check.metadata.uid] = Claim(turn.check, frozenset(scope.nodes), begins=True)
+        slices, is_of_job = Slices(), turn.check.spec.job_name is not None
         if has_no_room(turn.check.spec, scope):
             return self._refuse(turn, too_many(len(scope.nodes)))
+        is_patient = not is_of_job or not self._is_overdue(turn, WAITING_FOR_CHECK, self._waiting)
+        permit = await self._claiming.take(
+            turn.check, scope.nodes, tests=is_of_job, without_contested=not is_patient
+        )
+        if permit.is_refused and is_patient:
+            return self._wait_for_others(turn, permit)
         await slices.pause()
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
+        withdrawn |= permit.left_out(turn.check)
         await slices.pause()
         status = check_status.scoped(turn.status, scope, withdrawn, turn.now)
         untested = untested_accelerators(nodes.values())
@@ -229,14 +248,14 @@ class NodeCheckReconciler(Reconciler):
             status = check_status.with_untested_accelerators(status, untested, turn.now)
         turn.event("Normal", "CheckStarted", str(scope))
         if len(scope.reused) == len(scope.nodes):
-            return self._finish(turn, status, self._kept(scope))
+            return self._finish(turn, status, self._kept(turn.check, scope))
         return status
 
-    def _kept(self, scope: Scope) -> list[NodeResult]:
+    def _kept(self, check: NodeCheck, scope: Scope) -> list[NodeResult]:
         """The verdicts on nodes that all passed another check lately."""
-        results = []
+        results, namespace = [], check.metadata.namespace
         for node in scope.nodes:
-            newest = newest_on(node, self._view.finished.on(node))
+            newest = newest_on(node, self._view.finished.on(node, namespace))
             known = newest.results.get(node) if newest is not None else None
             known = known or NodeResult(node=node, verdict=NodeVerdict.HEALTHY)
             results.append(known.model_copy(update={"verdict": NodeVerdict.HEALTHY}))
@@ -246,16 +265,33 @@ class NodeCheckReconciler(Reconciler):
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
         missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
-        refused = await self._workers.make(turn.check, missing)
-        _, ended = await self._ended(turn, "agents", ended_gathering)
+        refused = await self._workers.make(turn.check, missing[:MOST_AT_ONCE])
+        if len(missing) > MOST_AT_ONCE:
+            turn.look_again_within(0.0)
+        _, ended = await self._ended(turn, AGENTS, ended_gathering)
         if ended is None and refused is not None:
             left_seconds = max(refused.retry_at - self._clock.monotonic(), 0.0)
-            turn.look_again_seconds = min(left_seconds, turn.look_again_seconds or left_seconds)
+            turn.look_again_within(left_seconds)
             return check_status.waiting(turn.status, "WorkerRefused", refused.message, turn.now)
         if ended is None:
             message = "waits for the agents on its nodes"
-            return check_status.waiting(turn.status, "WaitingForAgents", message, turn.now)
-        return self._start(turn, check_status.settled(turn.status, ended, turn.now))
+            return check_status.waiting(turn.status, WAITING_FOR_AGENTS, message, turn.now)
+        status = check_status.settled(turn.status, ended, turn.now)
+        nodes = set(status.nodes) - settled_nodes(status)
+        permit = await self._claiming.take(turn.check, nodes, tests=True)
+        return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
+
+    def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:
+        reason = permit.reason_to_wait(turn.check)
+        return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
+
+    async def _yield(self, turn: _Turn, nodes: Collection[str]) -> NodeCheckStatus:
+        """Leave nodes to a check of higher precedence. The workers go first, so a crash is made good."""
+        if turn.check.spec.job_name is None:
+            workers = await self._view.workers_of(turn.check)
+            await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
+        turn.event("Normal", "Yielded", f"{len(nodes)} nodes are left to checks that go first")
+        return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
@@ -287,7 +323,8 @@ class NodeCheckReconciler(Reconciler):
 
     async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
         nodes = self._view.nodes(turn.status.nodes)
-        passed = self._view.last_passes({name: nodes[name] for name in turn.status.reused if name in nodes})
+        reused = {name: nodes[name] for name in turn.status.reused if name in nodes}
+        passed = self._view.last_passes(turn.check, reused)
         began = turn.status.start_time or turn.now
         ages = {name: (began - at).total_seconds() for name, at in passed.items()}
         return await computed(
@@ -352,18 +389,20 @@ class NodeCheckReconciler(Reconciler):
 
     # --- what is read and written ---------------------------------------------------------------------
 
-    def _is_overdue(self, turn: _Turn, step: object) -> bool:
+    def _is_overdue(self, turn: _Turn, step: object, since: Observations | None = None) -> bool:
         """Whether a step has lasted timeoutSeconds; if not, it is looked at again by then.
 
         By our own clock, and only as far as we were in contact with the API server: its outage, or a new
         controller, makes nobody late.
         """
-        age = self._since.age_seconds(turn.check.metadata.uid, str(step))
+        age = (since or self._since).age_seconds(turn.check.metadata.uid, str(step))
         age = min(age, self._clock.monotonic() - self._contact.since)
-        left = turn.check.spec.timeout_seconds - age
-        if left <= 0:
+        limit: float = turn.check.spec.timeout_seconds
+        if step in GATHERING and not self._view.is_administrators(turn.check):
+            limit = min(limit, HOLD_SECONDS)
+        if age >= limit:
             return True
-        turn.look_again_seconds = left + SLACK_SECONDS
+        turn.look_again_within(limit - age + SLACK_SECONDS)
         return False
 
     async def _write(self, turn: _Turn, status: NodeCheckStatus) -> None:
@@ -384,11 +423,6 @@ class NodeCheckReconciler(Reconciler):
 def rotation_of(uid: str) -> int:
     """Another one for each check, the same after any restart of the controller."""
     return zlib.crc32(uid.encode())
-
-
-def has_nodes(check: dict[str, Any]) -> bool:
-    """Whether it is fixed which nodes a check is of."""
-    return bool(check.get("status", {}).get("nodes"))
 
 
 def _status_patch(raw: dict[str, Any], status: NodeCheckStatus) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from crds.model import Model
 from crds.nodecheck import ClassSpeed, Figures, NodeCheck, NodeVerdict
 from crds.ranges import from_text, to_text
 from healthcheck.fleet import Node
-from healthcheck.measurements import Metric
+from healthcheck.measurements import Metric, is_plausible
 from reconcilers.nodecheck.steps import rounded
 
 MAX_CLASSES = 32
@@ -71,7 +71,7 @@ def references_on(
         reference = read_reference(nodes[node.name]) if node.name in nodes else None
         if reference is not None and reference.hardware_class == node.hardware_class:
             for name, value in reference.figures.items():
-                if name in metrics:
+                if name in metrics and is_plausible(value):
                     known[node.hardware_class, metrics[name]].append(value)
     return {key: median(values) for key, values in known.items()}
 

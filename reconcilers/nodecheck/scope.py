@@ -1,17 +1,15 @@
-"""Which nodes a check is of, which of them take part, who speaks for each; which check goes first. Pure."""
+"""Which nodes a check is of, which of them take part, and who speaks for each. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
-from crds.model import ObjectMeta
 from crds.nodecheck import MAX_NODES, NodeCheck, NodeCheckSpec
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -187,40 +185,3 @@ def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:
             "nodeName": node,
         },
     }
-
-
-_AT_ONCE = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """An unfinished check, and the nodes that it has or wants."""
-
-    check: NodeCheck
-    nodes: frozenset[str]
-    begins: bool = False
-    """That it has them is being written now."""
-
-
-@dataclass(frozen=True)
-class OtherCheck:
-    node: str
-    check: ObjectMeta
-
-    def __str__(self) -> str:
-        return f"node {self.node} is being checked by NodeCheck {self.check.namespace}/{self.check.name}"
-
-
-def in_the_way(check: NodeCheck, nodes: Collection[str], claims: Iterable[Claim]) -> OtherCheck | None:
-    """The first of the others that has one of the nodes already, or is older and wants it."""
-    wanted = frozenset(nodes)
-    for claim in sorted(claims, key=lambda claim: _age(claim.check)):
-        if claim.check.metadata.uid == check.metadata.uid or wanted.isdisjoint(claim.nodes):
-            continue
-        if claim.begins or claim.check.status.nodes or _age(claim.check) < _age(check):
-            return OtherCheck(next(node for node in nodes if node in claim.nodes), claim.check.metadata)
-    return None
-
-
-def _age(check: NodeCheck) -> tuple[datetime, str]:
-    return check.metadata.creation_timestamp or _AT_ONCE, check.metadata.uid

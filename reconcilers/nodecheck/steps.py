@@ -30,6 +30,7 @@ from healthcheck.measurements import (
     LocalResult,
     Metric,
     RoundResult,
+    is_plausible,
 )
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
@@ -141,8 +142,6 @@ def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | No
             return None
         elif not answered:
             withdrawn[participant.node] = Out("it gave no result of its local tests in time", reason=TOO_LATE)
-        elif participant.report is None:
-            withdrawn[participant.node] = Out("its agent has no address", reason="AgentStopped")
         elif untested := _untested(participant.local):
             withdrawn[participant.node] = Out(untested, reason=UNTESTED)
     return Ended(withdrawn, unanswered)
@@ -221,7 +220,8 @@ def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dic
     """Every member reports the group's figures; should they differ, the worst counts."""
     figures: dict[Metric, float] = {}
     for metric in metrics:
-        values = [answer.figures[metric] for answer in answers if metric in answer.figures]
+        told = (answer.figures[metric] for answer in answers if metric in answer.figures)
+        values = [value for value in told if is_plausible(value)]
         if values:
             figures[metric] = rounded(min(values) if metric.higher_is_better else max(values))
     return figures

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache as once
-from typing import Any
+from typing import Any, TypeAlias
 
 from controller.cache import Cache
 from controller.client import Client
@@ -15,15 +15,23 @@ from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck
+from crds.nodecheck import NodeCheck, NodeCheckPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.nodecheck.claims import Claim, Precedence, agent_is_ready, claim_of, precedence_of
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished, last_pass
-from reconcilers.nodecheck.scope import CheckRefusal, Claim, lost_job, named_nodes, speakers, wanted_workers
+from reconcilers.nodecheck.scope import CheckRefusal, is_idle, lost_job, named_nodes, speakers, wanted_workers
+from reconcilers.nodecheck.steps import settled_nodes
+from reconcilers.trust import Trust
 from reconcilers.worker import owner_uids, workers_owned_by
+
+Labels: TypeAlias = dict[str, Mapping[str, str]]
+"""Of all nodes, by name."""
 
 
 class CheckView:
     def __init__(self, cache: Cache, client: Client) -> None:
         self.finished = FinishedChecks(cache)
+        self._trust = Trust(cache)
         self._client = client
         self._checks = cache.store(NODECHECKS)
         self._jobs = cache.store(ELASTICJOBS)
@@ -43,7 +51,7 @@ class CheckView:
     def job_of(self, check: NodeCheck) -> ElasticJob | None:
         """The job of a job check; None if there is none."""
         raw = self._jobs.get(check.metadata.namespace, check.spec.job_name or "")
-        return None if raw is None else self._parse_job.parse(raw)
+        return None if raw is None else self._parse_job.parse_or_none(raw)
 
     async def workers_of(self, check: NodeCheck) -> list[ElasticWorker]:
         """The job's workers, or those that were made for the check."""
@@ -84,8 +92,7 @@ class CheckView:
         # A value may have a comma in it, and then the selector says something else.
         return any(wanted <= (raw["metadata"].get("labels") or {}).items() for raw in found["items"])
 
-    def labels(self) -> dict[str, Mapping[str, str]]:
-        """Of all nodes, by name."""
+    def labels(self) -> Labels:
         return {raw["metadata"]["name"]: raw["metadata"].get("labels") or {} for raw in self._nodes.list()}
 
     def nodes(self, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -103,39 +110,90 @@ class CheckView:
         if job is not None and job.status.suspected_at is not None:
             since = max(since, job.status.suspected_at)
         created = {name: _created(raw) for name, raw in self.nodes(nodes).items()}
+        reader = check.metadata.namespace
         return frozenset(
-            node for node in nodes if has_fresh_pass(node, self.finished.on(node), created.get(node), since)
+            node
+            for node in nodes
+            if has_fresh_pass(node, self.finished.on(node, reader), created.get(node), since)
         )
 
-    def last_passes(self, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
-        """When these raw Nodes passed their newest check, by name, as far as they did."""
+    def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
+        """When these raw Nodes passed the newest check that counts here, by name, as far as they did."""
+        reader = check.metadata.namespace
         found = (
-            (name, last_pass(name, self.finished.on(name), _created(raw))) for name, raw in nodes.items()
+            (name, last_pass(name, self.finished.on(name, reader), _created(raw)))
+            for name, raw in nodes.items()
         )
         return {name: passed for name, passed in found if passed is not None}
 
-    def claims(self) -> Iterator[Claim]:
-        """The unfinished checks, and the nodes that they have or want."""
-        labels = once(self.labels)
-        for raw in self._checks.list():
-            if not is_finished(raw) and not raw["metadata"].get("deletionTimestamp"):
-                check = self._parse_check.parse(raw)
-                yield Claim(check, frozenset(self._nodes_of(check, labels)))
+    def is_administrators(self, check: NodeCheck) -> bool:
+        return self._trust.is_administrators(check.metadata.namespace)
 
-    def _nodes_of(
-        self, check: NodeCheck, labels: Callable[[], dict[str, Mapping[str, str]]]
-    ) -> Iterable[str]:
-        if check.status.nodes or check.spec.nodes is not None:
-            return check.status.nodes or check.spec.nodes or ()
-        if check.spec.job_name is None:
-            wanted = named_nodes(check.spec, labels())
-            return () if isinstance(wanted, CheckRefusal) else wanted
+    def claim_of(self, check: NodeCheck, wanted: Iterable[str]) -> Claim:
+        """The claim of a check on nodes that are known."""
+        return claim_of(check, self._precedence_of(check), wanted=frozenset(wanted))
+
+    async def claims(self, reader: NodeCheck, before: Precedence | None = None) -> list[Claim]:
+        """The claims of the other unfinished checks, as far as they count for this one.
+
+        Args:
+            reader: the check that asks.
+            before: only those of checks with higher precedence than this.
+        """
+        slices, found, labels = Slices(), [], once(self.labels)
+        for raw in self._checks.list():
+            await slices.pause()
+            if is_finished(raw) or raw["metadata"].get("deletionTimestamp"):
+                continue
+            check = self._parse_check.parse_or_none(raw)
+            if check is None or check.metadata.uid == reader.metadata.uid:
+                continue
+            precedence = self._precedence_of(check)
+            if before is None or precedence < before:
+                counts = self._trust.counts(check.metadata.namespace, reader.metadata.namespace)
+                found.append(await self._claim(check, precedence, labels, counts=counts))
+        return [claim for claim in found if claim.wanted]
+
+    def _precedence_of(self, check: NodeCheck) -> Precedence:
+        return precedence_of(check, self.is_administrators(check))
+
+    async def _claim(
+        self, check: NodeCheck, precedence: Precedence, labels: Callable[[], Labels], *, counts: bool
+    ) -> Claim:
+        """Of a check whose word does not count, the nodes alone on which its agents are."""
+        status, spec = check.status, check.spec
+        if status.nodes:
+            wanted = frozenset(status.nodes) - settled_nodes(status)
+            is_seen = counts or status.phase is NodeCheckPhase.RUNNING
+            present = wanted if is_seen else wanted & await self._ready_nodes(check)
+            return claim_of(check, precedence, wanted=wanted if is_seen else present, present=present)
+        if spec.job_name is not None:
+            wanted, present = await self._nodes_of_job(check)
+            return claim_of(check, precedence, wanted=wanted if counts else present, present=present)
+        if not counts:
+            return claim_of(check, precedence)
+        nodes = spec.nodes if spec.nodes is not None else named_nodes(spec, labels())
+        return claim_of(check, precedence, wanted=frozenset(() if isinstance(nodes, CheckRefusal) else nodes))
+
+    async def _ready_nodes(self, check: NodeCheck) -> frozenset[str]:
+        """The nodes on which a worker of the check's own has reported."""
+        found, slices = set(), Slices()
+        for raw in workers_owned_by(self._workers, check.metadata.namespace, check.metadata.uid):
+            if agent_is_ready(raw):
+                found.add(raw["spec"].get("nodeName") or "")
+            await slices.pause()
+        return frozenset(found)
+
+    async def _nodes_of_job(self, check: NodeCheck) -> tuple[frozenset[str], frozenset[str]]:
+        """Where the workers are that a check of a job wants, and where they are idle already."""
         job = self.job_of(check)
         if job is None or job.status.active_check != check.metadata.name:
-            return ()  # its turn in the job has not come
-        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
-        workers = wanted_workers(check.spec, map(self._parse_worker.parse, found))
-        return [speaker.node for speaker in speakers(workers)]
+            return frozenset(), frozenset()  # its turn in the job has not come
+        workers = wanted_workers(check.spec, await self.workers_of(check))
+        world = job.status.rendezvous or Rendezvous()
+        idle = [worker for worker in workers if is_idle(worker, world)]
+        wanted, present = ({speaker.node for speaker in speakers(found)} for found in (workers, idle))
+        return frozenset(wanted), frozenset(present)
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
         """Of the check's workers; None if its job is gone."""
@@ -146,9 +204,9 @@ class CheckView:
 
     async def _parsed(self, found: Iterable[dict[str, Any]]) -> list[ElasticWorker]:
         """Others have a turn on the event loop meanwhile: there may be thousands, none of them parsed yet."""
-        workers, slices = [], Slices()
+        workers, slices = list[ElasticWorker](), Slices()
         for raw in found:
-            workers.append(self._parse_worker.parse(raw))
+            workers += self._parse_worker.readable([raw])
             await slices.pause()
         return workers
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import AlreadyExists, ApiError
+from controller.errors import AlreadyExists, ApiError, NotFound
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.store import Memory
 from controller.wording import shortened
+from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.nodes import MAX_MESSAGE
 from reconcilers.nodecheck.scope import new_check_worker
@@ -51,6 +52,15 @@ class CheckWorkers:
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
             return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds(len(missing))))
         return None
+
+    async def delete(self, workers: Iterable[ElasticWorker]) -> None:
+        """Delete workers of a check, and with them their Pods."""
+        await in_parallel(self._delete_one(worker) for worker in workers)
+
+    async def _delete_one(self, worker: ElasticWorker) -> None:
+        metadata = worker.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(ELASTICWORKERS, metadata.name, metadata.namespace, uid=metadata.uid)
 
     async def _make_one(self, check: NodeCheck, index: int, node: str) -> None:
         with contextlib.suppress(AlreadyExists):  # made before; the cache has yet to show it

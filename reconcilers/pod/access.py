@@ -1,11 +1,11 @@
-"""What a worker's Pods may do: a ServiceAccount and a RoleBinding in the namespace of their job or check.
+"""What the Pods of a job or check may do: an account, Role and RoleBinding of their own, which go with it.
 
-They read ElasticJobs, NodeChecks and ElasticWorkers, patch their own report and keep their own Lease, and
-nothing else (ClusterRole `dlr-worker`; the admission policy in deploy/ holds each to its own objects).
+The agent in a Pod follows its job or check, patches its report and keeps its Lease. RBAC limits what it
+reads to that one object, and the admission policies in deploy/ what it writes. So a Pod learns nothing of
+other jobs in its namespace. It may read all NodeChecks there, since any of them may be one of its job.
 
-Both are watched by our label, so that a look costs no request while they are there. One that somebody else
-made, without the label, is not seen; that it is there is known by the refusal to make it, and asked again now
-and then.
+Each object is watched by our label, so that a look costs no request while it is there. One whose label was
+removed is not seen; that it is there is known by the refusal to make it, and asked again now and then.
 """
 
 from __future__ import annotations
@@ -18,28 +18,38 @@ from weakref import WeakValueDictionary
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
-from controller.resources import ROLEBINDINGS, SERVICEACCOUNTS, Resource
+from controller.resources import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    LEASES,
+    NODECHECKS,
+    ROLEBINDINGS,
+    ROLES,
+    SERVICEACCOUNTS,
+    Resource,
+)
 from controller.store import Change
-from crds import names
+from crds.job_spec import DistributionStrategy
+from reconcilers.pod.builder import owned_metadata, owned_name
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 
-WORKER_ROLE = "dlr-worker"
 RECHECK_SECONDS = 300.0
-"""For so long one that somebody else made is taken to be there."""
+"""For so long one without our label is taken to be there."""
 MISSED_RECHECK_SECONDS = 5.0
 """The same when a Pod was refused, perhaps because it is gone: of many such Pods not each is to ask."""
 
 
 class WorkerAccess:
-    """Makes both where they are missing."""
+    """Makes what is missing."""
 
     def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
-        self._cached = {resource: cache.store(resource) for resource in (SERVICEACCOUNTS, ROLEBINDINGS)}
+        kinds = (SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
+        self._cached = {resource: cache.store(resource) for resource in kinds}
         self._found: dict[Key, float] = {}
         """When the API server said of one that it is there."""
         self._asking: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
@@ -47,15 +57,17 @@ class WorkerAccess:
         for resource in self._cached:
             cache.add_handler(resource, self._forget)
 
-    async def ensure(self, namespace: str, account: str, *, missed: bool = False) -> None:
+    async def ensure(self, owner: Object, account: str, *, missed: bool = False) -> None:
         """Make what is not there.
 
         Args:
+            owner: the ElasticJob or NodeCheck.
+            account: of a Pod of it.
             missed: a Pod was refused, so that the cache may be wrong.
         """
-        for resource, wanted in _wanted(namespace, account):
-            name = wanted["metadata"]["name"]
-            key = (resource.kind, namespace, name)
+        for resource, wanted in access_of(owner, account):
+            metadata = wanted["metadata"]
+            key = (resource.kind, metadata["namespace"], metadata["name"])
             if self._is_there(resource, key, missed=missed):
                 continue
             async with self._asking.setdefault(key, asyncio.Lock()):
@@ -82,23 +94,51 @@ class WorkerAccess:
         return found_at is not None and self._monotonic() - found_at < seconds
 
     def _note(self, key: Key) -> None:
-        """What is too old to be believed goes, so that this grows no further than there are namespaces."""
+        """What is too old to be believed goes, so that this grows no further than there are jobs."""
         self._found = {k: at for k, at in self._found.items() if self._is_known(k, RECHECK_SECONDS)}
         self._found[key] = self._monotonic()
 
 
-def _wanted(namespace: str, account: str) -> Iterator[tuple[Resource, Object]]:
-    """An account of the user's own is the user's to make."""
-    ours = account == names.SERVICE_ACCOUNT
+def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
+    """The objects to create, in order: the API server compares a binding with the Role that it names.
+
+    An account that a template names is the user's to make, and gets a binding to the same Role.
+
+    Args:
+        owner: the ElasticJob or NodeCheck.
+        account: of a Pod of it.
+    """
+    name = owned_name(owner["metadata"]["uid"])
+    ours = account == name
     if ours:
-        yield SERVICEACCOUNTS, _object(SERVICEACCOUNTS, namespace, account)
-    binding = _object(ROLEBINDINGS, namespace, WORKER_ROLE if ours else f"{WORKER_ROLE}-{account}")
-    role = {"apiGroup": ROLEBINDINGS.group, "kind": "ClusterRole", "name": WORKER_ROLE}
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+        yield SERVICEACCOUNTS, _object(SERVICEACCOUNTS, owner, name)
+    yield ROLES, _object(ROLES, owner, name) | {"rules": rules_of(owner)}
+    role = {"apiGroup": ROLES.group, "kind": ROLES.kind, "name": name}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": owner["metadata"]["namespace"]}
+    binding = _object(ROLEBINDINGS, owner, name if ours else f"{name}-{account}")
     yield ROLEBINDINGS, binding | {"roleRef": role, "subjects": [subject]}
 
 
-def _object(resource: Resource, namespace: str, name: str) -> Object:
-    labels = {names.LABEL_MANAGED_BY: names.MANAGER}
-    metadata = {"name": name, "namespace": namespace, "labels": labels}
+def rules_of(owner: Object) -> list[Object]:
+    """What an agent needs. The controller holds all of it: nobody gives away rights that he does not have."""
+    followed = ELASTICJOBS if owner["kind"] == ELASTICJOBS.kind else NODECHECKS
+    mine = {"resourceNames": [owner["metadata"]["name"]]}
+    rules = [
+        _rule(followed, ["list", "watch"]) | mine,  # with a field selector of that name
+        _rule(ELASTICWORKERS, ["patch"], "/status"),  # the answer to an empty patch is the worker
+        _rule(LEASES, ["patch"]),
+    ]
+    if followed is ELASTICJOBS:
+        rules.append(_rule(NODECHECKS, ["list", "watch"]))
+        if owner["spec"].get("distributionStrategy") == DistributionStrategy.CUSTOM:
+            rules.append(_rule(ELASTICWORKERS, ["list"]))  # `dlr hosts`; RBAC cannot limit it to a label
+    return rules
+
+
+def _rule(resource: Resource, verbs: list[str], subresource: str = "") -> Object:
+    return {"apiGroups": [resource.group], "resources": [f"{resource.plural}{subresource}"], "verbs": verbs}
+
+
+def _object(resource: Resource, owner: Object, name: str) -> Object:
+    metadata = owned_metadata(owner, name)
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

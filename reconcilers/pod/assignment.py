@@ -17,6 +17,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureRule
+from crds.job_spec import ReplicaSpec
 from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase
 from reconcilers.failure.rules import rules_of
@@ -104,11 +105,15 @@ class JobAssignment(Assignment):
     job: ElasticJob
 
     @property
+    def _replica(self) -> ReplicaSpec | None:
+        """None once the worker's type is removed from the job."""
+        return self.job.spec.replica_specs.get(self.worker.spec.type)
+
+    @property
     def released(self) -> bool:
         phase = self.job.status.phase
-        return self.job.spec.suspend or (
-            phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
-        )
+        is_halted = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
+        return self.job.spec.suspend or is_halted or self._replica is None
 
     @property
     def ended(self) -> WorkerPhase | None:
@@ -121,7 +126,7 @@ class JobAssignment(Assignment):
 
     @property
     def workers(self) -> int:
-        return slot_count(self.job.spec.replica_specs[self.worker.spec.type])
+        return 0 if self._replica is None else slot_count(self._replica)
 
     @property
     def is_probe(self) -> bool:
@@ -133,7 +138,7 @@ class JobAssignment(Assignment):
 
     @property
     def topology_keys(self) -> Sequence[str]:
-        memory = self.job.spec.replica_specs[self.worker.spec.type].memory_checkpoint
+        memory = None if self._replica is None else self._replica.memory_checkpoint
         return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
 
     @property
@@ -206,7 +211,8 @@ class Assignments:
         self._check_image = check_image
 
     def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
-        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it.
+        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it. And
+        while the owner cannot be read, which its own reconciler reports.
 
         Args:
             raw: as the API server has it. A job that is applied again has workers of the same names.
@@ -218,6 +224,8 @@ class Assignments:
         if owner is None or metadata.get("deletionTimestamp") or metadata["uid"] not in owners:
             return None
         if spec.job_name is not None:
-            return JobAssignment(worker, owner, self._parse_job.parse(owner))
+            job = self._parse_job.parse_or_none(owner)
+            return None if job is None else JobAssignment(worker, owner, job)
         node = self._nodes.get(None, spec.node_name) if spec.node_name else None
-        return CheckAssignment(worker, owner, self._parse_check.parse(owner), node, self._check_image)
+        check = self._parse_check.parse_or_none(owner)
+        return None if check is None else CheckAssignment(worker, owner, check, node, self._check_image)

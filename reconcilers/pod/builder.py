@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.pod.token import give_token_to_agent
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' terminationGracePeriodSeconds."""
@@ -33,6 +36,12 @@ WEAKEST_PREFERENCE = 1
 Object = dict[str, Any]
 Variables = Mapping[str, Object]
 """Environment variables by name, each an EnvVar without it."""
+
+
+def copy_of(template: Object) -> Object:
+    """A template that may be changed. `copy.deepcopy` takes ten times as long, and may run out of stack."""
+    copied: Object = orjson.loads(orjson.dumps(template))
+    return copied
 
 
 def pod_name(worker: ElasticWorker) -> str:
@@ -122,12 +131,14 @@ def owner_label(owner: Object) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Environment:
-    """The variables of a Pod's containers."""
+    """The variables of a Pod's containers, and the account that they run as."""
 
     fixed: Variables
     """Ours, whatever the template says."""
     of_agent: Variables
     """The same, for the first container alone, in which the agent runs."""
+    account: str
+    """The service account, unless the template names one."""
     of_owner: Variables = field(default_factory=dict)
     """The user's, for all containers; a container's own definition overrides them."""
     defaults: Variables = field(default_factory=dict)
@@ -176,7 +187,8 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
     metadata, spec = template.get("metadata") or {}, template["spec"]
     spec.setdefault("restartPolicy", "Never")
     if not service_account(spec):
-        spec["serviceAccountName"] = names.SERVICE_ACCOUNT
+        spec["serviceAccountName"] = environment.account
+        give_token_to_agent(spec)
     rather_not_on(spec, worker.spec.excluded_nodes)
     if home := last_good_node(worker):
         rather_on(spec, home)
@@ -222,11 +234,11 @@ def _merged(own: list[Object], environment: Environment) -> list[Object]:
     """Ours come first, so that the user's variables may refer to them as $(NAME)."""
     fixed, of_owner = environment.fixed, environment.of_owner
     own_names = {entry["name"] for entry in own}
-    users = own_names | set(of_owner)
+    users, taken = own_names | set(of_owner), own_names | set(fixed)
     first = {**fixed, **{name: value for name, value in environment.defaults.items() if name not in users}}
     return [
         *({"name": name, **value} for name, value in first.items()),
-        *({"name": name, **value} for name, value in of_owner.items() if name not in own_names | set(fixed)),
+        *({"name": name, **value} for name, value in of_owner.items() if name not in taken),
         *(entry for entry in own if entry["name"] not in fixed),
     ]
 

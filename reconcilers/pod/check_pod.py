@@ -6,8 +6,6 @@ asked for is not seen, and what somebody else uses cannot be tested.
 
 from __future__ import annotations
 
-import copy
-
 from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import Accelerator, NodeCheck
@@ -16,9 +14,11 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     containers,
+    copy_of,
     fixed_variables,
     heartbeat_seconds,
     key_variable,
+    owned_name,
     plain,
     pod_of,
 )
@@ -26,6 +26,9 @@ from reconcilers.pod.builder import (
 CHECK_COMMAND = ["dlr", "check-worker"]
 CHECK_HEARTBEAT_TIMEOUT_SECONDS = 30.0
 CHECK_GRACE_SECONDS = 5
+SHARED_MEMORY = "/dev/shm"
+NOBODYS_USER = 65532
+"""The user of our images, too; it owns nothing."""
 ANY_TAINT = {"operator": "Exists"}
 
 
@@ -36,7 +39,7 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
         node: the Node to check, for its GPUs; None if it is gone.
         image: of the Pod where the NodeCheck has no template.
     """
-    template = _own_template(image) if check.spec.template is None else copy.deepcopy(check.spec.template)
+    template = _own_template(image) if check.spec.template is None else copy_of(check.spec.template)
     spec = template["spec"]
     spec.pop("nodeName", None)  # it would go past the scheduler, which knows whether the GPUs are free
     if not spec["containers"][0].get("command"):
@@ -47,20 +50,37 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
     owner = {names.ENV_CHECK_NAME: plain(check.metadata.name)}
     beat = heartbeat_seconds(len(check.status.nodes), CHECK_HEARTBEAT_TIMEOUT_SECONDS)
     fixed = fixed_variables(owner, worker, spec, beat)
-    return pod_of(worker, template, Environment(fixed, of_agent=key_variable(check.metadata.uid)))
+    uid = check.metadata.uid
+    environment = Environment(fixed, of_agent=key_variable(uid), account=owned_name(uid))
+    return pod_of(worker, template, environment)
 
 
 def _own_template(image: str) -> Object:
-    """NCCL exchanges data in /dev/shm, for which container runtimes leave only 64 MiB."""
+    """A Pod that every namespace takes, also one that enforces the Pod Security Standard `restricted`.
+
+    NCCL exchanges data in /dev/shm, for which container runtimes leave only 64 MiB. Temporary files go
+    there, too: nothing else can be written to.
+    """
     container = {
         "name": "check",
         "image": image,
+        "env": [{"name": "TMPDIR", "value": SHARED_MEMORY}],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "shm", "mountPath": SHARED_MEMORY}],
     }
     return {
         "spec": {
             "terminationGracePeriodSeconds": CHECK_GRACE_SECONDS,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": NOBODYS_USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             "containers": [container],
             "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
         }

@@ -129,7 +129,10 @@ def _paths(mount_path: str) -> str:
 
 
 def _init_container(container: Object, source: AgentSource) -> Object:
-    """It runs as the user that the training container runs as, and with no further rights."""
+    """A container that runs as the training container's user, who reads its files, and with no more rights.
+
+    It leaves alone what the Pod sets for all its containers, and what admission sets for each.
+    """
     context = container.get("securityContext") or {}
     kept = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile")
     return {

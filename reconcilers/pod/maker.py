@@ -84,18 +84,18 @@ class PodMaker:
             Leftover: an earlier worker's Lease or Pod is still there.
             ApiError: the API server refuses one of them.
         """
-        worker, pod = assignment.worker, assignment.build_pod()
+        pod = assignment.build_pod()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
-        namespace, account = worker.metadata.namespace, service_account(pod["spec"])
-        await self._access.ensure(namespace, account)
+        account = service_account(pod["spec"])
+        await self._access.ensure(assignment.owner, account)
         await self._keys.ensure(assignment.owner)
         if self._lease(assignment) is None:
             await ensure(self._client, LEASES, self._wanted_lease(assignment, None))
         try:
             return await ensure(self._client, PODS, pod)
         except Forbidden:
-            await self._access.ensure(namespace, account, missed=True)
+            await self._access.ensure(assignment.owner, account, missed=True)
             return await ensure(self._client, PODS, pod)
 
     async def ensure_lease(
@@ -115,7 +115,7 @@ class PodMaker:
             if lacks_key(pod):
                 await self._keys.ensure(assignment.owner, missed=True)
             if account := service_account(pod["spec"]):
-                await self._access.ensure(worker.metadata.namespace, account)
+                await self._access.ensure(assignment.owner, account)
             if lease is None:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:

@@ -32,6 +32,12 @@ def belongs_to(obj: Object, owner_uid: str) -> bool:
     return any(owner["uid"] == owner_uid for owner in obj["metadata"].get("ownerReferences", ()))
 
 
+def number_label(obj: Object, label: str) -> int | None:
+    """The number in a label; None if there is none. Whoever may make Pods may write any text there."""
+    text = (obj["metadata"].get("labels") or {}).get(label, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
 def is_leftover(obj: Object, wanted: Object) -> bool:
     """Whether `obj` belongs to an earlier owner of the same kind and name as the owner of `wanted`."""
     (mine,) = wanted["metadata"]["ownerReferences"]

@@ -9,6 +9,8 @@ import math
 import re
 from fractions import Fraction
 
+from controller.wording import shortened
+
 BINARY = {suffix: 2 ** (10 * power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
 DECIMAL = {suffix: 10 ** (3 * power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), 1)}
 SMALL = {suffix: Fraction(1, 10 ** (3 * power)) for power, suffix in enumerate(("m", "u", "n"), 1)}
@@ -16,8 +18,10 @@ _SCALES = {"": Fraction(1)} | {
     suffix: Fraction(scale) for suffix, scale in (*BINARY.items(), *DECIMAL.items(), *SMALL.items())
 }
 _QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))"
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]?))"
 )
+MAX_CHARACTERS = 64
+"""Of a quantity: arithmetic with numbers of a thousand digits is slow."""
 
 
 def parse(quantity: str | int) -> Fraction:
@@ -26,9 +30,10 @@ def parse(quantity: str | int) -> Fraction:
     Raises:
         ValueError: it is not a quantity; the message says so.
     """
-    found = _QUANTITY.fullmatch(str(quantity))
+    text = str(quantity)
+    found = _QUANTITY.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
     if found is None:
-        raise ValueError(f"{quantity!r} is not a quantity such as 500m, 2 or 1.5Gi")
+        raise ValueError(f"{shortened(text, MAX_CHARACTERS)!r} is not a quantity such as 500m, 2 or 1.5Gi")
     number, exponent, suffix = found.groups()
     scale = Fraction(10) ** int(exponent) if exponent else _SCALES[suffix]
     return Fraction(number) * scale

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from controller.cache import Cache
 from controller.client import Client
@@ -43,6 +44,9 @@ from reconcilers.roles.tasks import config_fault
 from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import training_types
 
+MAX_FAULTS = 8
+"""Fields that are named of those that the API server refuses."""
+MAX_AMOUNT = 64
 MAX_WHY = 320
 """Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
 
@@ -93,7 +97,7 @@ class PodTrial:
             return Trial(Answer.INVALID, fault)
         pod = self._pod(job, raw, type_)
         try:
-            await self._try(pod)
+            await self._try(pod, raw)
         except AlreadyExists:  # which is asked last
             return Trial(Answer.ACCEPTED)
         except NamespaceTerminating:
@@ -135,13 +139,14 @@ class PodTrial:
             inject_agent(pod, self._agent)
         return pod
 
-    async def _try(self, pod: Object) -> None:
-        """Once more with the account that the Pod runs as: in a new namespace that is missing."""
+    async def _try(self, pod: Object, owner: Object) -> None:
+        """With the account that the Pod runs as, which comes first; it may have gone since we saw it."""
+        account = service_account(pod["spec"])
+        await self._access.ensure(owner, account)
         try:
             await self._client.try_create(PODS, pod)
         except Forbidden:
-            namespace, account = pod["metadata"]["namespace"], service_account(pod["spec"])
-            await self._access.ensure(namespace, account, missed=True)
+            await self._access.ensure(owner, account, missed=True)
             await self._client.try_create(PODS, pod)
 
 
@@ -170,7 +175,7 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
 
 def _faults(error: Invalid, job: ElasticJob, type_: str, pod: Object) -> list[str]:
     """Each field that is wrong, by its path in the job, and what is wrong with it."""
-    causes = error.details.get("causes") or ()
+    causes = islice(error.details.get("causes") or (), MAX_FAULTS)
     return [
         f"{users_path(str(cause['field']), job, type_, pod)}: {cause.get('message', '')}"
         for cause in causes
@@ -189,7 +194,8 @@ def _bad_quantity(job: ElasticJob, type_: str) -> str:
                         path = (
                             f"spec.replicaSpecs.{type_}.template.spec.{part}[{place}].resources.{kind}.{name}"
                         )
-                        return f"{path}: {amount!r} is no quantity, such as 500m or 2Gi"
+                        said = shortened(str(amount), MAX_AMOUNT)
+                        return f"{path}: {said!r} is no quantity, such as 500m or 2Gi"
     return ""
 
 

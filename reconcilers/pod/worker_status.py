@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controller.wording import shortened
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.failure_policy import FailureRule
@@ -36,6 +37,9 @@ from reconcilers.pod.start import NOTHING, STARTED, Hindrance, hindrance_of
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
 SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
+REPORT_READABLE = "ReportReadable"
+"""Condition of an ElasticWorker: there, and False, while nobody can read what its agent reports."""
+MAX_FAULT = 400
 POD_REFUSED = "PodRefused"
 """Its reason where the API server does not take the Pod."""
 WITHOUT_POD = "ended with its job, without a Pod"
@@ -68,6 +72,22 @@ class Observation:
 
 def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
     """The new status, without the agent's part."""
+    status = _of_the_pod(worker, seen, now)
+    conditions = _with_report_fault(status.conditions, worker.status.report_fault, now)
+    return status if conditions == status.conditions else status.model_copy(update={"conditions": conditions})
+
+
+def _with_report_fault(conditions: list[Condition], fault: str, now: datetime) -> list[Condition]:
+    """The conditions with `ReportReadable` while the agent's report cannot be read."""
+    if not fault:
+        return [condition for condition in conditions if condition.type != REPORT_READABLE]
+    message = f"status.{shortened(fault, MAX_FAULT)}; the report is ignored until the agent writes another"
+    return with_condition(
+        conditions, REPORT_READABLE, ConditionStatus.FALSE, "ReportUnreadable", message, now
+    )
+
+
+def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
     status = _of_this_incarnation(worker, now)
     if status.phase in ENDED and not seen.released:
         return status

@@ -12,7 +12,9 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS, 
 from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.model import parse_or_none
 from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.pod.ownership import number_label
 from reconcilers.scale.auto_plans import is_ours
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
 from reconcilers.worker import BY_JOB
@@ -36,7 +38,7 @@ class JobPlans:
         metadata = job.metadata
         found = self._plans.by_index(BY_OWNER_JOB, f"{metadata.namespace}/{metadata.name}")
         there = [raw for raw in found if is_for(raw, metadata.uid)]
-        plans = {raw["metadata"]["name"]: self._parse.parse(raw) for raw in there}
+        plans = {plan.metadata.name: plan for plan in self._parse.readable(there)}
         named = plans.get(job.status.scale_plan or "")
         if named is not None and named.status.phase in HESITANT and counts_moved(job):
             fresh = await self._from_server(named)
@@ -50,7 +52,7 @@ class JobPlans:
             raw = await self._client.get(SCALEPLANS, plan.metadata.name, plan.metadata.namespace)
         except NotFound:
             return plan
-        return ScalePlan.model_validate(raw)
+        return parse_or_none(ScalePlan, raw) or plan
 
     async def vacant(self, job: ElasticJob) -> Vacant:
         """The job's retired slots of which nothing is left, and what is being deleted is still left."""
@@ -63,7 +65,8 @@ class JobPlans:
             await slices.pause()
         for raw in self._pods.by_index(BY_JOB, key):
             labels = raw["metadata"]["labels"]
-            there.add((labels[names.LABEL_TYPE], int(labels[names.LABEL_INDEX])))
+            if (index := number_label(raw, names.LABEL_INDEX)) is not None:
+                there.add((labels[names.LABEL_TYPE], index))
             await slices.pause()
         return await computed(len(there), vacant_slots, job, there)
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import re2
+
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
@@ -21,9 +23,14 @@ Variables = Mapping[str, str]
 _FLAG = re.compile(r"(?<![\w-])--nnodes(?:=|\s+)((?:\$\(\w+\)|[^\s;&|()])+)")
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 """Of a shell's text."""
-_REFERENCE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
-"""`$NAME`, `${NAME}`, `${NAME:-default}` and `$(NAME)`."""
-_RANGE = re.compile(r"(\d+):(\d+)")
+_REFERENCE = re2.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
+"""`$NAME`, `${NAME}`, `${NAME:-default}` and `$(NAME)`. RE2: for `re`, many `${NAME:-` without an end take
+quadratic time."""
+_RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
+MAX_COMMAND = 16_384
+"""Characters of a container's command that are searched for flags."""
+MAX_EXPANDED = 1_024
+"""Characters of a word with the values of its variables."""
 _QUOTES = str.maketrans("", "", "\"'\\")
 
 
@@ -60,9 +67,14 @@ def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
 
 
 def command_words(container: Mapping[str, Any]) -> Iterator[str]:
-    """Command and arguments."""
+    """Command and arguments, up to `MAX_COMMAND` characters of them."""
+    left = MAX_COMMAND
     for key in ("command", "args"):
-        yield from container.get(key) or ()
+        for word in container.get(key) or ():
+            if left <= 0:
+                return
+            yield word[:left]
+            left -= len(word) + 1
 
 
 def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
@@ -80,10 +92,16 @@ def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Map
 
 
 def expanded(text: str, variables: Variables) -> str:
-    """Without quotes, and with the values of variables; those that are not known stay as they are."""
+    """Without quotes, and with the values of variables; those that are not known stay as they are.
 
-    def value_of(reference: re.Match[str]) -> str:
+    The text is cut at `MAX_EXPANDED` characters, or a long value that is named often would fill the memory.
+    """
+    text, parts, end, length = text.translate(_QUOTES)[:MAX_COMMAND], list[str](), 0, 0
+    for reference in _REFERENCE.finditer(text):
         name = reference[1] or reference[3] or reference[4]
-        return variables.get(name, reference[2] or reference[0])
-
-    return _REFERENCE.sub(value_of, text.translate(_QUOTES))
+        value = variables.get(name, reference[2] or reference[0])
+        parts += [text[end : reference.start()], value[:MAX_EXPANDED]]
+        end, length = reference.end(), length + len(parts[-2]) + len(parts[-1])
+        if length > MAX_EXPANDED:
+            break
+    return "".join([*parts, text[end:]])[:MAX_EXPANDED]

@@ -346,7 +346,7 @@ class _Handler(BaseHTTPRequestHandler):
             assert query["labelSelector"] == f"{names.LABEL_JOB}={JOB}"
             self._answer(200, {"items": list(cluster.workers.values())})
         else:
-            self._answer(200, cluster.workers[resource])
+            self._answer(403, {"message": f"a worker may not read {resource}", "reason": "Forbidden"})
 
     def do_PATCH(self) -> None:
         patch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -360,17 +360,18 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = patch
             else:
                 assert parts[-1] == "status"
-                name = parts[-2]
+                name, report = parts[-2], (patch.get("status") or {}).get("agent")
                 speaks = cluster.incarnations.get(name)
-                if speaks not in (None, patch["status"]["agent"].get("incarnation")):
+                if report is not None and speaks not in (None, report.get("incarnation")):
                     cluster.refused.append(name)
                     cluster.changed.notify_all()
                     message = f"denied: only the Pod {name}-{speaks} may report for this ElasticWorker"
                     self._answer(403, {"message": message, "reason": "Forbidden"})
                     return
-                answer = merge(cluster.workers[parts[-2]], patch)
-                cluster.workers[parts[-2]] = answer
-                cluster.reports.append((parts[-2], patch["status"]["agent"]))
+                answer = merge(cluster.workers[name], patch)
+                if report is not None:
+                    cluster.workers[name] = answer
+                    cluster.reports.append((name, report))
             cluster.changed.notify_all()
         self._answer(200, answer)
 

@@ -15,7 +15,7 @@ from healthcheck.probes.runner import ProbeResult
 
 texts = st.text(max_size=9) | st.sampled_from(["ö" * 600, "x" * 1_024, "ö" * 1_025])
 many_texts = st.builds(lambda text, count: (text,) * count, texts, st.sampled_from([0, 1, 40]))
-figures = st.dictionaries(st.sampled_from(["a", "b"]), st.floats()) | st.just(
+figures = st.dictionaries(st.sampled_from(["a", "b", "x" * 99]), st.floats()) | st.just(
     {str(n): 0.5 for n in range(80)}
 )
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 import pytest
 
 from agent.environment import Environment
-from agent.kube.api import error_of
+from agent.kube.api import Api, error_of
+from agent.report.elasticworker import last_report
 from agent.report.refusal import final_refusal
 from tests.deploy.test_worker_identity import ELASTIC_WORKER, changed, status_refusals, user
 
@@ -31,6 +35,18 @@ def test_a_worker_that_another_pod_speaks_for_is_final_for_its_predecessors(
     )
     assert (refusal == "the Pod digits-worker-0-2 has taken this one's place") is final
     assert (refusal is None) is not final
+
+
+def test_an_agent_whose_place_is_taken_begins_without_its_predecessors_report() -> None:
+    """It is refused the empty patch to which the report is the answer, for good."""
+
+    class Refuses:
+        def merge_patch(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+            assert path.endswith("/elasticworkers/digits-worker-0/status") and patch == {}
+            said = b'{"message": "only the Pod digits-worker-0-2 may report for this ElasticWorker"}'
+            raise error_of(403, said)
+
+    assert last_report(cast(Api, Refuses()), me(1)) == {}
 
 
 def test_a_namespace_that_terminates_is_final() -> None:

@@ -118,7 +118,11 @@ def test_what_was_replaced_while_it_was_written_is_written_anew() -> None:
         Progress, st.integers(0, 9), st.just(NOW), st.none() | st.integers(0, 9), st.none() | st.floats(0, 9)
     ),
     st.lists(
-        st.builds(RoundProgress, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.floats(0, 9)),
+        st.builds(
+            lambda round_, first, more, seconds: RoundProgress(round_, first, first + more, seconds),
+            *[st.integers(0, 9)] * 3,
+            st.floats(0, 9),
+        ),
         max_size=8,
     ),
 )

@@ -52,6 +52,7 @@ def test_log_directory_that_cannot_be_written_to_is_one_sentence(
     for name in ("JOB_NAME", "NAMESPACE", "WORKER_NAME", "POD_UID"):
         monkeypatch.setenv(f"DLR_{name}", "x")
     monkeypatch.setenv("POD_IP", "127.0.0.1")
+    monkeypatch.setenv("DLR_JOB_KEY", "00" * 32)
     monkeypatch.setenv("DLR_WORKER_INDEX", "0")
     monkeypatch.setenv("DLR_INCARNATION", "1")
     monkeypatch.setattr(agent.run.signals, "handle", lambda *_: None)

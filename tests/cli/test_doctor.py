@@ -214,8 +214,8 @@ def test_rights_are_those_of_the_manifests() -> None:
     assert Right("create", "apps", "deployments", "dlr-system") in rights_to_install(DOCUMENTS)
     controllers = rights_of_controller(DOCUMENTS)
     assert Right("update", "coordination.k8s.io", "leases", "dlr-system", "dlr-controller") in controllers
-    assert Right("bind", "rbac.authorization.k8s.io", "clusterroles", "", "dlr-worker") in controllers
-    assert not any(right.resource == "secrets" for right in controllers)
+    assert Right("create", "rbac.authorization.k8s.io", "roles", "") in controllers
+    assert [right.verb for right in controllers if right.resource == "secrets"] == ["create"]
 
 
 class Reviewing:
@@ -254,7 +254,7 @@ def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> No
     patch = {"verb": "patch", "resource": "leases"}
     assert missing(DOCUMENTS, patch) == []
     assert missing(DOCUMENTS, patch, {"verb": "escalate", "resource": "clusterroles"}) == [
-        "patch leases.coordination.k8s.io"  # the workers'
+        "patch leases.coordination.k8s.io"  # which the controller gives to workers
     ]
     update = {"verb": "update", "resource": "leases"}
     assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [

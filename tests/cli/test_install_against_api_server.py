@@ -189,11 +189,18 @@ def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
     assert live(server) == before
 
 
-def test_nothing_is_written_where_a_kind_is_not_known(server: Server, dlr: Dlr) -> None:
-    """The embedded cluster has no NetworkPolicies, as Kubernetes before 1.30 has no ValidatingAdmissionPolicies."""
-    done = dlr("install", "--network-policy")
+def test_nothing_is_written_where_a_kind_is_not_known(
+    server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes before 1.30 has no ValidatingAdmissionPolicies of version v1."""
+    documents = deploy.documents()
+    for document in documents:
+        if document["kind"].startswith("ValidatingAdmissionPolicy"):
+            document["apiVersion"] = "admissionregistration.k8s.io/v9"
+    monkeypatch.setattr(deploy, "documents", lambda *_, **__: documents)
+    done = dlr("install")
     assert (done.exit_code, done.out) == (1, "")
-    assert done.err.endswith("knows no networkpolicies. Leave out --network-policy.\n")
+    assert done.err.endswith("knows no validatingadmissionpolicies. See `dlr doctor`.\n")
     assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
 
 
@@ -218,9 +225,10 @@ class Rollout:
         self._server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
 
     def fail_to_pull(self) -> None:
+        spec = self._server.as_admin("GET", DEPLOYMENT)["spec"]["template"]["spec"]
         pod = {
             "metadata": {"name": "dlr-controller-x", "labels": {"app.kubernetes.io/name": "dlr-controller"}},
-            "spec": {"containers": [{"name": "controller", "image": "nowhere/x:1"}]},
+            "spec": spec,
         }
         path = "/api/v1/namespaces/dlr-system/pods"
         self._server.as_admin("POST", path, pod)
@@ -264,9 +272,6 @@ def test_install_says_why_it_waits_in_vain(dlr: Dlr, rollout: Rollout) -> None:
 
 def test_uninstall_leaves_nothing_but_crds_and_those_only_on_demand(server: Server, dlr: Dlr) -> None:
     dlr("install", "--no-wait", "--priority-class")
-    access = {"metadata": {"name": "dlr-worker", "labels": {"app.kubernetes.io/managed-by": "dlr"}}}
-    accounts = "/api/v1/namespaces/default/serviceaccounts"
-    server.as_admin("POST", accounts, access)
     server.as_admin("POST", JOBS, JOB)
     server.as_admin("PATCH", f"{JOBS}/digits/status", {"status": {"phase": "Succeeded"}})
 
@@ -278,7 +283,6 @@ def test_uninstall_leaves_nothing_but_crds_and_those_only_on_demand(server: Serv
         path = f"{collection_of(document)}/{document['metadata']['name']}"
         is_there = server.call("GET", path, token=server.admin).ok
         assert is_there == (document["kind"] == "CustomResourceDefinition"), path
-    assert not server.call("GET", f"{accounts}/dlr-worker", token=server.admin).ok
     assert server.as_admin("GET", f"{JOBS}/digits")
 
     assert "elasticjobs.elastic.iml.github.io deleted" in dlr("uninstall", "--delete-crds").out
@@ -362,7 +366,7 @@ def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dl
     first = ("--jobs-namespace", "default")
     second = ("--jobs-namespace", "team-b", "--namespace", "dlr-team-b")
     roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
-    shared = [f"{roles}/dlr-{name}" for name in ("worker", "view", "edit", "admin")]
+    shared = [f"{roles}/dlr-{name}" for name in ("view", "edit", "admin")]
     assert dlr("install", "--no-wait", *first).exit_code == 0
     assert dlr("install", "--no-wait", *second).exit_code == 0
     done = dlr("uninstall", *first, "--delete-crds")
@@ -374,24 +378,21 @@ def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dl
     assert not any(server.call("GET", role, token=server.admin).ok for role in shared)
 
 
-def test_uninstall_leaves_other_installations_what_they_made_for_workers(server: Server, dlr: Dlr) -> None:
+def test_uninstall_leaves_other_installations_alone(server: Server, dlr: Dlr) -> None:
     one = ("--jobs-namespace", "default", "--namespace", "dlr-one")
+    roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
     assert dlr("install", "--no-wait", *one).exit_code == 0
-    access = {"metadata": {"name": "dlr-worker", "labels": {"app.kubernetes.io/managed-by": "dlr"}}}
-    accounts = "/api/v1/namespaces/default/serviceaccounts"
-    server.as_admin("POST", accounts, access)
     done = dlr("uninstall")
     assert done.err == (
         "dlr: The controller in dlr-one looks after namespace default: take that one away with "
         "`dlr uninstall --namespace dlr-one --jobs-namespace default`.\n"
     )
-    assert server.as_admin("GET", f"{accounts}/dlr-worker")
     # As kubectl lets one do, though `dlr install` refuses it.
     kubectl("apply", "-f", "-", text=dlr("manifests").out)
     assert dlr("uninstall").exit_code == 0
-    assert server.as_admin("GET", f"{accounts}/dlr-worker")
+    assert server.as_admin("GET", f"{roles}/dlr-controller-jobs")
     assert dlr("uninstall", *one).exit_code == 0
-    assert not server.call("GET", f"{accounts}/dlr-worker", token=server.admin).ok
+    assert not server.call("GET", f"{roles}/dlr-controller-jobs", token=server.admin).ok
 
 
 def dlrover_crd(plural: str, kind: str) -> JSON:

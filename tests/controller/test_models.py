@@ -1,5 +1,8 @@
 """A version of an object is parsed once, however many read it."""
 
+import pytest
+from pydantic import ValidationError
+
 from controller.cache import Cache
 from controller.resources import ELASTICWORKERS
 from crds.elasticworker import ElasticWorker
@@ -35,3 +38,23 @@ def test_models_go_with_their_objects():
     assert len(models._parsed) == 1
     store.delete(raw(2))
     assert len(models._parsed) == 0
+
+
+def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
+    cache = Cache(None)
+    store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
+    broken = raw(1)
+    broken["spec"]["index"] = "one"
+    store.apply(broken)
+    with pytest.raises(ValidationError) as first:
+        models.parse(broken)
+    with pytest.raises(ValidationError) as again:
+        models.parse(broken)
+    assert first.value is again.value
+    assert models.parse_or_none(broken) is None and len([*models.readable([broken, raw(2)])]) == 1
+    assert cache.unreadable() == {ELASTICWORKERS: 0}, "a newer version was read"
+    store.apply(broken | {"metadata": broken["metadata"] | {"resourceVersion": "3"}})
+    assert models.parse_or_none(store.list()[0]) is None
+    assert cache.unreadable() == {ELASTICWORKERS: 1}
+    store.delete(store.list()[0])
+    assert cache.unreadable() == {ELASTICWORKERS: 0}

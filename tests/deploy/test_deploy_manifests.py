@@ -17,6 +17,7 @@ import crds
 import deploy
 from crds import names
 from dlr.commands import controller as controller_command
+from localcluster.apiserver.rbac import rule_covers, single_rules
 from localcluster.builtin import OVERLAY
 from reconcilers.pod import options as pod_options
 
@@ -105,15 +106,12 @@ def test_what_the_embedded_api_server_would_add_there_is_written_too() -> None:
 
 
 def test_network_policies_have_fields_that_kubernetes_knows() -> None:
-    """The embedded API server has no NetworkPolicies to try them on."""
+    """The embedded cluster has no network to try them on."""
     from kubernetes import client
 
     policies = [each for each in deploy.documents(network_policy=True) if each["kind"] == "NetworkPolicy"]
-    policies += [
-        yaml.safe_load(path.read_text())
-        for path in (REPOSITORY / "deploy/network/workers").glob("*gress.yaml")
-    ]
-    assert len(policies) == 3
+    policies.append(yaml.safe_load((REPOSITORY / "deploy/network/workers-egress.yaml").read_text()))
+    assert len(policies) == 2
     api = client.ApiClient()
     for policy in policies:
         read = api.deserialize(json.dumps(policy), "V1NetworkPolicy", "application/json")
@@ -131,9 +129,8 @@ def test_network_policies_select_pods_by_labels_that_these_have() -> None:
     allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
     assert allowed == {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
     worker = labels("digits", names.WORKER, 0)
-    for path in (REPOSITORY / "deploy/network/workers").glob("*gress.yaml"):
-        selected = yaml.safe_load(path.read_text())["spec"]["podSelector"]["matchLabels"]
-        assert selected.items() <= worker.items()
+    egress = yaml.safe_load((REPOSITORY / "deploy/network/workers-egress.yaml").read_text())
+    assert egress["spec"]["podSelector"]["matchLabels"].items() <= worker.items()
 
 
 def test_crds_are_all_of_them() -> None:
@@ -230,11 +227,25 @@ def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
         assert "secrets" not in rule["resources"] or rule["verbs"] == ["create"]
 
 
-def test_worker_role_has_the_name_that_the_controller_binds() -> None:
-    from reconcilers.pod.access import WORKER_ROLE
+@pytest.mark.parametrize("jobs_namespace", [None, "team-a"])
+@pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])
+@pytest.mark.parametrize("strategy", ["AllreduceStrategy", "CustomStrategy"])
+def test_controller_holds_what_it_gives_to_workers(
+    jobs_namespace: str | None, kind: str, strategy: str
+) -> None:
+    """Else the API server refuses the Role: the controller has neither `escalate` nor `bind`."""
+    from reconcilers.pod.access import rules_of
 
-    assert [role["metadata"]["name"] for role in deploy.worker_documents()] == [WORKER_ROLE]
-    assert names.SERVICE_ACCOUNT == "dlr-worker"  # the admission policy knows it by this name
+    name = "dlr-controller-jobs" if jobs_namespace else "dlr-controller"
+    (held,) = (
+        role["rules"]
+        for role in deploy.documents(jobs_namespace=jobs_namespace)
+        if role["metadata"]["name"] == name and role["kind"] == ("Role" if jobs_namespace else "ClusterRole")
+    )
+    owner = {"kind": kind, "metadata": {"name": "x"}, "spec": {"distributionStrategy": strategy}}
+    for given in rules_of(owner):
+        for wanted in single_rules(given):
+            assert any(rule_covers(rule, wanted) for rule in held), wanted
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (REPOSITORY / "kind").glob("*.sh")))

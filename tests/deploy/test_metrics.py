@@ -36,7 +36,7 @@ UPSTREAM = ("controller_runtime_", "workqueue_", "rest_client_", "leader_electio
 LABELS = frozenset(
     (
         *("namespace", "job_name", "worker", "phase", "state", "class", "type", "tier", "set", "number"),
-        *("controller", "result", "name", "code", "method", "host"),
+        *("controller", "result", "name", "code", "method", "host", "resource"),
     )
 )
 """Each bounded: by the objects that exist, by an enum, or by 16 shard sets and 8 numbers a job."""

@@ -10,6 +10,7 @@ import pytest
 
 import deploy
 from dlr.commands.doctor.rights import rights_of_controller
+from reconcilers.pod.access import rules_of
 from tests.deploy.api_server import (
     GROUP,
     Server,
@@ -126,14 +127,18 @@ def test_workers_of_that_namespace_and_of_no_other_are_held_to_their_own_reports
         server.as_admin("POST", f"{GROUP}/namespaces/{namespace}/elasticworkers", worker)
         account = {"metadata": {"name": "trainer"}}
         server.as_admin("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+        role = {
+            "metadata": {"name": "trainer"},
+            "rules": rules_of({"kind": "ElasticJob", "metadata": {"name": "w"}, "spec": {}}),
+        }
+        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        server.as_admin("POST", f"{rbac}/roles", role)
         binding = {
             "metadata": {"name": "trainer"},
-            "roleRef": {"kind": "ClusterRole", "name": "dlr-worker"},
+            "roleRef": {"kind": "Role", "name": "trainer"},
             "subjects": [{"kind": "ServiceAccount", "name": "trainer", "namespace": namespace}],
         }
-        server.as_admin(
-            "POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding
-        )
+        server.as_admin("POST", f"{rbac}/rolebindings", binding)
         token = server.token(namespace, "trainer")
         path = f"{GROUP}/namespaces/{namespace}/elasticworkers/w-worker-0/status"
         assert server.call("PATCH", path, report, token=token).status_code == status

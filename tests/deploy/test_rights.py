@@ -85,9 +85,54 @@ def report(state: str) -> JSON:
     return {"status": {"agent": agent | {"state": state, "since": "2026-01-01T00:00:00Z"}}}
 
 
+def named(resource: str, name: str) -> str:
+    """How an agent follows one object."""
+    return f"{GROUP}/{DEFAULT}/{resource}?fieldSelector=metadata.name={name}"
+
+
 def test_worker_reads_what_it_converges_to(server: Server, worker_token: str) -> None:
-    for path in ("elasticjobs/rights", "elasticworkers/rights-worker-1", "nodechecks"):
-        assert server.call("GET", f"{GROUP}/{DEFAULT}/{path}", token=worker_token).ok
+    for resource, name in (("elasticjobs", "rights"), ("nodechecks", "any")):
+        for watch in ("", "&watch=true&timeoutSeconds=1"):
+            assert server.call("GET", named(resource, name) + watch, token=worker_token).ok
+    own = f"{GROUP}/{DEFAULT}/elasticworkers/rights-worker-0"
+    before = server.as_admin("GET", own)
+    answer = server.call("PATCH", f"{own}/status", {}, token=worker_token)
+    assert answer.json()["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        named("elasticjobs", "own"),
+        f"{GROUP}/{DEFAULT}/elasticjobs/own",
+        f"{GROUP}/{DEFAULT}/elasticjobs",
+        f"{GROUP}/{DEFAULT}/elasticjobs?watch=true&timeoutSeconds=1",
+        f"{GROUP}/{DEFAULT}/elasticworkers",
+        named("elasticworkers", "own-worker-0"),
+        f"{GROUP}/{DEFAULT}/elasticworkers/own-worker-0",
+        f"{GROUP}/{DEFAULT}/elasticworkers/rights-worker-1",
+        f"{GROUP}/{DEFAULT}/scaleplans",
+    ],
+)
+def test_worker_reads_no_other_job_of_its_namespace(
+    server: Server, worker_token: str, trainer_token: str, path: str
+) -> None:
+    assert server.call("GET", path, token=worker_token).status_code == 403
+
+
+def test_workers_of_a_custom_strategy_list_the_workers_for_dlr_hosts(
+    server: Server, controller_log: Path
+) -> None:
+    spec = JOB["spec"] | {"distributionStrategy": "CustomStrategy"}
+    job = server.as_admin(
+        "POST", f"{GROUP}/{DEFAULT}/elasticjobs", JOB | {"metadata": {"name": "horovod"}, "spec": spec}
+    )
+    account = f"dlr-{job['metadata']['uid']}"
+    pod = f"/api/v1/{DEFAULT}/pods/horovod-worker-0-1"
+    eventually("its Pod is there", lambda: server.call("GET", pod, token=server.admin).ok)
+    token = server.token("default", account)
+    workers = f"{GROUP}/{DEFAULT}/elasticworkers?labelSelector=elastic.iml.github.io/job-name=horovod"
+    assert server.call("GET", workers, token=token).ok
 
 
 def test_worker_reports_and_renews_its_lease(server: Server, worker_token: str) -> None:
@@ -175,6 +220,16 @@ def test_worker_speaks_for_itself_alone(server: Server, worker_token: str, path:
     assert server.call("PATCH", f"{GROUP}/{DEFAULT}/{path}", body, token=worker_token).status_code == 403
 
 
+@pytest.mark.parametrize("neighbour", ["rights-worker-1", "own-worker-0"])
+def test_worker_is_shown_no_other_worker_by_a_patch_that_changes_nothing(
+    server: Server, worker_token: str, trainer_token: str, neighbour: str
+) -> None:
+    status = f"{GROUP}/{DEFAULT}/elasticworkers/{neighbour}/status"
+    answer = server.call("PATCH", status, {}, token=worker_token)
+    assert answer.status_code == 403
+    assert f"only the Pod {neighbour}-1 may report" in answer.json()["message"]
+
+
 def test_worker_keeps_off_a_neighbour_s_lease(server: Server, worker_token: str) -> None:
     renewal = {"spec": {"holderIdentity": "rights-worker-0-1"}}
     answer = server.call("PATCH", f"{LEASES}/rights-worker-1", renewal, token=worker_token)
@@ -211,9 +266,9 @@ def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: s
         ("POST", f"{GROUP}/{DEFAULT}/elasticjobs"),
         ("PATCH", f"{GROUP}/{DEFAULT}/scaleplans/any"),
         ("PATCH", f"{LEASES}/rights-worker-0"),
-        ("PATCH", "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases/dlr-controller"),
         ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
-        ("POST", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"),
+        ("PATCH", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles/any"),
+        ("PATCH", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/rolebindings/any"),
     ],
 )
 def test_controller_may_not_do_what_it_has_no_need_of(
@@ -223,13 +278,23 @@ def test_controller_may_not_do_what_it_has_no_need_of(
     assert answer.status_code == 403
 
 
-def test_controller_hands_out_the_worker_role_and_no_other(server: Server, controller_token: str) -> None:
+@pytest.mark.parametrize("verb", ["get", "list", "update", "*"])
+def test_controller_makes_no_role_with_more_than_it_holds(
+    server: Server, controller_token: str, verb: str
+) -> None:
+    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": [verb]}
+    role = {"metadata": {"name": "greedy"}, "rules": [rule]}
+    path = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"
+    assert server.call("POST", path, role, token=controller_token).status_code == 403
+
+
+def test_controller_binds_no_role_with_more_than_it_holds(server: Server, controller_token: str) -> None:
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
         "metadata": {"name": "greedy", "namespace": "default"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "dlr-worker", "namespace": "default"}],
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
     }
     path = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/rolebindings"
     assert server.call("POST", path, binding, token=controller_token).status_code == 403

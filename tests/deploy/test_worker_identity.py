@@ -11,11 +11,12 @@ import pytest
 import deploy
 from localcluster.apiserver.rbac import Attributes, rule_allows
 from localcluster.cel import compile_expression
+from reconcilers.pod.access import rules_of
 
 JSON = dict[str, Any]
 
 POD_NAME = "authentication.kubernetes.io/pod-name"
-WORKER_ACCOUNT = "system:serviceaccount:default:dlr-worker"
+WORKER_ACCOUNT = "system:serviceaccount:default:dlr-uid-of-digits"
 CONTROLLER = "system:serviceaccount:dlr-system:dlr-controller"
 
 ELASTIC_WORKER = {
@@ -34,8 +35,13 @@ LEADER_LEASE = {"metadata": {"name": "some-leader"}, "spec": {"holderIdentity": 
 
 
 TRAINER = "system:serviceaccount:default:trainer"
-"""An account that a template names, so that the controller binds the ClusterRole dlr-worker to it too."""
-(WORKER_RULES,) = (role["rules"] for role in deploy.worker_documents())
+"""An account that a template names, so that the controller binds it to the Role of its job."""
+WORKER_RULES = rules_of({"kind": "ElasticJob", "metadata": {"name": "digits"}, "spec": {}})
+(CONTROLLER_RULES,) = (
+    role["rules"]
+    for role in deploy.documents()
+    if (role["kind"], role["metadata"]["name"]) == ("ClusterRole", "dlr-controller")
+)
 LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
 
 
@@ -152,9 +158,26 @@ def test_worker_may_not_write_what_the_controller_says() -> None:
 
 
 @pytest.mark.parametrize("name", [CONTROLLER, "kubernetes-admin"])
-def test_controller_and_people_are_left_to_rbac(name: str) -> None:
+def test_controller_and_people_are_left_to_rbac_for_reports(name: str) -> None:
     assert status_refusals(user(None, name), changed(ELASTIC_WORKER, status__phase="Failed")) == []
-    assert lease_refusals(user(None, name), changed(LEASE, spec__holderIdentity="x")) == []
+
+
+def test_people_are_left_to_rbac_for_leases() -> None:
+    assert lease_refusals(user(None, "kubernetes-admin"), changed(LEASE, spec__holderIdentity="x")) == []
+
+
+@pytest.mark.parametrize("lease", [LEASE, LEADER_LEASE])
+def test_the_controller_does_not_use_the_right_to_leases_that_it_gives_to_workers(lease: JSON) -> None:
+    me = user("dlr-controller-7d9-x2", CONTROLLER)
+    taken = changed(lease, spec__holderIdentity="dlr-controller-7d9-x2")
+    assert lease_refusals(me, taken, lease, rules=CONTROLLER_RULES)
+
+
+def test_the_controller_renews_the_lease_that_it_leads_by() -> None:
+    own = {"metadata": {"name": "dlr-controller"}, "spec": {}}
+    rules = [*CONTROLLER_RULES, LEASES | {"verbs": ["get", "update"], "resourceNames": ["dlr-controller"]}]
+    renewed = changed(own, spec__holderIdentity="dlr-controller-7d9-x2")
+    assert lease_refusals(user("dlr-controller-7d9-x2", CONTROLLER), renewed, own, rules=rules) == []
 
 
 def test_a_template_s_own_account_is_held_like_ours() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from localcluster.client.api import CONFIG_MAPS, EVENTS, NODES, SECRETS
+from localcluster.client.api import CONFIG_MAPS, EVENTS, NODES, SECRETS, Collection
 from localcluster.kubelet.cgroups import open_groups
 from localcluster.kubelet.container import Isolation
 from localcluster.kubelet.node_objects import POWER_ANNOTATION
@@ -171,8 +171,17 @@ async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
     ]
 
 
-async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> None:
-    reference = {"configMapKeyRef": {"name": name, "key": "KEY"}}
+@pytest.mark.parametrize(
+    ("field", "called", "collection", "content"),
+    [
+        ("configMapKeyRef", "configmap", CONFIG_MAPS, {"data": {"KEY": "late"}}),
+        ("secretKeyRef", "secret", SECRETS, {"stringData": {"KEY": "late"}}),
+    ],
+)
+async def test_a_missing_config_map_or_secret_is_waited_for(
+    seen: Observer, name: str, field: str, called: str, collection: Collection, content: JSON
+) -> None:
+    reference = {field: {"name": name, "key": "KEY"}}
     await seen.create(name, shell("echo $KEY", env=[{"name": "KEY", "valueFrom": reference}]))
 
     def waiting() -> JSON | None:
@@ -180,10 +189,8 @@ async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> 
         reason: JSON | None = statuses[0].get("state", {}).get("waiting")
         return reason if reason and reason["reason"] == "CreateContainerConfigError" else None
 
-    assert (await seen.until(waiting))["message"] == f'configmap "{name}" not found'
-    await seen.client.create(
-        CONFIG_MAPS.path("default"), {"metadata": {"name": name}, "data": {"KEY": "late"}}
-    )
+    assert (await seen.until(waiting))["message"] == f'{called} "{name}" not found'
+    await seen.client.create(collection.path("default"), {"metadata": {"name": name}, **content})
     await seen.until_phase(name, "Succeeded")
     assert seen.log(name) == ["late"]
 

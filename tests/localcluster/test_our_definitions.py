@@ -50,7 +50,7 @@ def problems(node: Node, value: Any) -> list[str]:
     unknown: list[UnknownField] = []
     PruningCompiler().pruner(node)(value, None, unknown)
     found: list[Finding] = []
-    for check in (ValidationCompiler(list_types=True).check(node), RulesCompiler().check(node)):
+    for check in (ValidationCompiler(custom=True, list_types=True).check(node), RulesCompiler().check(node)):
         if check is not None and not found:
             run = check if callable(check) else check.run
             run(value, None, found)

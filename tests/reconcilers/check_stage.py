@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES, Resource
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, NODECHECKS, NODES, Resource
 from crds.nodecheck import NodeCheck
 from reconcilers.clock import Clock
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
@@ -94,28 +95,45 @@ class Stage:
     """The names of what it refused."""
     during_write: Callable[[], Awaitable[object]] | None = None
     """What happens while the next status write is under way."""
+    here: str = NAMESPACE
+    """The namespace of all objects that are named."""
 
     def __post_init__(self) -> None:
         add_indexes(self.stores)
         self._versions = itertools.count(1)
         self.reconciler = self.new_reconciler()
 
+    @contextmanager
+    def within(self, namespace: str) -> Iterator[None]:
+        before, self.here = self.here, namespace
+        try:
+            yield
+        finally:
+            self.here = before
+
     # --- the objects --------------------------------------------------------------------------------------
+
+    def add_namespace(self, name: str, **labels: str) -> None:
+        self.put(NAMESPACES, {"metadata": {"name": name, "uid": f"namespace-{name}", "labels": labels}})
 
     def put(self, resource: Resource, obj: JSON) -> JSON:
         obj = copy.deepcopy(obj)
         metadata = obj.setdefault("metadata", {})
-        metadata.setdefault("uid", f"uid-{metadata['name']}")
+        if resource.namespaced:
+            metadata.setdefault("namespace", self.here)
+        metadata.setdefault("uid", self.uid(metadata["name"], metadata.get("namespace", NAMESPACE)))
         metadata.setdefault("creationTimestamp", NOW.strftime("%Y-%m-%dT%H:%M:%SZ"))
         metadata["resourceVersion"] = str(next(self._versions))
-        if resource.namespaced:
-            metadata.setdefault("namespace", NAMESPACE)
         obj |= {"apiVersion": resource.api_version, "kind": resource.kind}
         self.stores.store(resource).apply(obj)
         return obj
 
+    @staticmethod
+    def uid(name: str, namespace: str) -> str:
+        return f"uid-{name}" if namespace == NAMESPACE else f"uid-{namespace}-{name}"
+
     def get(self, resource: Resource, name: str) -> JSON:
-        found = self.stores.store(resource).get(NAMESPACE if resource.namespaced else None, name)
+        found = self.stores.store(resource).get(self.here if resource.namespaced else None, name)
         assert found is not None, f"there is no {resource.kind} {name}"
         return found
 
@@ -162,7 +180,7 @@ class Stage:
 
     def add_worker(self, index: int, node: str, job: str = "j", **agent: Any) -> None:
         """An idle worker of a job."""
-        owner = {"kind": "ElasticJob", "name": job, "uid": f"uid-{job}", "controller": True}
+        owner = {"kind": "ElasticJob", "name": job, "uid": self.uid(job, self.here), "controller": True}
         name = f"{job}-worker-{index}"
         self.put(
             ELASTICWORKERS,
@@ -180,7 +198,7 @@ class Stage:
     def start(self, worker: str, node: str, **agent: Any) -> None:
         """Its Pod runs, and its agent reports."""
         incarnation = self.get(ELASTICWORKERS, worker)["spec"]["incarnation"]
-        uid = f"{worker}-{incarnation}"
+        uid = f"{self.here}-{worker}-{incarnation}"
         status = {
             "observedIncarnation": incarnation,
             "phase": "Running",
@@ -229,7 +247,7 @@ class Stage:
 
     async def reconcile(self, name: str = "c") -> float | None:
         try:
-            result = await self.reconciler.reconcile(Request(NAMESPACE, name))
+            result = await self.reconciler.reconcile(Request(self.here, name))
         except _Killed:
             self.reconciler = self.new_reconciler()
             return 0.0
@@ -257,7 +275,8 @@ class Stage:
         for worker in self.stores.store(ELASTICWORKERS).list():
             node = worker["spec"].get("nodeName")
             if node and "status" not in worker and node not in self.dead:
-                self.start(worker["metadata"]["name"], node)
+                with self.within(worker["metadata"]["namespace"]):
+                    self.start(worker["metadata"]["name"], node)
         if raw.get("status", {}).get("phase") == "Running":
             status = raw["status"]
             groups = {node: group["members"] for group in status["groups"] for node in group["members"]}
@@ -268,7 +287,7 @@ class Stage:
         status, spec = check["status"], check["spec"]
         job = spec.get("jobName")
         worker = f"{job}-worker-{index}" if job else f"{check['metadata']['name']}-check-{index}"
-        found = self.stores.store(ELASTICWORKERS).get(NAMESPACE, worker)
+        found = self.stores.store(ELASTICWORKERS).get(self.here, worker)
         if found is None or found.get("status", {}).get("phase") != "Running":
             return
         uid = check["metadata"]["uid"]
@@ -307,7 +326,7 @@ class _Client:
         if self._stage.refuses(obj):
             self._stage.refused.append(obj["metadata"]["name"])
             raise Forbidden(403, "Forbidden", f"{self._stage.refused[-1]} is forbidden: exceeded quota")
-        if self._stage.stores.store(resource).get(NAMESPACE, obj["metadata"]["name"]) is not None:
+        if self._stage.stores.store(resource).get(obj["metadata"]["namespace"], obj["metadata"]["name"]):
             raise AlreadyExists(409, "AlreadyExists", "")
         return self._stage.put(resource, obj)
 
@@ -318,7 +337,8 @@ class _Client:
         meanwhile, self._stage.during_write = self._stage.during_write, None
         if meanwhile is not None:
             await meanwhile()
-        current = self._stage.get(resource, name)
+        with self._stage.within(namespace):
+            current = self._stage.get(resource, name)
         if patch["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "")
         self._stage.writes.append(patch["status"])
@@ -327,8 +347,9 @@ class _Client:
         return done
 
     async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> None:
-        assert self._stage.get(resource, name)["metadata"]["uid"] == uid
-        self._stage.delete(resource, name)
+        with self._stage.within(namespace):
+            assert self._stage.get(resource, name)["metadata"]["uid"] == uid
+            self._stage.delete(resource, name)
 
     async def list(self, resource: Resource, namespace: str, *, label_selector: str) -> JSON:
         found = self._stage.stores.store(resource).list(namespace)

@@ -16,7 +16,17 @@ from typing import Any
 from agent.rendezvous.world import Member, Verb, World, next_action
 from controller.errors import AlreadyExists, Conflict, NotFound, api_error
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS, SCALEPLANS, Resource
+from controller.resources import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODES,
+    PODS,
+    ROLEBINDINGS,
+    ROLES,
+    SCALEPLANS,
+    SERVICEACCOUNTS,
+    Resource,
+)
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.protocol import PROTOCOL, AgentState
@@ -36,7 +46,7 @@ NAMESPACE = "default"
 JOB = "j"
 RESOURCES = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
-WATCHED = (ELASTICJOBS, ELASTICWORKERS, SCALEPLANS, PODS)
+WATCHED = (ELASTICJOBS, ELASTICWORKERS, SCALEPLANS, PODS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
 
 
 @dataclass

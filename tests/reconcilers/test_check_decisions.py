@@ -15,6 +15,7 @@ from crds.rendezvous import Rendezvous
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
+from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import (
     MAX_MESSAGE,
     CheckedNode,
@@ -27,9 +28,7 @@ from reconcilers.nodecheck.nodes import (
 )
 from reconcilers.nodecheck.scope import (
     Candidate,
-    Claim,
     choose,
-    in_the_way,
     is_idle,
     named_nodes,
     one_each,
@@ -160,17 +159,20 @@ def check(name: str, age: float = 0, nodes: tuple[str, ...] = ()) -> NodeCheck:
     )
 
 
+def claim(check: NodeCheck, node: str = "n1") -> Claim:
+    return claim_of(check, Precedence.OTHERS, wanted=frozenset([node]))
+
+
 def test_older_check_and_one_that_has_begun_go_first_if_they_want_the_same_node() -> None:
-    mine = check("mine", age=10)
+    mine = claim(check("mine", age=10))
     for other, blocks in ((check("a", 11), True), (check("a", 9), False), (check("a", 9, ("n1",)), True)):
-        assert bool(in_the_way(mine, ["n1"], [Claim(other, frozenset(["n1"]))])) is blocks
-        assert in_the_way(mine, ["n2"], [Claim(other, frozenset(["n1"]))]) is None
+        assert bool(in_the_way(mine, [claim(other)])) is blocks
+        assert in_the_way(claim(check("mine", age=10), "n2"), [claim(other)]) == {}
 
 
 def test_of_two_of_the_same_second_exactly_one_waits() -> None:
-    a, b = check("a"), check("b")
-    claims = [Claim(a, frozenset(["n1"])), Claim(b, frozenset(["n1"]))]
-    assert in_the_way(a, ["n1"], claims) is None and in_the_way(b, ["n1"], claims) is not None
+    a, b = claim(check("a")), claim(check("b"))
+    assert in_the_way(a, [a, b]) == {} and in_the_way(b, [a, b]) == {"n1": a}
 
 
 # --- who is out ---------------------------------------------------------------------------------------
@@ -331,7 +333,7 @@ def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
 
 def test_long_messages_are_cut() -> None:
     status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
-    failed = outcome("pair", "Failed", round=1, reason="x" * 1_000)
+    failed = outcome("pair", "Failed", round=1, reason="x" * 512)
     ended = ended_step(status, [participant(i, GOOD, [failed]) for i in (0, 1)], overdue=False)
     assert ended is not None and ended.round is not None and len(ended.round.groups[0].failure) <= 200
 

@@ -57,9 +57,18 @@ def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None
         COMMAND,
     )
     assert (pod["spec"]["restartPolicy"], pod["spec"]["terminationGracePeriodSeconds"]) == ("Never", 5)
-    assert pod["spec"]["serviceAccountName"] == "dlr-worker"
-    (mount,), (volume,) = container["volumeMounts"], pod["spec"]["volumes"]
+    assert pod["spec"]["serviceAccountName"] == f"dlr-{check().metadata.uid}"
+    (mount, token), (volume, _) = container["volumeMounts"], pod["spec"]["volumes"]
+    assert token["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
     assert (mount["mountPath"], volume["emptyDir"]) == ("/dev/shm", {"medium": "Memory"})
+
+
+def test_without_a_template_it_runs_as_nobody_and_writes_into_shared_memory_alone() -> None:
+    pod = built(check())
+    (container,) = pod["spec"]["containers"]
+    assert pod["spec"]["securityContext"]["runAsUser"] == 65532
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert environment(pod)["TMPDIR"] == "/dev/shm" == container["volumeMounts"][0]["mountPath"]
 
 
 def test_the_agents_container_alone_has_the_checks_key() -> None:

@@ -24,6 +24,8 @@ from controller.resources import (
     NODES,
     PODS,
     ROLEBINDINGS,
+    ROLES,
+    SECRETS,
     SERVICEACCOUNTS,
 )
 from crds import names
@@ -142,9 +144,18 @@ async def test_check_s_worker_gets_its_pod_lease_and_rights(lab: Lab) -> None:
     assert pod["metadata"]["labels"][names.LABEL_CHECK] == "plain"
     lease = await lab.client.get(LEASES, "plain-check-0", "lab")
     assert lease["metadata"]["labels"][names.LABEL_CHECK] == "plain"
-    assert await lab.client.get(SERVICEACCOUNTS, "dlr-worker", "lab")
-    binding = await lab.client.get(ROLEBINDINGS, "dlr-worker", "lab")
-    assert binding["subjects"][0]["namespace"] == "lab"
+    check = await lab.client.get(NODECHECKS, "plain", "lab")
+    account = f"dlr-{check['metadata']['uid']}"
+    assert pod["spec"]["serviceAccountName"] == account
+    for resource, name in (
+        *((kind, account) for kind in (SERVICEACCOUNTS, ROLES, ROLEBINDINGS)),
+        (SECRETS, f"dlr-key-{check['metadata']['uid']}"),
+    ):
+        found = await lab.client.get(resource, name, "lab")
+        assert [owner["name"] for owner in found["metadata"]["ownerReferences"]] == ["plain"]
+        assert found["metadata"]["labels"][names.LABEL_CHECK] == "plain"
+    binding = await lab.client.get(ROLEBINDINGS, account, "lab")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "lab"}]
 
 
 async def test_check_s_pod_that_ended_is_told_and_not_replaced(lab: Lab) -> None:

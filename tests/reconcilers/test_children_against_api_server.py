@@ -16,9 +16,12 @@ from controller.resources import (
     LEASES,
     PODS,
     ROLEBINDINGS,
+    ROLES,
+    SECRETS,
     SERVICEACCOUNTS,
     Resource,
 )
+from crds import names
 from reconcilers.clock import Clock
 from reconcilers.pod.options import PodOptions
 from reconcilers.setup import add_indexes, add_jobs, add_workers
@@ -62,13 +65,15 @@ async def test_job_that_is_deleted_and_applied_again_trains_with_a_lease_of_its_
     assert await refusals(hollow) == []
 
 
-async def test_lease_and_role_binding_of_a_running_worker_come_back(hollow: Hollow) -> None:
+async def test_lease_and_rights_of_a_running_worker_come_back(hollow: Hollow) -> None:
     await hollow.train("robbed")
     worker = await hollow.client.get(ELASTICWORKERS, "robbed-worker-0", NAMESPACE)
+    owned = f"dlr-{(await hollow.client.get(ELASTICJOBS, 'robbed', NAMESPACE))['metadata']['uid']}"
     for resource, name in (
         (LEASES, "robbed-worker-0"),
-        (ROLEBINDINGS, "dlr-worker"),
-        (SERVICEACCOUNTS, "dlr-worker"),
+        (ROLES, owned),
+        (ROLEBINDINGS, owned),
+        (SERVICEACCOUNTS, owned),
     ):
         before = (await hollow.client.get(resource, name, NAMESPACE))["metadata"]["uid"]
         await hollow.client.delete(resource, name, NAMESPACE)
@@ -80,6 +85,28 @@ async def test_lease_and_role_binding_of_a_running_worker_come_back(hollow: Holl
     await until_owned(hollow, LEASES, "robbed-worker-0", worker["metadata"]["uid"])
     lease = await hollow.client.get(LEASES, "robbed-worker-0", NAMESPACE)
     assert lease["spec"]["holderIdentity"] == "robbed-worker-0-1", "its silence counts"
+
+
+async def test_what_is_made_for_a_job_goes_with_it(hollow: Hollow) -> None:
+    await hollow.submit("brief", replicas=1)
+    uid = (await hollow.client.get(ELASTICJOBS, "brief", NAMESPACE))["metadata"]["uid"]
+    kinds = (SERVICEACCOUNTS, ROLES, ROLEBINDINGS, SECRETS)
+    await hollow.until("its Pod", lambda: hollow.client.get(PODS, "brief-worker-0-1", NAMESPACE))
+
+    async def made() -> list[str]:
+        of_job = f"{names.LABEL_JOB}=brief"
+        found = [
+            (await hollow.client.list(kind, NAMESPACE, label_selector=of_job))["items"] for kind in kinds
+        ]
+        return [each["metadata"]["name"] for items in found for each in items]
+
+    assert await made() == [f"dlr-{uid}"] * 3 + [f"dlr-key-{uid}"]
+    await hollow.client.delete(ELASTICJOBS, "brief", NAMESPACE)
+
+    async def gone() -> bool:
+        return await made() == []
+
+    await hollow.until("what it had", gone)
 
 
 async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(hollow: Hollow) -> None:
@@ -111,7 +138,8 @@ async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(holl
         )
         await hollow.client.create(SERVICEACCOUNTS, account)
         await hollow.client.create(ELASTICJOBS, job)
-        for resource, name in ((PODS, "lab-worker-0-1"), (ROLEBINDINGS, "dlr-worker-trainer")):
+        uid = (await hollow.client.get(ELASTICJOBS, "lab", "lab"))["metadata"]["uid"]
+        for resource, name in ((PODS, "lab-worker-0-1"), (ROLEBINDINGS, f"dlr-{uid}-trainer")):
             await hollow.until(
                 f"{name}, life {life}", lambda r=resource, n=name: hollow.client.get(r, n, "lab")
             )
@@ -122,7 +150,7 @@ async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(holl
 
 
 async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(server: ApiServer) -> None:
-    """ElasticWorker, Lease, Pod and one status; what the job's key and status cost is shared by all its workers."""
+    """ElasticWorker, Lease, Pod and one status; key, rights and status of the job are shared by all its workers."""
     workers, no_pod_is_late = 10, Clock(monotonic=lambda: 0.0)
 
     def without_companions(manager: Manager) -> None:
@@ -131,8 +159,6 @@ async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(serve
         add_workers(manager, no_pod_is_late, PodOptions())
 
     async with connected(server) as hollow, controllers(server, register=without_companions) as manager:
-        await hollow.submit("warm", replicas=1)  # makes the account and its binding
-        await hollow.until("its Pod", lambda: hollow.client.get(PODS, "warm-worker-0-1", NAMESPACE))
         writes: Counter[str] = Counter()
         write = manager.client._write
 
@@ -150,5 +176,5 @@ async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(serve
         "POST leases": workers,
         "POST pods": workers,
         "PATCH elasticworkers": workers,
-        "POST secrets": 1,
+        **dict.fromkeys(["POST secrets", "POST serviceaccounts", "POST roles", "POST rolebindings"], 1),
     }

@@ -19,6 +19,7 @@ from controller.resources import (
     ELASTICWORKERS,
     EVENTS,
     NETWORKPOLICIES,
+    NODECHECKS,
     PODDISRUPTIONBUDGETS,
     PODS,
     VOLCANO_PODGROUPS,
@@ -271,6 +272,21 @@ async def test_pods_of_a_job_are_reached_by_each_other_alone_as_long_as_the_job_
     await town.phase("fenced", "Suspended")
     assert await town.find(NETWORKPOLICIES, name), "Pods may still be leaving"
     await town.client.delete(ELASTICJOBS, "fenced", NAMESPACE)
+    await town.until_gone(NETWORKPOLICIES, name)
+
+
+async def test_a_check_with_pods_of_its_own_has_a_policy_and_one_of_a_job_has_none(town: Town) -> None:
+    checks = {}
+    for name, spec in (("of-job", {"jobName": "any"}), ("of-nodes", {"nodes": ["node-0"]})):
+        check = {"apiVersion": NODECHECKS.api_version, "kind": NODECHECKS.kind, "spec": spec}
+        metadata = {"name": name, "namespace": NAMESPACE}
+        checks[name] = await town.client.create(NODECHECKS, check | {"metadata": metadata})
+    name = f"dlr-{checks['of-nodes']['metadata']['uid']}"
+    policy = await town.until_spec(NETWORKPOLICIES, name)
+    assert policy["spec"]["podSelector"] == {"matchLabels": {names.LABEL_CHECK: "of-nodes"}}
+    assert [owner["kind"] for owner in policy["metadata"]["ownerReferences"]] == ["NodeCheck"]
+    assert await town.find(NETWORKPOLICIES, f"dlr-{checks['of-job']['metadata']['uid']}") is None
+    await town.client.delete(NODECHECKS, "of-nodes", NAMESPACE)
     await town.until_gone(NETWORKPOLICIES, name)
 
 

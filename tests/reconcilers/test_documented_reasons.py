@@ -22,6 +22,7 @@ COMPUTED = {
     ("companions.py", "f'{kind}Refused'"): {
         "PodGroupRefused",
         "PodDisruptionBudgetRefused",
+        "NetworkPolicyRefused",
         "ServiceRefused",
     },
     ("acts.py", "event.reason"): set(),  # passes on what plans say

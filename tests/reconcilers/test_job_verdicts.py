@@ -158,16 +158,20 @@ def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with
     ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": ["a"]}
     for number in range(9):
         stage.add_check(f"c{number}", status=ended, nodeSelector={})
-    (first, *_) = finished.on("a")
-    assert first is finished.on("a")[0] and first.verdicts["a"] == "Healthy" and len(finished.on("a")) == 9
+    (first, *_) = finished.on("a", "default")
+    assert (
+        first is finished.on("a", "default")[0]
+        and first.verdicts["a"] == "Healthy"
+        and len(finished.on("a", "default")) == 9
+    )
     stage.update(NODECHECKS, "c0", {"status": {"faultyNodes": ["a"]}})
-    newest = newest_on("a", finished.on("a"))
-    assert newest is not None and newest.verdicts["a"] == "Faulty" and finished.accused() == {"a"}
+    newest = newest_on("a", finished.on("a", "default"))
+    assert newest is not None and newest.verdicts["a"] == "Faulty" and finished.accused("default") == {"a"}
     for number in range(9):
         stage.delete(NODECHECKS, f"c{number}")
-    assert finished.on("a") == () and finished.accused() == set()
+    assert finished.on("a", "default") == () and finished.accused("default") == set()
     stage.add_check("new", status=ended, nodeSelector={})
-    finished.on("a")
+    finished.on("a", "default")
     assert len(finished._known) == 1
 
 

@@ -9,12 +9,13 @@ from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import ElasticJob
+from crds.elasticworker import WorkerPhase
 from reconcilers.clock import Clock
 from reconcilers.job.seen import JobView
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.pod.options import PodOptions
 from reconcilers.setup import add_indexes
-from tests.reconcilers.build import check, job, worker
+from tests.reconcilers.build import check, job, report, worker
 
 
 def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[str, Any]:
@@ -50,3 +51,27 @@ async def test_a_check_asks_the_workers_of_its_namespace_alone() -> None:
     cache = cached(job(), raw_worker(0), raw_worker(0, namespace="tenant-b", uid="x0"))
     found = await CheckView(cache, cast(Client, None)).workers_of(check(jobName="digits"))
     assert [each.metadata.uid for each in found] == ["w0"]
+
+
+async def test_a_worker_that_cannot_be_read_hides_none_of_its_siblings() -> None:
+    cache = cached(job(status={"phase": "Succeeded"}), raw_worker(0), raw_worker(1), raw_worker(2))
+    broken = raw_worker(1, resourceVersion="2")
+    broken["spec"]["index"] = "one"
+    cache.store(ELASTICWORKERS).apply(broken)
+    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w2"]
+    assert cache.unreadable()[ELASTICWORKERS] == 1
+    cache.store(ELASTICWORKERS).apply(raw_worker(1, resourceVersion="3"))
+    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    assert seen is not None and len(seen.workers) == 3
+    assert cache.unreadable()[ELASTICWORKERS] == 0
+
+
+async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None:
+    spoiled = raw_worker(1)
+    spoiled["status"]["agent"] = report(1).to_wire() | {"since": "2026-01-01T00:00:00+99:99"}
+    cache = cached(job(status={"phase": "Succeeded"}), raw_worker(0), spoiled)
+    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    assert seen is not None and [each.status.agent for each in seen.workers] == [None, None]
+    assert seen.workers[1].status.phase is WorkerPhase.RUNNING
+    assert seen.workers[1].status.report_fault.startswith("agent.since: ")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +44,8 @@ def test_what_the_template_says_stays() -> None:
     pod = build_job_pod(job(template=TEMPLATE), worker())
     spec = pod["spec"]
     assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == ("OnFailure", 77)
-    assert spec["affinity"] == TEMPLATE["spec"]["affinity"] and spec["volumes"] == TEMPLATE["spec"]["volumes"]
+    assert spec["affinity"] == TEMPLATE["spec"]["affinity"]
+    assert spec["volumes"][:-1] == TEMPLATE["spec"]["volumes"], "the last one is the token"
     assert spec["containers"][0]["lifecycle"] == TEMPLATE["spec"]["containers"][0]["lifecycle"]
     assert [c["name"] for c in spec["containers"]] == ["main", "sidecar"]
     assert pod["metadata"]["labels"]["team"] == "vision"
@@ -114,9 +116,42 @@ def test_no_variable_is_defined_twice() -> None:
 
 
 def test_service_account_is_ours_unless_the_template_names_one() -> None:
-    assert build_job_pod(job(), worker())["spec"]["serviceAccountName"] == "dlr-worker"
+    assert build_job_pod(job(), worker())["spec"]["serviceAccountName"] == "dlr-uid-digits"
     own = {"spec": {"serviceAccountName": "mine", "containers": [{"name": "main", "image": "x"}]}}
-    assert build_job_pod(job(template=own), worker())["spec"]["serviceAccountName"] == "mine"
+    spec = build_job_pod(job(template=own), worker())["spec"]
+    assert spec["serviceAccountName"] == "mine"
+    assert "automountServiceAccountToken" not in spec, "its containers may need what the user lets it do"
+
+
+def test_the_agents_container_alone_has_the_token_of_our_account() -> None:
+    spec = build_job_pod(job(template=TEMPLATE), worker())["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    assert mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount" and mount["readOnly"] is True
+    (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
+    assert [next(iter(source)) for source in volume["projected"]["sources"]] == [
+        *("serviceAccountToken", "configMap", "downwardAPI"),
+    ]
+    others = [*spec["containers"][1:], *spec["initContainers"]]
+    assert not any(container.get("volumeMounts") for container in others)
+
+
+@pytest.mark.parametrize("automount", [True, False])
+def test_a_template_that_says_whether_tokens_are_mounted_is_followed(automount: bool) -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"]["automountServiceAccountToken"] = automount
+    spec = build_job_pod(job(template=template), worker())["spec"]
+    assert spec["automountServiceAccountToken"] is automount
+    assert "volumeMounts" not in spec["containers"][0]
+
+
+def test_a_template_that_mounts_a_token_of_its_own_is_left_alone() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    mount = {"name": "data", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount/"}
+    template["spec"]["containers"][0]["volumeMounts"] = [mount]
+    spec = build_job_pod(job(template=template), worker())["spec"]
+    assert spec["containers"][0]["volumeMounts"] == [mount]
+    assert "automountServiceAccountToken" not in spec
 
 
 def test_training_is_not_started_again_after_success_unless_asked() -> None:

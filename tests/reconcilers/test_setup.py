@@ -81,7 +81,7 @@ def test_appearing_and_vanishing_wake_both() -> None:
 def test_a_halted_jobs_workers_hear_of_its_phase_and_spec_but_not_of_its_counts() -> None:
     def job(phase: str, suspend: bool = False, **status: Any) -> dict[str, Any]:
         return {
-            "metadata": {"name": "j"},
+            "metadata": {"name": "j", "uid": "u", "generation": 2 if suspend else 1},
             "spec": {"suspend": suspend},
             "status": {"phase": phase, **status},
         }
@@ -144,7 +144,8 @@ def test_a_job_is_woken_when_a_check_of_it_begins_or_ends_and_not_by_its_rounds(
 
 
 def a_job(replicas: int = 2, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
-    return {"metadata": metadata, "spec": {"replicas": replicas}, "status": {"phase": phase}}
+    known = {"uid": "u", "generation": replicas}  # which counts the changes of the spec
+    return {"metadata": known | metadata, "spec": {"replicas": replicas}, "status": {"phase": phase}}
 
 
 def with_base(base: int, **scaling: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from controller.resources import (
     LEASES,
     PODS,
     ROLEBINDINGS,
+    ROLES,
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
@@ -31,6 +32,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.capacity.growth import room_of
 from reconcilers.job.workers import Workers
 from reconcilers.pod.access import RECHECK_SECONDS, WorkerAccess
+from reconcilers.pod.builder import owned_name
 from reconcilers.pod.key import secret_of
 from reconcilers.pod.maker import LEFTOVER_RETRY_SECONDS
 from reconcilers.refused import RETRY_SECONDS
@@ -82,7 +84,7 @@ async def test_a_steady_look_makes_no_request(api: Api, controller: Controller) 
     assert api.requests == []
 
 
-@pytest.mark.parametrize("resource", [LEASES, SERVICEACCOUNTS, ROLEBINDINGS])
+@pytest.mark.parametrize("resource", [LEASES, SERVICEACCOUNTS, ROLES, ROLEBINDINGS])
 async def test_what_a_running_worker_needs_is_made_again_in_the_next_look(
     api: Api, controller: Controller, resource: Any
 ) -> None:
@@ -223,7 +225,7 @@ async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker
     assert api.status["phase"] == "Running"
 
 
-async def test_namespace_that_is_made_again_gets_its_account_though_the_cache_still_shows_the_old_one(
+async def test_job_that_is_made_again_gets_its_account_though_the_cache_still_shows_the_old_one(
     api: Api, controller: Controller
 ) -> None:
     await running(api, controller)
@@ -236,14 +238,15 @@ async def test_namespace_that_is_made_again_gets_its_account_though_the_cache_st
     await controller.look(late=True)
     assert api.pod() is not None and api.events == []
     await controller.look()
-    assert {kind for kind, _ in api.objects} >= {SERVICEACCOUNTS, ROLEBINDINGS, LEASES, PODS}
+    assert {kind for kind, _ in api.objects} >= {SERVICEACCOUNTS, ROLES, ROLEBINDINGS, LEASES, PODS}
 
 
-async def test_an_account_that_somebody_else_made_is_asked_for_now_and_then(
+async def test_an_account_whose_label_was_removed_is_asked_for_now_and_then(
     api: Api, controller: Controller
 ) -> None:
     """Without our label, we do not see it."""
-    api.put(SERVICEACCOUNTS, {"metadata": {"name": "dlr-worker"}})
+    name = owned_name(api.get(ELASTICJOBS, JOB)["metadata"]["uid"])
+    api.put(SERVICEACCOUNTS, {"metadata": {"name": name}})
     await running(api, controller)
     api.requests.clear()
     await controller.look()
@@ -267,8 +270,10 @@ async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
             controller.cache.take(resource, None, api.create(resource, obj))
 
     access = WorkerAccess(Slow(), controller.cache, lambda: api.seconds)  # type: ignore[arg-type]
-    await asyncio.gather(*(access.ensure("default", names.SERVICE_ACCOUNT) for _ in range(16)))
-    assert made == ["ServiceAccount", "RoleBinding"]
+    owner = api.get(ELASTICJOBS, JOB)
+    account = owned_name(owner["metadata"]["uid"])
+    await asyncio.gather(*(access.ensure(owner, account) for _ in range(16)))
+    assert made == ["ServiceAccount", "Role", "RoleBinding"]
 
 
 # --- The key of the job ---------------------------------------------------------------------------------------
@@ -396,8 +401,8 @@ async def test_a_worker_that_starts_quickly_costs_one_write_of_its_status(
     written = [kind for verb, kind in api.requests if verb == "patch"]
     assert written == ["ElasticWorker"]
     made = [kind for verb, kind in api.requests if verb == "create"]
-    assert made == ["ServiceAccount", "RoleBinding", "Secret", "Lease", "Pod"]
-    assert len(api.requests) == 6, "and nothing is read"
+    assert made == ["ServiceAccount", "Role", "RoleBinding", "Secret", "Lease", "Pod"]
+    assert len(api.requests) == 7, "and nothing is read"
 
 
 async def test_a_pod_that_takes_longer_is_told_to_be_pending(api: Api, controller: Controller) -> None:
@@ -508,6 +513,73 @@ async def test_pod_of_a_later_incarnation_is_not_deleted_by_one_who_has_not_hear
     await controller.look(late=True)
     assert raised["spec"]["incarnation"] == 2
     assert "deletionTimestamp" not in api.get(PODS, f"{WORKER}-2")["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "namespace"),
+    [
+        ({names.LABEL_INCARNATION: "one"}, None),
+        ({names.LABEL_INCARNATION: "9" * 5_000}, None),
+        ({}, None),
+        ({names.LABEL_INCARNATION: "0"}, "team-b"),
+    ],
+)
+async def test_a_strangers_pod_that_names_the_worker_as_its_owner_is_left_alone(
+    api: Api, controller: Controller, labels: dict[str, str], namespace: str | None
+) -> None:
+    await running(api, controller)
+    pod = api.get(PODS, POD)
+    metadata = pod["metadata"] | {"name": "stranger", "uid": "s", "labels": labels}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    controller.deliver()
+    controller.cache.take(PODS, None, {**pod, "metadata": metadata})
+    api.requests.clear()
+    await controller.look(late=True)
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+async def test_a_worker_whose_type_was_removed_from_the_job_is_released(
+    api: Api, controller: Controller, phase: str
+) -> None:
+    await running(api, controller)
+    stored = api.get(ELASTICJOBS, JOB)
+    specs = {"evaluator": stored["spec"]["replicaSpecs"]["worker"]}
+    api.put(ELASTICJOBS, {**stored, "spec": {"replicaSpecs": specs}, "status": {"phase": phase}})
+    await controller.look()
+    assert api.status["phase"] == "Running"
+    api.remove(PODS, POD)
+    await controller.look()
+    assert api.pod() is None, "it gets no other"
+
+
+async def test_a_job_that_cannot_be_read_is_not_its_workers_fault(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    stored = api.get(ELASTICJOBS, JOB)
+    api.put(ELASTICJOBS, merged(stored, {"spec": {"replicaSpecs": {"worker": {"replicas": "many"}}}}))
+    api.requests.clear()
+    await controller.look()
+    assert api.requests == []
+
+
+async def test_a_report_that_cannot_be_read_is_told_once_until_there_is_another(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    api.events.clear()
+    good = api.status["agent"]
+    api.put(
+        ELASTICWORKERS,
+        merged(api.worker(), {"status": {"agent": {"since": "2026-01-01T00:00:00+99:99"}}}),
+    )
+    for _ in range(3):
+        await controller.look()
+    assert [(c["type"], c["status"]) for c in api.status["conditions"]] == [("ReportReadable", "False")]
+    assert [reason for reason, _ in api.events] == ["ReportUnreadable"]
+    api.put(ELASTICWORKERS, merged(api.worker(), {"status": {"agent": good}}))
+    await controller.look()
+    assert api.status.get("conditions", []) == []
 
 
 # --- Ends are counted once ------------------------------------------------------------------------------------

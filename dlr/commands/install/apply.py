@@ -93,6 +93,5 @@ def _refused(manifest: JSON, failure: ApiFailure) -> CommandError:
             f"{what}: {failure} Whoever installs dlr needs the rights that `dlr doctor` lists."
         )
     if failure.status == _NOT_FOUND and not failure.names_object:
-        advice = "Leave out --network-policy." if manifest["kind"] == "NetworkPolicy" else "See `dlr doctor`."
-        return CommandError(f"{what}: {failure} {advice}")
+        return CommandError(f"{what}: {failure} See `dlr doctor`.")
     return CommandError(f"{what}: {failure}")

@@ -27,8 +27,6 @@ _PLURALS = {
 CRDS = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", "CRD", namespaced=False)
 DEPLOYMENTS = Kind("apps/v1", "deployments", "Deployment")
 LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
-SERVICE_ACCOUNTS = Kind("v1", "serviceaccounts", "ServiceAccount")
-ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
 POLICIES = Kind(
     "admissionregistration.k8s.io/v1",
     "validatingadmissionpolicies",

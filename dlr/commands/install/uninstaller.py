@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from crds import names
 from dlr.commands.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, ApiFailure, Kind
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
@@ -16,8 +15,6 @@ from dlr.commands.install.kinds import (
     CONTROLLER_LABEL,
     DEPLOYMENTS,
     LEASES,
-    ROLE_BINDINGS,
-    SERVICE_ACCOUNTS,
     is_ours,
     kind_of,
     title_of,
@@ -28,7 +25,7 @@ JSON = dict[str, Any]
 POLL_SECONDS = 0.5
 _NOT_FOUND = 404
 _USER_ROLES = ("ClusterRole/dlr-view", "ClusterRole/dlr-edit", "ClusterRole/dlr-admin")
-_SHARED = ("ClusterRole/dlr-worker", *_USER_ROLES, "PriorityClass/dlr-controller")
+_SHARED = (*_USER_ROLES, "PriorityClass/dlr-controller")
 """What all installations of a cluster have in common, beside the CRDs."""
 
 
@@ -68,7 +65,6 @@ class Uninstaller:
             if document["kind"] == "Deployment":
                 self._wait_for_pods(deadline)
                 self._delete_named(self._api, LEASES, CONTROLLER)
-        self._delete_worker_access(kept={others.scope_of(each) for each in others_left})
         if delete_crds:
             for document in crds:
                 if self._delete(document):
@@ -131,20 +127,6 @@ class Uninstaller:
         self._deleted += 1
         shown = title or f"{kind.title.lower()}/{api.namespace}/{name}"
         print(f"{shown} deleted{' (dry run)' if self._dry_run else ''}", flush=True)
-
-    def _delete_worker_access(self, kept: set[str | None]) -> None:
-        """What the controller has made in each namespace with a job, for its Pods.
-
-        kept: the namespaces that other controllers look after
-        """
-        label = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-        scope = self._api.within(self._jobs_namespace)
-        for kind in (ROLE_BINDINGS, SERVICE_ACCOUNTS):
-            for found in scope.find(kind, all_namespaces=self._jobs_namespace is None, label_selector=label):
-                metadata = found["metadata"]
-                is_kept = metadata["namespace"] in kept
-                if not is_kept and metadata["name"].startswith(names.SERVICE_ACCOUNT):
-                    self._delete_named(self._api.within(metadata["namespace"]), kind, metadata["name"])
 
     def _delete_namespace(self, deadline: float) -> None:
         for document in self._documents:

@@ -9,7 +9,7 @@ from typing import Any
 
 from controller.wording import first_line
 from dlr.commands.job.failures import SAME_MOMENT
-from dlr.commands.output import age, parse_time
+from dlr.commands.output import EPOCH, age, parse_time
 
 JSON = dict[str, Any]
 
@@ -36,7 +36,7 @@ class Culprit:
 
     @property
     def time(self) -> datetime:
-        return datetime.fromisoformat(self.failure["time"])
+        return parse_time(self.failure["time"]) or EPOCH
 
 
 def find_culprit(job: JSON, workers: Sequence[JSON]) -> Culprit | None:
@@ -54,7 +54,7 @@ def find_culprit(job: JSON, workers: Sequence[JSON]) -> Culprit | None:
     told = told if _is_told(told, failure) else {}
     ended = status.get("lastExit") or {}
     ended = ended if _is_end(ended, failure) else {}
-    life = _life_at(status.get("history") or (), datetime.fromisoformat(failure["time"]))
+    life = _life_at(status.get("history") or (), parse_time(failure["time"]) or EPOCH)
     if told:
         incarnation = agent.get("incarnation")
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from rich.table import Table
@@ -94,15 +94,8 @@ def _read(api: Api, culprit: Culprit, parameters: dict[str, str | int], wanted: 
     with api.log(str(culprit.pod), parameters, follow=False) as lines:
         for line in lines:
             stamp, _, text = line.partition(" ")
-            moment = _moment(stamp)
+            moment = parse_time(stamp)
             if moment and moment > until:
                 break
             kept.append(named_once(text))
     return list(kept)
-
-
-def _moment(stamp: str) -> datetime | None:
-    try:
-        return parse_time(stamp)
-    except ValueError:
-        return None

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from controller.wording import first_line
 from crds.agent_report import AgentFailure
 from crds.elasticworker import ExitClass
-from dlr.commands.output import age, duration
+from dlr.commands.output import EPOCH, age, duration, parse_time
 from reconcilers.failure.exit_class import classify_process
 
 JSON = dict[str, Any]
@@ -27,7 +27,7 @@ FOLLOWED = "after a peer"
 WAITED = "waited for a peer"
 """What is said instead of a class where a process hung because another did."""
 MOST_JUDGED = 2_048
-NOT_JUDGED: JSON = {"sequence": 1, "round": 0, "time": datetime.min}
+NOT_JUDGED: JSON = {"sequence": 1, "round": 0, "time": EPOCH}
 """What a failure's account must have besides, and its class does not depend on."""
 SAME_MOMENT = timedelta(seconds=5)
 """Agent's and controller's accounts of one failure lie no further apart."""
@@ -128,7 +128,7 @@ def _class_of(
 
 
 def _time(failure: JSON) -> datetime:
-    return datetime.fromisoformat(failure["time"])
+    return parse_time(failure["time"]) or EPOCH
 
 
 def _said(failure: JSON) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -129,9 +128,7 @@ def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
 
 def asked_at(request: str) -> datetime | None:
     """When it was asked, as `ask` writes it; None where somebody has set the annotation by hand."""
-    with suppress(ValueError):
-        return parse_time(request[:TIME_CHARACTERS])
-    return None
+    return parse_time(request[:TIME_CHARACTERS])
 
 
 def without_answer(name: str, asked: Asked, timeout: float) -> str:

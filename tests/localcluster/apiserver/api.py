@@ -26,6 +26,8 @@ class Answer:
     code: int
     body: Any
     headers: Any
+    content: bytes
+    """The body as it came."""
 
     @property
     def message(self) -> str:
@@ -40,6 +42,15 @@ class Answer:
         return [item["metadata"]["name"] for item in self.body["items"]]
 
 
+def _value(content: bytes) -> Any:
+    """What the server says; as bytes where that is nested too deeply for this client."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        assert "depth limit" in str(error)
+        return content
+
+
 class Events:
     """The lines of a watch."""
 
@@ -47,9 +58,12 @@ class Events:
         self._response = response
 
     async def next(self) -> dict[str, Any]:
+        return orjson.loads(await self.line())
+
+    async def line(self) -> bytes:
         line = await asyncio.wait_for(self._response.content.readline(), EVENT_TIMEOUT_SECONDS)
         assert line, "the watch ended"
-        return orjson.loads(line)
+        return line
 
     async def rest(self) -> list[dict[str, Any]]:
         """All events until the server ends the watch."""
@@ -92,7 +106,8 @@ class Api:
         ) as response:
             content = await response.read()
             is_json = response.content_type == "application/json"
-            return Answer(response.status, orjson.loads(content) if is_json else content, response.headers)
+            body = _value(content) if is_json else content
+            return Answer(response.status, body, response.headers, content)
 
     async def get(self, path: str, **options: Any) -> Answer:
         return await self.request("GET", path, **options)

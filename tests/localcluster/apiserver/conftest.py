@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+import yaml
 
 from localcluster.apiserver.server import Serving, serve
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CRDS, Api, widget_definition
 
 
+def start(home: Home, port: int = 0) -> subprocess.Popen[str]:
+    """The server as a process of its own."""
+    command = [sys.executable, "-m", "localcluster.apiserver", "--home", str(home.root), "--port", str(port)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class Running:
+    """Just enough of a `Serving` for `connected`."""
+
+    def __init__(self, home: Home) -> None:
+        self.url = yaml.safe_load(home.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+
+
 @asynccontextmanager
-async def connected(home: Home, serving: Serving) -> AsyncIterator[Api]:
+async def connected(home: Home, serving: Serving | Running) -> AsyncIterator[Api]:
     """The admin's client."""
     trust = ssl.create_default_context(cafile=str(home.ca_certificate))
     connector = aiohttp.TCPConnector(ssl=trust, limit=0)

@@ -192,6 +192,72 @@ async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:
     assert (await bot.post(roles, role("fine", rule([""], ["pods"], ["get"])))).code == 201
     answer = await bot.post(roles, role("more", rule([""], ["secrets"], ["get"])))
     assert answer.code == 403 and "attempting to grant RBAC permissions not currently held" in answer.message
+    await api.patch(f"{roles}/bot", {"rules": [rule(rbac, ["roles"], ["create", "escalate"], ["x"])]})
+    answer = await bot.post(roles, role("x", rule([""], ["secrets"], ["get"])))
+    assert answer.code == 403, "a request to create an object names none, so a rule with names is not for it"
+    await api.patch(f"{roles}/bot", {"rules": [rule(rbac, ["roles"], ["create", "escalate"])]})
+    assert (await bot.post(roles, role("more", rule([""], ["secrets"], ["get"])))).code == 201
+
+
+async def test_rights_may_be_held_in_pieces_and_given_on_with_owners_and_finalizers(api: Api) -> None:
+    bot = await bot_of(api)
+    group = "rbac.authorization.k8s.io"
+    pieces = [rule([""], ["pods"], ["get"], [name]) for name in ("a", "b")]
+    await grant(api, rule([group], ["roles", "rolebindings"], ["create", "patch"]), *pieces)
+    roles, bindings = (f"{RBAC}/namespaces/default/{plural}" for plural in ("roles", "rolebindings"))
+    kind = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "both"}}
+    assert (await bot.post(roles, {**kind, "rules": [rule([""], ["pods"], ["get"], ["a", "b"])]})).code == 201
+    assert (await bot.post(roles, {**kind, "rules": [rule([""], ["pods"], ["get"])]})).code == 403
+    finalizers = {"metadata": {"finalizers": ["example.com/wait"]}}
+    await api.created(roles, {**kind, "metadata": {"name": "more"}, "rules": [rule([""], ["pods"], ["*"])]})
+    assert (await bot.patch(f"{roles}/more", finalizers)).code == 200
+    assert (await bot.patch(f"{roles}/more", {"metadata": {"labels": {"a": "b"}}})).code == 403
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "late"},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "none"},
+    }
+    answer = await bot.post(bindings, binding)
+    assert (answer.code, answer.message) == (404, f'roles.{group} "none" not found')
+    await api.created(bindings, binding)
+
+
+async def test_a_rule_for_one_name_allows_a_list_and_watch_of_that_name(api: Api) -> None:
+    bot = await bot_of(api)
+    await grant(api, rule([""], ["secrets"], ["get", "list", "watch"], ["mine"]))
+    secrets = "/api/v1/namespaces/default/secrets"
+    for name in ("mine", "other"):
+        kind = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
+        await api.created(secrets, {**kind, "stringData": {"key": name}})
+    only = "metadata.name=mine"
+    assert (await bot.get(secrets, fieldSelector=only)).names == ["mine"]
+    async with bot.watch(secrets, fieldSelector=only) as events:
+        assert await events.seen(1) == [("ADDED", "mine")]
+    assert (await bot.get(f"{secrets}/mine")).code == 200
+    for path, query in ((f"{secrets}/other", {}), (secrets, {}), (secrets, {"fieldSelector": only[:-1]})):
+        assert (await bot.get(path, **query)).code == 403
+
+
+async def test_network_policies_are_kept_with_their_defaults(api: Api) -> None:
+    path = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+
+    def policy_of(name: str, **spec: Any) -> dict[str, Any]:
+        kind = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+        return {**kind, "spec": {"podSelector": {"matchLabels": {"job": name}}, **spec}}
+
+    peer = {"podSelector": {"matchLabels": {"job": "a"}}}
+    made = await api.created(path, policy_of("a", ingress=[{"from": [peer], "ports": [{"port": 1}]}]))
+    assert made["metadata"]["generation"] == 1 and made["spec"]["policyTypes"] == ["Ingress"]
+    assert made["spec"]["ingress"][0]["ports"] == [{"port": 1, "protocol": "TCP"}]
+    out = await api.created(path, policy_of("b", egress=[{}]))
+    assert out["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    refused = await api.post(path, policy_of("c", ingress=[{"from": [{}]}]))
+    assert "spec.ingress[0].from[0]: Required value: must specify a peer" in refused.message
+    changed = await api.patch(f"{path}/a", {"spec": {"ingress": []}})
+    assert changed.body["metadata"]["generation"] == 2
+    async with api.watch(path) as events:
+        assert await events.seen(2) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 def policy(name: str, **spec: Any) -> dict[str, Any]:

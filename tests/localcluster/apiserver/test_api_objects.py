@@ -2,6 +2,7 @@
 
 import asyncio
 
+from localcluster.apiserver.http import shown_warnings
 from tests.localcluster.apiserver.api import (
     CONFIG_MAPS,
     JSON_PATCH,
@@ -251,3 +252,10 @@ async def test_both_event_apis_show_the_same_events(api: Api) -> None:
     assert (await api.get("/apis/events.k8s.io/v1/namespaces/default/events/one")).body[
         "note"
     ] == "it started"
+
+
+def test_warnings_are_cut_when_there_are_many() -> None:
+    few = ["a", "b", "a"]
+    assert list(shown_warnings(few)) == ["a", "b"]
+    many = list(shown_warnings([f"{number} {'x' * 1000}" for number in range(100)]))
+    assert len(many) == 16 and all(len(each) == 256 for each in many)

@@ -5,31 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from localcluster.apiserver.database import Database, Row
 from localcluster.apiserver.server import CannotListen, serve
 from localcluster.apiserver.store import ChangeType, Store
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, WIDGETS, config_map, widget, widget_definition
-from tests.localcluster.apiserver.conftest import connected
-
-
-def start(home: Home, port: int = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "localcluster.apiserver", "--home", str(home.root), "--port", str(port)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-class Running:
-    """Just enough of a `Serving` for `connected`."""
-
-    def __init__(self, home: Home) -> None:
-        self.url = yaml.safe_load(home.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+from tests.localcluster.apiserver.conftest import Running, connected, start
 
 
 async def test_kill_9_loses_nothing_that_was_acknowledged(home: Home) -> None:

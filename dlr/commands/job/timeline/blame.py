@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from controller.wording import first_line
@@ -20,6 +19,7 @@ from crds.job_status import JobState
 from dlr.commands.job.failures import SAME_MOMENT, worker_failures
 from dlr.commands.job.report import event_time
 from dlr.commands.job.timeline.episodes import Clock, Episode
+from dlr.commands.output import EPOCH, parse_time
 
 JSON = dict[str, Any]
 
@@ -68,7 +68,7 @@ def culprits_of(
             found[round_] = Culprit(match["worker"], failure)
     last = (job.get("status") or {}).get("lastFailure") or {}
     if last.get("round") is not None and last["exitClass"] != ExitClass.UNKNOWN:
-        at = clock.at(datetime.fromisoformat(last["time"]))
+        at = clock.at(parse_time(last["time"]) or EPOCH)
         failure = Failure(at, last["exitClass"], first_line(last.get("message")))
         found[last["round"]] = Culprit(last["worker"], failure)
     return found

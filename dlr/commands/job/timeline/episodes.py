@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from dlr.commands.output import parse_time
+
 JSON = dict[str, Any]
 
 SHORTEST_LIFE_SECONDS = 1e-3
@@ -29,7 +31,8 @@ class Clock:
         return min(max(0.0, (moment - self.submitted).total_seconds()), self.end)
 
     def read(self, text: str | None) -> float | None:
-        return self.at(datetime.fromisoformat(text)) if text else None
+        moment = parse_time(text)
+        return None if moment is None else self.at(moment)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,145 @@
+"""Which of several checks of one node tests it: claims on nodes, who waits, and who leaves a node. Pure.
+
+A claim is a statement, so the rule of `reconcilers/trust.py` holds for it: in its own namespace, and if that
+is an administrator's everywhere, a check claims a node from when it wants it. Elsewhere it claims a node only
+once its agent is ready there, so a check whose Pods never start holds nobody up.
+
+One order decides between checks: by precedence, then those whose nodes are fixed, then the older one. A check
+waits for those that are testing its nodes, and for those that go before it; never for others, so no two wait
+for each other. One that has held a node for `HOLD_SECONDS` leaves it to a check of higher precedence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any
+
+from crds.nodecheck import NodeCheck, NodeCheckPhase
+from reconcilers.nodecheck.nodes import Out
+
+WAITING_FOR_CHECK = "WaitingForCheck"
+WAITING_FOR_AGENTS = "WaitingForAgents"
+
+HOLD_SECONDS = 300.0
+"""How long a check that is no administrator's may wait for its agents, and keeps nodes that a check of higher
+precedence waits for."""
+MOST_NODES = 1_000
+"""Nodes that several checks of one namespace may have at a time, unless it is an administrator's: each node
+takes an ElasticWorker, a Lease and a Pod."""
+
+YIELDED = Out("it was left to a check that goes first", reason="Yielded")
+
+
+class Precedence(IntEnum):
+    """Which checks go first."""
+
+    ADMINISTRATORS = 0
+    """In namespaces that may cordon."""
+    JOBS = 1
+    """A job's world waits for them."""
+    OTHERS = 2
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an unfinished check has, or wants, of the cluster's nodes."""
+
+    uid: str
+    namespace: str
+    name: str
+    precedence: Precedence
+    created: datetime
+    wanted: frozenset[str] = frozenset()
+    """The nodes that it is to test, without those that it is through with."""
+    present: frozenset[str] = frozenset()
+    """Those of them on which its agent is ready."""
+    is_fixed: bool = False
+    """It is written, or being written, which nodes it is of."""
+    tests: bool = False
+    """It tests them now, or that is being written."""
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The smaller goes first."""
+        return self.precedence, not self.is_fixed, self.created, self.uid
+
+    def counting_in(self, namespace: str) -> frozenset[str]:
+        """The nodes that it claims towards checks of a namespace."""
+        known = self.namespace == namespace or self.precedence is Precedence.ADMINISTRATORS
+        return self.wanted if self.tests or known else self.present
+
+    def told_in(self, namespace: str) -> str:
+        """The check, in a message in a namespace: nobody learns the names of another one's objects."""
+        is_ours = self.namespace == namespace
+        return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
+
+
+def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> Claim:
+    """The claim of a check, with what is known of its nodes (the fields of `Claim`)."""
+    metadata, status = check.metadata, check.status
+    fields = {"is_fixed": bool(status.nodes), "tests": status.phase is NodeCheckPhase.RUNNING} | more
+    created = metadata.creation_timestamp or datetime.min.replace(tzinfo=UTC)
+    return Claim(metadata.uid, metadata.namespace, metadata.name, precedence, created, **fields)
+
+
+def precedence_of(check: NodeCheck, is_administrators: bool) -> Precedence:
+    if is_administrators:
+        return Precedence.ADMINISTRATORS
+    return Precedence.JOBS if check.spec.job_name is not None else Precedence.OTHERS
+
+
+def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
+    """The nodes that a check, before it begins, has to wait for, each with the claim that is in the way."""
+    found: dict[str, Claim] = {}
+    for claim in sorted(claims, key=lambda claim: claim.order):
+        if claim.uid != mine.uid and (claim.tests or claim.order < mine.order):
+            for node in mine.wanted & claim.counting_in(mine.namespace):
+                found.setdefault(node, claim)
+    return found
+
+
+def to_yield(mine: Claim, claims: Iterable[Claim]) -> frozenset[str]:
+    """The nodes that a check which has held them for HOLD_SECONDS leaves to others."""
+    nodes = (
+        mine.wanted & claim.counting_in(mine.namespace)
+        for claim in claims
+        if claim.precedence < mine.precedence and not claim.tests
+    )
+    return frozenset[str]().union(*nodes)
+
+
+def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
+    """What a check waits for, in words."""
+    node = min(contested)
+    claim = contested[node]
+    more = f", and {len(contested) - 1} more nodes are too" if len(contested) > 1 else ""
+    return f"node {node} is being checked by {claim.told_in(namespace)}{more}"
+
+
+def has_nodes(check: dict[str, Any]) -> bool:
+    """Whether it is fixed which nodes a stored check is of."""
+    return bool(check.get("status", {}).get("nodes"))
+
+
+def tests(check: dict[str, Any]) -> bool:
+    """Whether a stored check tests its nodes."""
+    return bool(check.get("status", {}).get("phase") == NodeCheckPhase.RUNNING)
+
+
+def agent_is_ready(worker: dict[str, Any]) -> bool:
+    """Whether the agent of a stored ElasticWorker, which was made for a check, is there.
+
+    Without parsing it: there may be thousands, of strangers.
+    """
+    status = worker.get("status") or {}
+    report = status.get("agent") or {}
+    incarnation = worker["spec"].get("incarnation")
+    return (
+        report.get("incarnation") == status.get("observedIncarnation") == incarnation
+        and report.get("podUid") == status.get("podUid") is not None
+        and report.get("state") != "Stopped"
+        and status.get("phase") not in ("Succeeded", "Failed")
+    )

@@ -1,0 +1,132 @@
+"""Every Pod of our own making runs in a namespace that enforces the strictest Pod Security Standard."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import deploy
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck
+from localcluster.pod_security import LATEST_MINOR, Level, Standard, violations
+from reconcilers.pod.check_pod import build_check_pod
+from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.options import AgentSource
+from tests.reconcilers.build import check, check_worker
+
+RESTRICTED = Standard(Level.RESTRICTED)
+AGENT = AgentSource("dlr-agent:0.1.0", "/opt/dlr-agent", "/dlr")
+GPUS = {"metadata": {"name": "node-0"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+OPEN = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+JSON = dict[str, Any]
+
+
+def found(pod: JSON, standard: Standard = RESTRICTED) -> list[str]:
+    return [str(violation) for violation in violations(standard, pod.get("metadata") or {}, pod["spec"])]
+
+
+def with_agent(pod: JSON) -> JSON:
+    injected = copy.deepcopy(pod)
+    inject_agent(injected, AGENT)
+    return injected
+
+
+def check_pod(of: NodeCheck, worker: ElasticWorker | None = None, node: JSON | None = None) -> JSON:
+    return build_check_pod(of, worker or check_worker(0), node, "dlr-worker:0.1.0")
+
+
+@pytest.mark.parametrize("node", [None, GPUS])
+@pytest.mark.parametrize("minor", [None, *range(LATEST_MINOR + 1)])
+def test_the_pod_of_a_check_without_a_template(node: JSON | None, minor: int | None) -> None:
+    pod = check_pod(check(), node=node)
+    for each in (pod, with_agent(pod)):
+        assert found(each, Standard(Level.RESTRICTED, minor)) == []
+
+
+def test_the_pod_of_a_check_with_a_template_is_as_careful_as_the_template() -> None:
+    careful = {"spec": {"containers": [{"name": "c", "image": "x", "securityContext": OPEN}]}}
+    assert found(with_agent(check_pod(check(template=careful)))) == []
+    careless = {"spec": {"containers": [{"name": "c", "image": "x"}]}}
+    assert found(with_agent(check_pod(check(template=careless)))) != []
+
+
+def test_what_is_deployed() -> None:
+    manifests = deploy.documents(jobs_namespace="team-a", network_policy=True, priority_class=True)
+    templates = [
+        document["spec"]["template"] for document in manifests if "template" in (document.get("spec") or {})
+    ]
+    assert templates
+    for template in templates:
+        assert found(template) == []
+
+
+def test_the_namespace_of_administrators_checks_enforces_it() -> None:
+    (namespace,) = (each for each in deploy.documents() if each["kind"] == "Namespace")
+    labels = namespace["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert labels["elastic.iml.github.io/may-cordon"] == "true"
+
+
+PROFILES = st.sampled_from([{"type": "RuntimeDefault"}, {"type": "Localhost", "localhostProfile": "x"}])
+USERS = {
+    "runAsUser": st.sampled_from([0, 1000, 65532]),
+    "runAsGroup": st.sampled_from([0, 1000]),
+    "runAsNonRoot": st.booleans(),
+    "seccompProfile": PROFILES | st.just({"type": "Unconfined"}),
+    "seLinuxOptions": st.sampled_from([{"level": "s0:c1,c2"}, {"type": "spc_t"}, {"user": "u"}]),
+    "appArmorProfile": st.sampled_from([{"type": "RuntimeDefault"}, {"type": "Unconfined"}]),
+}
+RIGHTS = {
+    "allowPrivilegeEscalation": st.booleans(),
+    "privileged": st.booleans(),
+    "capabilities": st.sampled_from([{"drop": ["ALL"]}, {"drop": ["ALL"], "add": ["SYS_PTRACE"]}, {}]),
+    "procMount": st.sampled_from(["Default", "Unmasked"]),
+    "readOnlyRootFilesystem": st.booleans(),
+}
+CONTAINERS = st.fixed_dictionaries({}, optional=USERS | RIGHTS)
+PODS = st.fixed_dictionaries({}, optional=USERS)
+STANDARDS = st.builds(
+    Standard,
+    st.sampled_from([Level.BASELINE, Level.RESTRICTED]),
+    st.none() | st.integers(0, LATEST_MINOR),
+)
+
+
+@given(of_container=CONTAINERS | st.just(OPEN), of_pod=PODS, host_users=st.booleans(), standard=STANDARDS)
+def test_the_agents_container_takes_nothing_that_the_users_own_may_not_have(
+    of_container: JSON, of_pod: JSON, host_users: bool, standard: Standard
+) -> None:
+    container = {
+        "name": "main",
+        "image": "x",
+        "command": ["torchrun", "t.py"],
+        "securityContext": of_container,
+    }
+    pod: JSON = {"metadata": {}, "spec": {"containers": [container], "securityContext": of_pod}}
+    if not host_users:
+        pod["spec"]["hostUsers"] = False
+    reasons = {violation.reason for violation in violations(standard, {}, pod["spec"])}
+    injected = with_agent(pod)
+    assert {violation.reason for violation in violations(standard, {}, injected["spec"])} == reasons
+
+
+@given(of_container=CONTAINERS, of_pod=PODS)
+def test_the_agents_container_runs_as_the_users_own_does(of_container: JSON, of_pod: JSON) -> None:
+    container = {"name": "main", "image": "x", "securityContext": of_container}
+    spec = with_agent({"metadata": {}, "spec": {"containers": [container], "securityContext": of_pod}})[
+        "spec"
+    ]
+    own, agents = spec["containers"][0]["securityContext"], spec["initContainers"][0]["securityContext"]
+    for field in ("runAsUser", "runAsGroup", "runAsNonRoot"):
+        assert agents.get(field, "the Pod's") == own.get(field, "the Pod's")
+    assert spec["securityContext"] == of_pod
+    assert agents["capabilities"] == {"drop": ["ALL"]} and "privileged" not in agents

@@ -1,0 +1,143 @@
+"""What the controller and the CLI make of an object, as one call: all of it is pure."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from controller.store import Change
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck
+from crds.scaleplan import ScalePlan
+from dlr.commands.job.diagnose_case import Case
+from dlr.commands.job.diagnose_sections import sections
+from dlr.commands.job.diagnose_verdict import findings
+from dlr.commands.job.screen import Snapshot, render
+from dlr.commands.job.status import change_line
+from dlr.dashboard.ranks import grid
+from dlr.dashboard.series import past_of
+from reconcilers import predicates
+from reconcilers.account.metrics import job_samples, worker_samples
+from reconcilers.companions import budget_of, service_of
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import Seen
+from reconcilers.job.workers import Workers, new_worker
+from reconcilers.pod.assignment import JobAssignment
+from reconcilers.pod.check_pod import build_check_pod
+from reconcilers.pod.gang import pod_group_of
+from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.options import AgentSource
+from reconcilers.pod.trial import cluster_fault, memory_checkpoint_fault
+from reconcilers.pod.worker_status import Observation, observe
+from reconcilers.scale.job_plans import is_for
+from reconcilers.scale.progress import Situation, next_step
+from reconcilers.scale.uptake import Plans
+from reconcilers.world.slots import training_types
+from tests.reconcilers.build import NOW
+
+JSON = dict[str, Any]
+PREDICATES = {
+    "ElasticJob": (
+        predicates.appears,
+        predicates.more_than_status,
+        predicates.halts_or_goes_on,
+        predicates.more_of_a_jobs_checks,
+    ),
+    "ElasticWorker": (
+        predicates.more_than_progress,
+        predicates.more_than_an_agents_later_reports,
+        predicates.more_of_an_answer,
+    ),
+    "ScalePlan": (predicates.plans_otherwise,),
+    "NodeCheck": (predicates.begins_or_ends, predicates.finishes, predicates.makes_way),
+}
+NODES = [
+    {"metadata": {"name": f"n{i}"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}} for i in (1, 2)
+]
+AGENT = AgentSource("agent:1", "/opt/dlr", "/opt/dlr-agent")
+
+
+def wake(kind: str, new: JSON) -> None:
+    """Whether a change of the object concerns anybody: in the informer's own task."""
+    for predicate in PREDICATES[kind]:
+        predicate(Change(None, new))
+        predicate(Change(copy.copy(new), new))
+        again = orjson.loads(orjson.dumps(new)) if kind == "ElasticWorker" else new
+        predicate(Change(again, new))
+
+
+def look_at_job(job: ElasticJob, raw: JSON, workers: Sequence[ElasticWorker] = (), **more: Any) -> Plan:
+    """All that follows from a job, and from its workers, in one look."""
+    seen = Seen(job, raw, Workers(workers), nodes=NODES, **more)
+    plan = plan_job(seen, NOW)
+    orjson.dumps(plan.status_patch)
+    for act in plan.acts:
+        orjson.dumps(act.body)
+    list(job_samples(job, workers, NOW))
+    for worker in workers:
+        list(worker_samples(job, worker))
+    return plan
+
+
+def pods_of(job: ElasticJob, raw: JSON) -> list[JSON]:
+    """The first Pod of each type, and what is beside them."""
+    pods = []
+    for type_ in training_types(job):
+        worker = ElasticWorker.model_validate(_with_uid(new_worker(job, type_, 0)))
+        assignment = JobAssignment(worker, raw, job)
+        pod = assignment.build_pod()
+        inject_agent(pod, AGENT)
+        assert assignment.workers >= 0 and assignment.topology_keys is not None
+        assignment.seconds_to_cleaning(pod_ended=False, now=NOW)
+        memory_checkpoint_fault(job, type_)
+        cluster_fault(job, type_)
+        pods.append(pod)
+        orjson.dumps(pod)
+    for made in (budget_of(job), service_of(job), group.wanted if (group := pod_group_of(job)) else None):
+        orjson.dumps(made)
+    return pods
+
+
+def _with_uid(worker: JSON) -> JSON:
+    return {**worker, "metadata": {**worker["metadata"], "uid": "w", "resourceVersion": "1"}}
+
+
+def look_at_plan(
+    plan: ScalePlan, raw: JSON, job: ElasticJob | None, workers: Sequence[ElasticWorker]
+) -> None:
+    next_step(Situation(plan, job, [], workers, NODES), NOW)
+    if job is not None and is_for(raw, job.metadata.uid):
+        look_at_job(job, {"metadata": {}, "status": {}}, workers, plans=Plans(newest=plan))
+
+
+def status_of(worker: ElasticWorker, pod: JSON | None, **more: Any) -> Any:
+    status = observe(worker, Observation(pod=pod, **more), NOW)
+    orjson.dumps(status.model_copy(update={"agent": None}).to_wire())
+    return status
+
+
+def show(job: JSON, workers: list[JSON]) -> str:
+    """What people see of it: `dlr job status`, `dlr job diagnose`, the dashboard."""
+    now = NOW.astimezone(UTC)
+    out = Console(file=io.StringIO(), width=100)
+    out.print(render(Snapshot(job, workers, []), now, out))
+    change_line(job, workers)
+    case = Case(job, workers, [], [], [], now)
+    found = findings(case)
+    sections(case, found)
+    json.dumps(grid(job, workers, now))
+    json.dumps(past_of(job, case.reports, now))
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def pod_of_check(check: NodeCheck, worker: ElasticWorker) -> None:
+    orjson.dumps(build_check_pod(check, worker, None, "image:1"))

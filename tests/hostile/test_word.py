@@ -1,0 +1,633 @@
+"""A tenant's word takes no node from others and gives none back, and no object of a tenant's stops another's.
+
+`evil` is a namespace without the label `may-cordon`, `team-a` is another one, `ops` is the administrators'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.reconciler import Request
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck
+from crds.rendezvous import Rendezvous
+from reconcilers.clock import Clock
+from reconcilers.cordon.limits import pools_of
+from reconcilers.cordon.options import CordonOptions
+from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
+from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.nodecheck.claims import (
+    HOLD_SECONDS,
+    Claim,
+    Precedence,
+    in_the_way,
+    to_yield,
+)
+from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.job_checks import JobChecksView, Standing, standing_of
+from reconcilers.nodecheck.job_finding import CheckState, finding_of
+from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
+from reconcilers.pod.job_pod import build_job_pod
+from tests.reconcilers.build import NOW, later
+from tests.reconcilers.check_stage import BAD, GOOD, Agents, Stage
+
+EVIL, VICTIM, OPS = "evil", "team-a", "ops"
+SIX = [f"n{i}" for i in range(1, 7)]
+LABEL = {names.LABEL_MAY_CORDON: "true"}
+BAD_DATES = (
+    "2026-01-01T00:00:00+99:99",
+    "0000-01-01T00:00:00Z",
+    "2026-01-01T00:00:00Zt x",
+    "2026-01-01T00:00:00x5Z",
+)
+"""The API server's format check takes them (`strfmt.IsDateTime`), and Python does not."""
+
+
+def stage(agents: Agents | None = None, nodes: Sequence[str] = SIX) -> Stage:
+    made = Stage(agents or Agents())
+    made.add_nodes(*nodes, created=NOW - timedelta(days=1))
+    made.add_namespace(EVIL)
+    made.add_namespace(VICTIM)
+    made.add_namespace(OPS, **LABEL)
+    return made
+
+
+async def lie(made: Stage, namespace: str = EVIL) -> NodeCheck:
+    """A check of all nodes, whose Pods say what the stage's agents say."""
+    with made.within(namespace):
+        made.add_check("innocent-looking", nodeSelector={}, accelerator="none")
+        return await made.play("innocent-looking")
+
+
+# --- verdicts (security.md 2) -----------------------------------------------------------------------------
+
+
+def victim(faulty: Sequence[str] = ()) -> tuple[ElasticJob, list[ElasticWorker]]:
+    """A job on n1 and n2 that checks its nodes; its first worker has just run out of memory."""
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    job = {
+        "metadata": {"name": "prod", "namespace": VICTIM, "uid": "uid-prod"},
+        "spec": {
+            "nodeCheck": {"enabled": True, "freshSeconds": 3_600},
+            "replicaSpecs": {"worker": {"replicas": 2, "template": template}},
+        },
+        "status": {"phase": "Running"},
+    }
+    workers = []
+    for index in (0, 1):
+        status: dict[str, Any] = {
+            "observedIncarnation": 1,
+            "podUid": f"p{index}",
+            "nodeName": f"n{index + 1}",
+            "phase": "Running",
+        }
+        if index == 0:
+            end = {"incarnation": 1, "exitClass": "OOM", "nodeName": "n1", "time": NOW.isoformat()}
+            status |= {"phase": "Failed", "lastExit": end}
+        spec = {"jobName": "prod", "type": "worker", "index": index, "incarnation": 1}
+        workers.append(
+            ElasticWorker.model_validate(
+                {
+                    "metadata": {"name": f"prod-worker-{index}", "namespace": VICTIM, "uid": f"w{index}"},
+                    "spec": spec | {"faultyNodes": list(faulty)},
+                    "status": status,
+                }
+            )
+        )
+    return ElasticJob.model_validate(job), workers
+
+
+async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> Standing:
+    job, workers = victim(faulty)
+    checks = await JobChecksView(made, made.stores).of(job, workers)  # type: ignore[arg-type]
+    return standing_of(job, workers, checks, None, later(60))
+
+
+async def test_a_tenants_check_that_calls_every_node_broken_keeps_nobody_elses_job_off_them() -> None:
+    made = stage(Agents(local=lambda node: BAD))
+    assert sorted((await lie(made)).status.faulty_nodes) == SIX
+    standing = await standing_beside(made)
+    assert standing.faulty_nodes == () and not standing.faulty
+    job, workers = victim()
+    (relaunch,) = plan_relaunches(workers, Rendezvous(), later(120), standing).relaunches
+    assert relaunch.faulty_nodes == ()
+    spec = workers[0].spec.model_copy(update={"incarnation": 2, "faulty_nodes": list(relaunch.faulty_nodes)})
+    pod = build_job_pod(job, workers[0].model_copy(update={"spec": spec}))
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    assert required not in pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+
+
+async def test_a_tenants_check_that_calls_every_node_well_clears_and_vouches_for_none() -> None:
+    made = stage()
+    await lie(made)
+    standing = await standing_beside(made, faulty=("n5", "n6"))
+    assert standing.cleared == frozenset() and standing.unchecked == {0, 1}
+
+
+@pytest.mark.parametrize("namespace", [VICTIM, OPS])
+async def test_verdicts_of_the_jobs_own_namespace_and_of_administrators_count(namespace: str) -> None:
+    made = stage(Agents(local=lambda node: BAD if node == "n5" else GOOD))
+    await lie(made, namespace)
+    standing = await standing_beside(made, faulty=("n6",))
+    assert standing.faulty_nodes == ("n5",) and "n6" in standing.cleared and standing.unchecked == frozenset()
+
+
+async def test_the_label_counts_from_when_it_is_there_and_until_it_is_taken_away() -> None:
+    made = stage(Agents(local=lambda node: BAD if node == "n5" else GOOD))
+    await lie(made)
+    made.add_namespace(EVIL, **LABEL)
+    assert (await standing_beside(made)).faulty_nodes == ("n5",)
+    made.add_namespace(EVIL)
+    assert (await standing_beside(made)).faulty_nodes == ()
+
+
+@pytest.mark.parametrize(("namespace", "tested"), [(EVIL, SIX), (OPS, [])])
+async def test_passes_of_others_make_no_node_fresh_but_those_of_administrators_do(
+    namespace: str, tested: list[str]
+) -> None:
+    made = stage()
+    await lie(made, namespace)
+    made.seconds += 60
+    with made.within(VICTIM):
+        made.add_check("mine", nodes=SIX, freshSeconds=3_600)
+        await made.play("mine")
+        status = made.status("mine")
+    assert [node for node in status["nodes"] if node not in status.get("reused", ())] == tested
+
+
+# --- claims (security.md 5) -------------------------------------------------------------------------------
+
+
+def hold(made: Stage, nodes: Sequence[str] = SIX, name: str = "hold") -> None:
+    with made.within(EVIL):
+        made.add_check(name, nodes=list(nodes), timeoutSeconds=3_600, accelerator="none", created=later(-9))
+
+
+async def test_a_check_whose_pods_never_start_holds_up_nobody_else() -> None:
+    made = stage()
+    hold(made)
+    made.dead = {*SIX}
+    with made.within(EVIL):
+        await made.reconcile("hold")
+        await made.reconcile("hold")
+        assert made.status("hold")["phase"] == "Pending" and len(made.status("hold")["nodes"]) == 6
+    made.dead = set()
+    assert all("status" not in worker for worker in made.stores.store(ELASTICWORKERS).list())
+    with made.within(VICTIM):
+        made.add_job("j", replicas=2, activeCheck="j-check-1")
+        for index, node in enumerate(("n1", "n2")):
+            made.add_worker(index, node)
+        made.add_check("j-check-1", jobName="j")
+        await made.reconcile("j-check-1")
+        assert made.status("j-check-1")["phase"] == "Running"
+    with made.within(OPS):
+        made.add_check("nightly", nodes=["n3", "n4"])
+        await made.play("nightly")
+        assert made.seconds == 0.0 and set(made.verdicts("nightly").values()) == {"Healthy"}
+
+
+async def test_gathering_ends_after_300_seconds_where_no_administrator_says_otherwise() -> None:
+    for namespace, seconds in ((EVIL, HOLD_SECONDS), (OPS, 3_600.0)):
+        made = stage()
+        made.dead = {*SIX}
+        with made.within(namespace):
+            made.add_check("hold", nodes=SIX, timeoutSeconds=3_600)
+            await made.play("hold")
+            assert made.status("hold")["inconclusive"] == SIX
+        assert seconds <= made.seconds <= seconds + 1
+
+
+async def until(made: Stage, name: str, phase: str) -> None:
+    for _ in range(9):
+        await made.reconcile(name)
+        if made.status(name).get("phase") == phase:
+            return
+        made.act(name)
+    raise AssertionError(f"{name} is {made.status(name)}")
+
+
+MUTE = Agents(local=lambda node: None)
+
+
+@pytest.mark.parametrize("of_job", [False, True])
+async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administrators_after_300_seconds(
+    of_job: bool,
+) -> None:
+    made = stage(MUTE)
+    with made.within(EVIL):
+        if of_job:
+            made.add_job("j", replicas=6, activeCheck="hold")
+            for index, node in enumerate(SIX):
+                made.add_worker(index, node)
+            made.add_check("hold", jobName="j", timeoutSeconds=3_600)
+        else:
+            hold(made)
+        await until(made, "hold", "Running")
+    with made.within(OPS):
+        made.add_check("nightly", nodes=["n1", "n2"])
+        await made.reconcile("nightly")
+        waiting = made.condition("Running", "nightly")
+    assert waiting["reason"] == "WaitingForCheck" and "in another namespace" in waiting["message"]
+    assert "hold" not in waiting["message"] and EVIL not in waiting["message"]
+    with made.within(EVIL):
+        assert await made.reconcile("hold") == pytest.approx(HOLD_SECONDS, abs=1)
+        made.seconds += HOLD_SECONDS
+        await made.reconcile("hold")
+        left = made.status("hold")["withdrawn"]
+        assert [(each["node"], each["reason"]) for each in left] == [("n1", "Yielded"), ("n2", "Yielded")]
+        assert OPS not in str(left) and "nightly" not in str(left)
+    theirs = {worker["spec"].get("nodeName") for worker in made.stores.store(ELASTICWORKERS).list(EVIL)}
+    assert of_job or theirs == {"n3", "n4", "n5", "n6"}
+    made.agents = Agents()
+    with made.within(OPS):
+        await made.play("nightly")
+        assert made.status("nightly")["phase"] == "Succeeded" and not made.status("nightly").get(
+            "inconclusive"
+        )
+
+
+async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_trains_without() -> None:
+    made = stage(MUTE)
+    with made.within(EVIL):
+        made.add_job("j", replicas=1, activeCheck="hold")
+        made.add_worker(0, "n1")
+        made.add_check("hold", jobName="j", timeoutSeconds=3_600)
+        await until(made, "hold", "Running")
+    made.agents = Agents()
+    with made.within(VICTIM):
+        made.add_job("prod", replicas=2, activeCheck="prod-check-1")
+        for index, node in enumerate(("n1", "n2")):
+            made.add_worker(index, node, job="prod")
+        made.add_check("prod-check-1", jobName="prod", timeoutSeconds=60)
+        assert await made.reconcile("prod-check-1") == pytest.approx(60, abs=1)
+        check = NodeCheck.model_validate(made.get(NODECHECKS, "prod-check-1"))
+        job = ElasticJob.model_validate(made.get(ELASTICJOBS, "prod"))
+        said = finding_of(job, CheckState(active=check))
+        assert said is not None and "waits: node n1 is being checked by a check in another" in said.message
+        done = await made.play("prod-check-1")
+        assert made.seconds == pytest.approx(60, abs=2)
+        assert made.verdicts("prod-check-1") == {"n1": "Inconclusive", "n2": "Healthy"}
+        told = finding_of(job, CheckState(finished=(FinishedCheck(done),)))
+        assert told is not None and told.reason == "Inconclusive"
+        assert "a check in another namespace had it for all of timeoutSeconds (60 s)" in told.message
+        assert EVIL not in told.message and "hold" not in told.message
+        found = [ElasticWorker.model_validate(raw) for raw in made.stores.store(ELASTICWORKERS).list(VICTIM)]
+        checks = await JobChecksView(made, made.stores).of(job, found)  # type: ignore[arg-type]
+        policy = job.spec.node_check.model_copy(update={"enabled": True})
+        wanting = job.model_copy(update={"spec": job.spec.model_copy(update={"node_check": policy})})
+        assert standing_of(wanting, found, checks, None, later(61)).unchecked == frozenset()
+
+
+async def test_workers_of_a_large_check_are_made_some_at_a_time() -> None:
+    many = [f"n{i}" for i in range(2 * MOST_AT_ONCE + 100)]
+    made = stage(nodes=many)
+    made.dead = {*many}
+    with made.within(EVIL):
+        made.add_check("large", nodes=many)
+        await made.reconcile("large")
+        for wanted in (MOST_AT_ONCE, 2 * MOST_AT_ONCE, len(many)):
+            await made.reconcile("large")
+            assert len(made.stores.store(ELASTICWORKERS)) == wanted
+
+
+async def test_several_checks_of_one_namespace_have_1000_nodes_at_a_time() -> None:
+    many = [f"n{i}" for i in range(1_100)]
+    for namespace, waits in ((EVIL, True), (OPS, False)):
+        made = stage(nodes=many)
+        with made.within(namespace):
+            made.add_check("first", nodes=many[:600])
+            made.add_check("second", nodes=many[600:])
+            await made.reconcile("first")
+            await made.reconcile("second")
+            told = made.condition("Running", "second")
+            assert (told.get("reason") == "WaitingForCheck") is waits
+            assert not waits or "have 600 nodes; together they may have 1000" in told["message"]
+
+
+# --- claims: any checks, in any order ----------------------------------------------------------------------
+
+TICK_SECONDS = 10.0
+TEST_SECONDS = 50.0
+JOB_PATIENCE_SECONDS = 120.0
+
+
+@dataclass
+class Player:
+    """A check as the reconciler plays it, with the decisions of `claims.py`."""
+
+    claim: Claim
+    finishes: bool
+    """Its tests come to an end."""
+    since: float | None = None
+    """When its nodes were fixed."""
+    tested_at: float | None = None
+    waiting_since: float | None = None
+    is_over: bool = False
+
+    @property
+    def is_job(self) -> bool:
+        return self.claim.precedence is Precedence.JOBS
+
+
+@dataclass
+class Game:
+    players: list[Player]
+    now: float = 0.0
+    longest_wait: dict[str, float] = field(default_factory=dict)
+
+    def claims(self) -> list[Claim]:
+        return [player.claim for player in self.players if not player.is_over and player.claim.wanted]
+
+    def agent_comes(self, player: Player, node: str) -> None:
+        if (player.is_job or player.claim.is_fixed) and node in player.claim.wanted:
+            player.claim = replace(player.claim, present=player.claim.present | {node})
+
+    def look(self, player: Player) -> None:
+        claim = player.claim
+        if player.is_over:
+            return
+        is_administrators = claim.precedence is Precedence.ADMINISTRATORS
+        held_seconds = 0.0 if player.since is None else self.now - player.since
+        if held_seconds >= HOLD_SECONDS and not is_administrators:
+            left = to_yield(claim, self.claims())
+            claim = replace(claim, wanted=claim.wanted - left, present=claim.present - left)
+        player.claim = claim
+        if claim.tests:
+            assert player.tested_at is not None
+            player.is_over = not claim.wanted or (
+                player.finishes and self.now - player.tested_at >= TEST_SECONDS
+            )
+        elif player.is_job:
+            self.begin_job(player)
+        elif not claim.is_fixed:
+            if not in_the_way(claim, self.claims()):
+                player.claim, player.since = replace(claim, is_fixed=True), self.now
+        else:
+            self.gather(player)
+
+    def begin_job(self, player: Player) -> None:
+        claim = player.claim
+        if claim.present != claim.wanted:
+            return  # its workers are not idle yet
+        player.waiting_since = self.now if player.waiting_since is None else player.waiting_since
+        contested = in_the_way(claim, self.claims())
+        if not contested or self.now - player.waiting_since >= JOB_PATIENCE_SECONDS:
+            self.test(player, claim.wanted - contested.keys())
+
+    def gather(self, player: Player) -> None:
+        claim = player.claim
+        assert player.since is not None
+        if claim.present != claim.wanted and self.now - player.since < HOLD_SECONDS:
+            return
+        player.waiting_since = self.now if player.waiting_since is None else player.waiting_since
+        mine = replace(claim, wanted=claim.present)  # who has not come is not tested
+        if not in_the_way(mine, self.claims()):
+            self.test(player, mine.wanted)
+
+    def test(self, player: Player, nodes: frozenset[str]) -> None:
+        assert player.waiting_since is not None
+        self.longest_wait[player.claim.uid] = self.now - player.waiting_since
+        player.claim = replace(player.claim, wanted=nodes, present=nodes, is_fixed=True, tests=True)
+        player.since = self.now if player.since is None else player.since
+        player.tested_at, player.is_over = self.now, not nodes
+
+    def check_invariants(self) -> None:
+        testing = [p.claim.wanted for p in self.players if p.claim.tests and not p.is_over]
+        assert sum(map(len, testing)) == len(frozenset[str]().union(*testing)), "two checks test one node"
+
+
+NODE_NAMES = st.sampled_from([f"n{i}" for i in range(5)])
+NAMESPACES_OF = {Precedence.ADMINISTRATORS: ["ops", "ops-2"], Precedence.JOBS: ["a", "b"]}
+
+
+@st.composite
+def games(draw: st.DrawFn) -> Game:
+    players = []
+    for number in range(draw(st.integers(2, 7))):
+        precedence = draw(st.sampled_from(Precedence))
+        claim = Claim(
+            uid=f"u{draw(st.integers(0, 99))}-{number}",
+            namespace=draw(st.sampled_from(NAMESPACES_OF.get(precedence, ["a", "b", "evil"]))),
+            name=f"c{number}",
+            precedence=precedence,
+            created=later(draw(st.integers(0, 3))),
+            wanted=draw(st.frozensets(NODE_NAMES, min_size=1)),
+        )
+        never = precedence is Precedence.OTHERS and draw(st.booleans())
+        players.append(Player(claim, finishes=not never))
+    return Game(players)
+
+
+def moves(game: Game, data: st.DataObject) -> Iterator[None]:
+    """Anything that can happen, in any order."""
+    for _ in range(data.draw(st.integers(0, 60))):
+        player = data.draw(st.sampled_from(game.players))
+        what = data.draw(st.sampled_from(["look", "look", "agent", "agent", "time"]))
+        if what == "look":
+            game.look(player)
+        elif what == "agent":
+            game.agent_comes(player, data.draw(NODE_NAMES))
+        else:
+            game.now += data.draw(st.sampled_from([1.0, TICK_SECONDS, HOLD_SECONDS]))
+        yield
+
+
+@given(games(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_never_two_checks_test_one_node_and_every_check_of_jobs_and_administrators_ends(
+    game: Game, data: st.DataObject
+) -> None:
+    for _ in moves(game, data):
+        game.check_invariants()
+    order = data.draw(st.permutations(range(len(game.players))))
+    for _ in range(8 * len(game.players)):
+        game.now += HOLD_SECONDS / 5
+        for at in order:
+            for node in game.players[at].claim.wanted:
+                game.agent_comes(game.players[at], node)
+            game.look(game.players[at])
+            game.check_invariants()
+    left = [player for player in game.players if not player.is_over]
+    assert all(player.claim.precedence is Precedence.OTHERS for player in left)
+    held = frozenset[str]().union(*(p.claim.wanted for p in left if p.claim.tests))
+    for _ in left:  # who waits for one that waits for one that never ends
+        held = held.union(*(p.claim.wanted for p in left if p.claim.wanted & held))
+    assert all(player.claim.wanted <= held for player in left), "nobody makes progress"
+
+
+@given(games(), st.sampled_from([Precedence.JOBS, Precedence.ADMINISTRATORS]), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_jobs_or_administrators_check_waits_for_strangers_no_longer_than_the_bound(
+    game: Game, precedence: Precedence, data: st.DataObject
+) -> None:
+    for player in game.players:
+        player.claim = replace(player.claim, precedence=Precedence.OTHERS, namespace="evil")
+        player.finishes = False
+    wanted = data.draw(st.frozensets(NODE_NAMES, min_size=1))
+    ours = Claim("mine", "ops", "mine", precedence, later(99), wanted=wanted)
+    for _ in moves(game, data):
+        game.check_invariants()
+    mine = Player(ours, finishes=True)
+    game.players.append(mine)
+    began = game.now
+    order = data.draw(st.permutations(range(len(game.players))))
+    while not mine.claim.tests and game.now < began + 3 * HOLD_SECONDS:
+        for at in order:
+            for node in game.players[at].claim.wanted:
+                game.agent_comes(game.players[at], node)
+            game.look(game.players[at])
+            game.check_invariants()
+        game.now += TICK_SECONDS
+    assert mine.claim.tests and mine.tested_at is not None
+    assert mine.tested_at - began <= HOLD_SECONDS + 3 * TICK_SECONDS
+    assert precedence is Precedence.JOBS or mine.claim.wanted == ours.wanted
+
+
+# --- poison (security.md 4) --------------------------------------------------------------------------------
+
+
+def poisoned(made: Stage, date: str, **status: Any) -> None:
+    """A worker on n5, of a job under check, whose agent reports a date that cannot be read."""
+    with made.within(EVIL):
+        made.add_job("e", replicas=1, activeCheck="e-check-1")
+        made.add_worker(0, "n5", job="e", since=date)
+        made.update(ELASTICWORKERS, "e-worker-0", {"status": status})
+        made.add_check("e-check-1", jobName="e")
+
+
+@pytest.mark.parametrize("date", BAD_DATES)
+async def test_an_unreadable_report_keeps_no_other_check_from_being_made(date: str) -> None:
+    made = stage()
+    poisoned(made, date)
+    with made.within(OPS):
+        made.add_check("nightly", nodes=["n1", "n2", "n3"])
+        await made.play("nightly")
+        assert set(made.verdicts("nightly").values()) == {"Healthy"}
+
+
+@dataclass
+class NodeClient:
+    made: Stage
+    patches: list[dict[str, Any]] = field(default_factory=list)
+
+    async def list(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {"items": []}
+
+    async def patch(self, _: Any, name: str, patch: dict[str, Any], **__: Any) -> dict[str, Any]:
+        self.patches.append(patch)
+        return self.made.get(NODES, name)
+
+
+class Ignore:
+    def event(self, *_: Any) -> None:
+        """Nobody listens."""
+
+
+@pytest.mark.parametrize("date", BAD_DATES)
+async def test_an_unreadable_report_keeps_no_administrators_cordon_from_being_made(date: str) -> None:
+    made = stage(Agents(local=lambda node: BAD if node == "n1" else GOOD))
+    made.stores.add_index(NODES, BY_CORDON, cordon_states)
+    made.stores.add_index(NODES, BY_POOL, lambda raw: pools_of(raw["metadata"].get("labels") or {}, ()))
+    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "n5", "time": NOW.isoformat()}
+    poisoned(made, date, lastExit=end)
+    await lie(made, OPS)
+    client = NodeClient(made)
+    clock = Clock(lambda: later(20), lambda: 20.0)
+    cordons = NodeCordonReconciler(client, made.stores, Ignore(), clock, CordonOptions())  # type: ignore[arg-type]
+    await cordons.reconcile(Request(None, "n1"))
+    assert client.patches[0]["spec"]["unschedulable"] is True
+    client.patches.clear()
+    await cordons.reconcile(Request(None, "n5"))
+    assert client.patches == [], "the word of a tenant's exit code takes a node from others"
+
+
+# --- reports that say anything -----------------------------------------------------------------------------
+
+NUMBERS = st.one_of(
+    st.floats(), st.sampled_from([1e308, -1e308, 5e-324, 0.0, -0.0, 1e12]), st.integers(-(2**63), 2**63)
+)
+METRICS = st.sampled_from(
+    ["gemm_fp32_tflops", "host_to_device_gbps", "pair_bus_gbps", "pair_latency_us", "gpu_count", "unknown"]
+)
+ENDINGS = st.sampled_from(["Passed", "Failed", "TimedOut", "Crashed", "Skipped", "Unavailable"])
+TEXTS = st.text(max_size=20) | st.sampled_from(["Xid " + "9" * 900, "x" * 1_024, "ended by SIGKILL"])
+OUTCOMES = st.fixed_dictionaries(
+    {
+        "probe": st.text(max_size=9),
+        "ending": ENDINGS,
+        "reason": TEXTS,
+        "figures": st.dictionaries(METRICS, NUMBERS, max_size=6),
+        "faults": st.lists(TEXTS, max_size=3),
+    }
+)
+REPORTS = st.lists(OUTCOMES, max_size=4)
+
+
+class Liars(Agents):
+    """What each node says is drawn once."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        super().__init__()
+        self._said: dict[object, Any] = {}
+        self.local = lambda node: self._drawn(data, REPORTS, "local", node)
+        self._data = data
+
+    def pair(self, node: str, round_: int, members: Sequence[str]) -> Any:
+        said = self._drawn(self._data, st.none() | OUTCOMES, node, round_)
+        return said and said | {"round": round_}
+
+    def _drawn(self, data: st.DataObject, strategy: st.SearchStrategy[Any], *key: object) -> Any:
+        if key not in self._said:
+            self._said[key] = data.draw(strategy)
+        return self._said[key]
+
+
+@given(st.data(), st.sampled_from([{}, {"storePort": 0}, {"address": ""}, {"incarnation": 9}]))
+@settings(max_examples=60, deadline=None)
+def test_whatever_nodes_report_their_check_ends_with_a_status_that_can_be_written(
+    data: st.DataObject, taken_back: dict[str, Any]
+) -> None:
+    async def play() -> None:
+        made = stage(Liars(data), nodes=SIX[:5])
+        with made.within(EVIL):
+            made.add_check("c", nodes=SIX[:5], timeoutSeconds=10)
+            await until(made, "c", "Running")
+            made.update(ELASTICWORKERS, "c-check-0", {"status": {"agent": taken_back}})
+            done = await made.play("c")
+            assert done.status.phase == "Succeeded" and len(done.status.nodes) == 5
+
+    asyncio.run(play())
+
+
+def test_what_follows_is_the_same_whatever_figures_beyond_reason_stand_beside_the_measured_ones() -> None:
+    def verdicts(junk: dict[str, float]) -> dict[str, str]:
+        def local(node: str) -> list[dict[str, Any]]:
+            speed = 0.05 if node == "n1" else 0.1
+            figures = {"gemm_fp32_tflops": speed} | junk
+            return [{"probe": "gemm", "ending": "Passed", "figures": figures}]
+
+        async def play() -> dict[str, str]:
+            made = stage(Agents(local=local))
+            await lie(made)
+            with made.within(EVIL):
+                return made.verdicts("innocent-looking")
+
+        return asyncio.run(play())
+
+    expected = verdicts({})
+    assert expected["n1"] == "Straggler"
+    for junk in itertools.product([float("nan"), float("inf"), -1.0, 1e308], repeat=2):
+        figures = dict(zip(["gemm_bf16_tflops", "host_to_device_gbps"], junk, strict=True))
+        assert verdicts(figures) == expected

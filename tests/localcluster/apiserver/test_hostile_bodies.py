@@ -1,0 +1,290 @@
+"""Bodies that somebody means ill with: the server refuses or keeps them, and serves an innocent client beside them."""
+
+from __future__ import annotations
+
+import copy
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import urllib3
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localcluster.paths import Home
+from tests.localcluster.apiserver.api import (
+    CONFIG_MAPS,
+    CRDS,
+    JSON_PATCH,
+    MERGE,
+    STRATEGIC,
+    config_map,
+)
+from tests.localcluster.apiserver.conftest import Running, start
+from tests.localcluster.apiserver.test_bad_bodies import VALID, places
+from tests.localcluster.apiserver.test_deep_objects import BAGS, bag_definition
+
+EXAMPLES = 100
+LONGEST_SECONDS = 20.0
+"""For a request of the innocent client, on a machine that does much other work too."""
+YAML = "application/yaml"
+MARK = "\uf8ffmark\uf8ff"
+TOO_LARGE = "etcdserver: request is too large"
+DEPTHS = (2, 254, 255, 1_023, 1_025, 5_000, 9_990, 9_998, 10_000, 10_001, 200_000)
+SIZES = (1, 1_000_000, 1_572_864, 2_000_000, 3_145_728, 4_000_000)
+ODD_TEXTS = (
+    *(
+        b"1e999",
+        b"-0",
+        b"9223372036854775808",
+        b"18446744073709551616",
+        b"9" * 400,
+        b"9" * 5_000,
+        b"NaN",
+        b"0.1e-400",
+    ),
+    *(
+        b'"\\ud800"',
+        b'"\xff\xfe"',
+        b'"\\u0000"',
+        b'{"a":1,"a":2}',
+        b"[,]",
+        b"{",
+        b'"',
+        b"'x'",
+        b"",
+        b"1.0",
+        b"1e5",
+    ),
+    *(
+        b'{"$patch":"delete"}',
+        b'{"$retainKeys":[1]}',
+        b'[{"$patch":"replace"}]',
+        b'"2026-01-01T00:00:00+99:99"',
+    ),
+    *(
+        b'"${a:-${a:-"',
+        b"!!python/object:os.system {}",
+        b"&a [*a]",
+        b"0x_",
+        b"2026-01-01",
+        b"{[1]: 2}",
+        b"!!binary x",
+    ),
+    *(b'"(a+)+$"', b'"self.all(x, x.all(y, y == x))"', b'{"self": "' + b"(" * 5_000 + b'"}'),
+)
+
+
+def deep(levels: int, kind: str) -> bytes:
+    match kind:
+        case "objects":
+            return b'{"a":' * levels + b"1" + b"}" * levels
+        case "lists":
+            return b"[" * levels + b"]" * levels
+        case "schemas":
+            return (
+                b'{"type":"object","properties":{"a":' * (levels // 2)
+                + b'{"type":"string"}'
+                + b"}}" * (levels // 2)
+            )
+        case _:
+            return b"[" * levels
+
+
+FRAGMENTS = (
+    st.sampled_from(ODD_TEXTS)
+    | st.builds(deep, st.sampled_from(DEPTHS), st.sampled_from(["objects", "lists", "schemas", "unclosed"]))
+    | st.builds(lambda size: b'"' + b"x" * size + b'"', st.sampled_from(SIZES))
+    | st.builds(
+        lambda count: b"[" + b",".join([b'{"name":"a"}'] * count) + b"]", st.sampled_from([2, 1_000, 50_000])
+    )
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    ).map(lambda value: json.dumps(value).encode())
+    | st.binary(max_size=30)
+)
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    *VALID,
+    (
+        BAGS,
+        {
+            "apiVersion": "example.com/v1",
+            "kind": "Bag",
+            "metadata": {"name": "one"},
+            "spec": {"size": 1, "x": 2},
+        },
+    ),
+    (
+        "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
+        {"metadata": {"name": "one"}, "spec": {"a": 1}},
+    ),
+]
+PLACES = [(path, body, place) for path, body in BODIES for place in places(body)]
+
+
+def spoiled(body: Any, place: tuple[Any, ...], fragment: bytes) -> bytes:
+    """A body's text with something else at a place of it."""
+    marked = copy.deepcopy(body)
+    part = marked
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = MARK
+    return json.dumps(marked, ensure_ascii=False).encode().replace(f'"{MARK}"'.encode(), fragment)
+
+
+def operations(place: tuple[Any, ...], fragment: bytes, verb: str) -> bytes:
+    pointer = "".join(f"/{str(key).replace('~', '~0').replace('/', '~1')}" for key in place)
+    operation = {"op": verb, "path": pointer, "from": f"/{place[0]}", "value": MARK}
+    one = json.dumps(operation, ensure_ascii=False).encode().replace(f'"{MARK}"'.encode(), fragment)
+    return b"[" + b",".join([one] * 40) + b"]" if len(one) < 10_000 else b"[" + one + b"]"
+
+
+class Client:
+    """The admin, without any reading of what the server says."""
+
+    def __init__(self, home: Home) -> None:
+        trust = ssl.create_default_context(cafile=str(home.ca_certificate))
+        self._pool = urllib3.PoolManager(ssl_context=trust, maxsize=4, retries=False, timeout=60)
+        self._url = Running(home).url
+        self._token = home.admin_token.read_text()
+
+    def __call__(
+        self, method: str, path: str, body: bytes = b"", kind: str = "application/json"
+    ) -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
+        answer = self._pool.request(method, self._url + path, body=body, headers=headers)
+        return answer.status, answer.data
+
+
+class Innocent(threading.Thread):
+    """Makes, reads, changes and deletes an object of its own, again and again."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+        self._over = threading.Event()
+        self.failures: list[tuple[str, int, bytes]] = []
+        self.longest_seconds = 0.0
+        self.rounds = 0
+
+    def run(self) -> None:
+        one = f"{CONFIG_MAPS}/innocent"
+        made = json.dumps(config_map("innocent")).encode()
+        steps: tuple[tuple[str, str, bytes, str, int], ...] = (
+            ("POST", CONFIG_MAPS, made, "application/json", 201),
+            ("GET", one, b"", "", 200),
+            ("PATCH", one, b'{"data":{"a":"c"}}', MERGE, 200),
+            ("GET", "/openapi/v3", b"", "", 200),
+            ("DELETE", one, b"", "", 200),
+        )
+        while not self._over.is_set():
+            for method, path, body, kind, expected in steps:
+                began = time.monotonic()
+                code, said = self._client(method, path, body, kind)
+                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+                if code != expected:
+                    self.failures.append((f"{method} {path}", code, said[:300]))
+            self.rounds += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    home = Home(tmp_path_factory.mktemp("hostile") / "home")
+    process = start(home)
+    try:
+        assert process.stdout is not None and "listening" in process.stdout.readline()
+        yield home
+        assert process.poll() is None, "the server died"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def client(home: Home) -> Client:
+    http.client._MAXHEADERS = 1000  # type: ignore[attr-defined]  # warnings are headers
+    client = Client(home)
+    assert client("POST", CRDS, json.dumps(bag_definition()).encode())[0] == 201
+    return client
+
+
+def test_no_body_makes_it_fail_or_keeps_others_waiting(home: Home, client: Client) -> None:
+    innocent = Innocent(Client(home))
+    innocent.start()
+    try:
+        _attack(client)
+    finally:
+        innocent.stop()
+    assert not innocent.failures
+    assert innocent.rounds > 2 and innocent.longest_seconds < LONGEST_SECONDS
+
+
+def _attack(client: Client) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(
+        where=st.sampled_from(PLACES),
+        fragment=FRAGMENTS,
+        verb=st.sampled_from(["add", "replace", "copy", "test"]),
+    )
+    def attack(where: tuple[str, Any, tuple[Any, ...]], fragment: bytes, verb: str) -> None:
+        path, body, place = where
+        text = spoiled(body, place, fragment)
+        one = f"{path}/one"
+        answers: dict[str, tuple[int, bytes]] = {"POST": client("POST", path, text)}
+        if "kind" in body:
+            answers["POST?Strict"] = client("POST", f"{path}?fieldValidation=Strict&dryRun=All", text)
+            answers["YAML"] = client("POST", path, text, YAML)
+            answers["GET"] = client("GET", one)
+            answers["PUT"] = client("PUT", one, text)
+            for kind in (MERGE, STRATEGIC):
+                answers[kind] = client("PATCH", one, text, kind)
+            answers[verb] = client("PATCH", one, operations(place, fragment, verb), JSON_PATCH)
+            answers["list"] = client("GET", path)
+            if path != CRDS:
+                answers["DELETE"] = client("DELETE", one, text)
+                client("DELETE", one)
+        failed = {
+            name: (code, said[:300])
+            for name, (code, said) in answers.items()
+            if code >= 500 and TOO_LARGE.encode() not in said
+        }
+        assert not failed, (path, place, fragment[:80])
+
+    attack()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x, x]\n"
+        + "".join(
+            f"b{n}: &b{n} [*{f'b{n - 1}' if n else 'a'}, *{f'b{n - 1}' if n else 'a'}]\n" for n in range(60)
+        ),
+        "a: &a [*a]",
+    ],
+)
+def test_yaml_bombs_are_refused(client: Client, text: str) -> None:
+    body = "apiVersion: example.com/v1\nkind: Bag\nmetadata: {name: bomb}\nspec:\n" + "".join(
+        f"  {line}\n" for line in text.splitlines()
+    )
+    code, said = client("POST", BAGS, body.encode(), YAML)
+    assert code == 400, said[:300]
+
+
+def test_times_in_yaml_are_strings(client: Client) -> None:
+    body = yaml.safe_dump(
+        {"apiVersion": "example.com/v1", "kind": "Bag", "metadata": {"name": "yaml"}, "spec": {}}
+    )
+    code, said = client("POST", BAGS, body.replace("{}", "{day: 2026-01-01}").encode(), YAML)
+    assert code == 201 and json.loads(said)["spec"]["day"] == "2026-01-01"
