@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -137,8 +137,8 @@ class Savers:
             for n in numbers
         ]
 
-    def collect(self, name: str) -> list[bytes]:
-        """Read a file of every rank, as soon as all are there, as rank 0.
+    def collect(self, name: str) -> Iterator[bytes]:
+        """Read a file of every rank, one after the other, as soon as all are there, as rank 0.
 
         Raises:
             SaveError: a rank does not take part.
@@ -151,7 +151,8 @@ class Savers:
             return None
 
         self.wait(look)
-        return [_read(self._working / name.format(rank)) for rank in range(self._world_size)]
+        for rank in range(self._world_size):
+            yield _read(self._working / name.format(rank))
 
     def remove_notes(self) -> None:
         """Remove the files by which the savers have agreed, as rank 0."""
