@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -30,12 +30,26 @@ class MicroBatch(Generic[T]):
     """Whether the step ends with it: gradients need not be averaged before."""
 
     def accumulate(self, model: nn.Module) -> AbstractContextManager[None]:
-        """`model.no_sync()` for all but the last micro-batch of a step: forward and backward go inside.
+        """Average no gradients for all but the last micro-batch of a step: forward and backward go inside.
 
-        For a model without `no_sync`, as outside of DDP, nothing.
+        That is `model.no_sync()` of DDP and FSDP1, `set_requires_gradient_sync` of FSDP2 (`fully_shard`), and
+        nothing for a model that has neither.
         """
         no_sync: Callable[[], AbstractContextManager[None]] | None = getattr(model, "no_sync", None)
-        return nullcontext() if self.last or no_sync is None else no_sync()
+        synchronize: Callable[[bool], None] | None = getattr(model, "set_requires_gradient_sync", None)
+        if self.last or (no_sync is None and synchronize is None):
+            return nullcontext()
+        return no_sync() if no_sync is not None else _without(synchronize)
+
+
+@contextmanager
+def _without(synchronize: Callable[[bool], None] | None) -> Iterator[None]:
+    assert synchronize is not None
+    synchronize(False)
+    try:
+        yield
+    finally:
+        synchronize(True)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 
 from dlr.checkpoint import Checkpointer
 from dlr.data import ElasticDistributedSampler
+from dlr.data.epochs import MicroBatch
 
 many = settings(max_examples=300, deadline=None)
 sizes = st.integers(1, 40)
@@ -370,3 +371,24 @@ def test_a_place_that_is_none_is_refused(place: tuple[Any, Any]) -> None:
     with pytest.raises(ValueError, match="there is no place in training"):
         sampler.load_state_dict(state)
     assert (sampler.epoch, sampler.consumed) == (0, 0)
+
+
+class Fsdp2:
+    """As torch's FSDPModule."""
+
+    def __init__(self) -> None:
+        self.synchronizes = True
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        self.synchronizes = requires_gradient_sync
+
+
+def test_fsdp2_averages_gradients_with_the_last_micro_batch_alone() -> None:
+    model = Fsdp2()
+    for last in (False, True):
+        with MicroBatch([1], 1.0, last=last).accumulate(model):  # type: ignore[arg-type]
+            assert model.synchronizes is last
+        assert model.synchronizes
+    with pytest.raises(KeyError), MicroBatch([1], 1.0, last=False).accumulate(model):  # type: ignore[arg-type]
+        raise KeyError
+    assert model.synchronizes
