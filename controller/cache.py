@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from controller import clock
 from controller.client import Client
 from controller.errors import Unavailable
-from controller.informer import Handler, Informer, WatchTiming
+from controller.informer import Handler, Informer, Shape, UnreadableHandler, WatchTiming
 from controller.models import M, Models
 from controller.resources import Object, Resource
-from controller.store import IndexFunction, Store
+from controller.salvage import Unreadable
+from controller.store import IndexFunction, Key, Store
 
 
 class Cache:
@@ -52,15 +55,52 @@ class Cache:
             self._models[key] = Models(self.store(resource), model)
         return self._models[key]
 
-    def unreadable(self) -> dict[Resource, int]:
-        """How many objects of each resource cannot be read as a model, of those that somebody read."""
-        counts = dict.fromkeys((resource for resource, _ in self._models), 0)
-        for (resource, _), models in self._models.items():
-            counts[resource] += models.unreadable
-        return counts
-
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)
+
+    def keep_only(self, resource: Resource, shape: Shape) -> None:
+        """Keeps of each object what `shape` makes of it, before anything of it is read. Before the start."""
+        self._informer(resource).keep_only(shape)
+
+    def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
+        """Tells `handler` of objects that cannot be read, of all resources that are watched by now."""
+        for informer in self._informers.values():
+            informer.add_unreadable_handler(handler)
+
+    def unreadable(self) -> list[tuple[Resource, Unreadable]]:
+        """All objects that cannot be read."""
+        return [(resource, f) for resource, i in self._informers.items() for f in i.unreadable.values()]
+
+    def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
+        """The resource of this name, and why its object cannot be read; None if it can, or is gone."""
+        for resource, informer in self._informers.items():
+            if resource.group_resource == group_resource:
+                return resource, informer.unreadable.get(key)
+        return None, None
+
+    def unreadable_counts(self) -> dict[str, int]:
+        """How many objects cannot be read, by resource. May be called by any thread.
+
+        Of those that are no model of ours, those count that somebody has tried to read.
+        """
+        counts = {i.resource.group_resource: len(i.unreadable) for i in list(self._informers.values())}
+        for (resource, _), models in list(self._models.items()):
+            counts[resource.group_resource] += models.unreadable
+        return counts
+
+    def seconds_since_progress(self) -> dict[str, float]:
+        """How long ago each collection was known to be as the API server's. May be called by any thread."""
+        now = clock.monotonic()
+        return {i.resource.group_resource: now - i.progressed_at for i in list(self._informers.values())}
+
+    def stalled(self, after_seconds: float) -> str | None:
+        """What is the matter with a watch that has made no progress for so long; None if all have."""
+        now = clock.monotonic()
+        for informer in self._informers.values():
+            if (seconds := now - informer.progressed_at) >= after_seconds:
+                reason = informer.last_error or "the API server sends nothing"
+                return f"no news of {informer.resource.group_resource} for {seconds:.0f} s: {reason}"
+        return None
 
     def add_handler(self, resource: Resource, handler: Handler) -> None:
         """Tells `handler` of every change from now on."""
@@ -99,16 +139,33 @@ class Cache:
             self._watch(tasks, informer)
 
     async def wait_synced(self, timeout_seconds: float | None = None) -> None:
-        """Until every collection was read once; Unavailable says which was not, and why."""
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                for informer in list(self._informers.values()):
-                    await informer.synced.wait()
-        except TimeoutError as error:
-            missing = [informer for informer in self._informers.values() if not informer.synced.is_set()]
-            resources = ", ".join(informer.resource.group_resource for informer in missing)
-            reason = next((str(i.last_error) for i in missing if i.last_error), "no answer yet")
-            raise Unavailable(f"could not list {resources} within {timeout_seconds:g} s: {reason}") from error
+        """Until every collection was read once.
+
+        Args:
+            timeout_seconds: without a page of any of those that are missing.
+
+        Raises:
+            Unavailable: it says which was not read, and why.
+        """
+        began = clock.monotonic()
+        for informer in list(self._informers.values()):
+            while not informer.synced.is_set():
+                last = max([began, *(i.progressed_at for i in self._missing())])
+                left_seconds = None if timeout_seconds is None else last + timeout_seconds - clock.monotonic()
+                if left_seconds is not None and left_seconds <= 0:
+                    raise self._not_synced(timeout_seconds or 0.0)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_seconds):
+                        await informer.synced.wait()
+
+    def _missing(self) -> list[Informer]:
+        return [informer for informer in self._informers.values() if not informer.synced.is_set()]
+
+    def _not_synced(self, timeout_seconds: float) -> Unavailable:
+        missing = self._missing()
+        resources = ", ".join(informer.resource.group_resource for informer in missing)
+        reason = next((str(i.last_error) for i in missing if i.last_error), "no answer yet")
+        return Unavailable(f"could not list {resources} within {timeout_seconds:g} s: {reason}")
 
     @property
     def synced(self) -> bool:

@@ -22,6 +22,8 @@ class Call:
     query: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
     content_type: str = JSON
+    most_bytes: int | None = None
+    """Of the answer; None if it may be as large as it is."""
 
     @property
     def is_read(self) -> bool:
@@ -49,13 +51,14 @@ def list_page(
     field_selector: str | None = None,
     page_size: int | None = None,
     continue_token: str | None = None,
+    most_bytes: int | None = None,
 ) -> Call:
     query = _selectors(label_selector, field_selector)
     if page_size is not None:
         query.append(("limit", str(page_size)))
     if continue_token:
         query.append(("continue", continue_token))
-    return Call("GET", resource.path(namespace), tuple(query))
+    return Call("GET", resource.path(namespace), tuple(query), most_bytes=most_bytes)
 
 
 def watch(

@@ -20,13 +20,12 @@ from controller.contact import Contact
 from controller.errors import ClientError, Gone, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
 from controller.limiter import RequestLimiter
 from controller.namespaces import TerminatingNamespaces
+from controller.pages import LIST_PAGE_SIZE, SCAN_BYTES
 from controller.resources import Object, Resource
-from controller.responses import Answer, complete_items, read_object
+from controller.responses import Answer, complete_items, raise_for, read_object, read_page
 from controller.transport import Transport, WatchStream
 
 CALL_TIMEOUT_SECONDS = 10.0
-LIST_PAGE_SIZE = 250
-"""Parsing a page of Pods holds the event loop up for a few hundredths of a second."""
 _ATTEMPTS = 3
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 
@@ -87,6 +86,12 @@ class Client:
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         return await self._object(calls.get(resource, name, namespace))
 
+    async def get_text(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
+        """The object as the server wrote it, which may be more than can be parsed."""
+        answer = await self._send_retrying(calls.get(resource, name, namespace))
+        raise_for(answer)
+        return answer.body
+
     async def list(
         self,
         resource: Resource,
@@ -130,7 +135,14 @@ class Client:
         field_selector: str | None = None,
         page_size: int | None = LIST_PAGE_SIZE,
         continue_token: str | None = None,
+        most_bytes: int | None = None,
     ) -> Object:
+        """One page: `items`, `metadata`, its size in `bytes`, and what could not be read in `unreadable`.
+
+        Raises:
+            PageTooLarge: it has more than `most_bytes`; or an object in it cannot be read, and the others
+                would take long to be found.
+        """
         call = calls.list_page(
             resource,
             namespace,
@@ -138,9 +150,11 @@ class Client:
             field_selector=field_selector,
             page_size=page_size,
             continue_token=continue_token,
+            most_bytes=most_bytes,
         )
-        page = await self._object(call)
-        page["items"] = complete_items(page, resource)
+        answer = await self._send_retrying(call)
+        page = await read_page(answer, SCAN_BYTES if most_bytes is not None else None)
+        page["items"], page["bytes"] = complete_items(page, resource), len(answer.body)
         return page
 
     async def create(self, resource: Resource, obj: Object) -> Object:

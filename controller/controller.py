@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -9,8 +10,10 @@ from controller.cache import Cache
 from controller.loop import ReconcileLoop
 from controller.reconciler import Request
 from controller.resources import Object, Resource
-from controller.store import Change
+from controller.store import Change, key_of
 from controller.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
 
 MapFunction = Callable[[Object], Iterable[Request]]
 Predicate = Callable[[Change], bool]
@@ -26,15 +29,33 @@ class Source:
     predicate: Predicate | None = None
 
     def requests(self, change: Change) -> set[Request]:
-        """For the object as it was and as it is: an owner that lost it must hear of that too."""
-        if self.predicate is not None and not self.predicate(change):
-            return set()
-        return {
-            request
-            for obj in (change.old, change.new)
-            if obj is not None
-            for request in self.map_function(obj)
-        }
+        """For the object as it was and as it is: an owner that lost it must hear of that too.
+
+        What a predicate cannot read is worth a look; what a map function cannot read concerns nobody.
+        """
+        found: set[Request] = set()
+        try:
+            if self.predicate is not None and not self.predicate(change):
+                return found
+        except Exception as error:
+            self._log(change.current, error)
+        for obj in (change.old, change.new):
+            try:
+                if obj is not None:
+                    found.update(self.map_function(obj))
+            except Exception as error:
+                self._log(obj, error)
+        return found
+
+    def _log(self, obj: Object | None, error: Exception) -> None:
+        name = "/".join(filter(None, key_of(obj))) if obj is not None else ""
+        log.warning(
+            "cannot tell whom it concerns resource=%s object=%s error=%s: %s",
+            self.resource.group_resource,
+            name,
+            type(error).__name__,
+            error,
+        )
 
 
 class Controller:

@@ -37,6 +37,19 @@ class Unavailable(ClientError):
         """False when the server surely did not act on the request (never connected, or 429)."""
 
 
+class TimedOut(Unavailable):
+    """No answer in time."""
+
+
+class PageTooLarge(ClientError):
+    """A page of a list is larger than it may be; the rest of it was not read."""
+
+    def __init__(self, size_bytes: int, wanted_bytes: int) -> None:
+        super().__init__(f"a page of a list has more than {size_bytes} bytes")
+        self.size_bytes = size_bytes
+        self.wanted_bytes = wanted_bytes
+
+
 class ApiError(ClientError):
     """The API server answered, and refused."""
 

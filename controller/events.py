@@ -18,7 +18,7 @@ from controller import clock
 from controller.backoff import Backoff
 from controller.client import Client
 from controller.correlation import Correlator, Occurrence, Series, Subject
-from controller.errors import ClientError, NamespaceTerminating, NotFound, Unavailable
+from controller.errors import NamespaceTerminating, NotFound, Unavailable
 from controller.resources import EVENTS, Object
 from controller.wording import shortened
 
@@ -98,7 +98,7 @@ class EventRecorder:
                 await asyncio.sleep(backoff.next_seconds())
             except NamespaceTerminating:
                 return  # nobody is left there to read it
-            except ClientError as error:
+            except Exception as error:  # also what cannot be written as JSON: the next one can
                 _log_dropped(series, error)
                 return
 
@@ -156,7 +156,7 @@ def _event_name(subject_name: str) -> str:
     return f"{subject_name[: _NAME_LIMIT - len(suffix) - 1].rstrip('.-')}.{suffix}"
 
 
-def _log_dropped(series: Series, error: ClientError) -> None:
+def _log_dropped(series: Series, error: Exception) -> None:
     log.warning(
         "event not written object=%s/%s reason=%s error=%s",
         series.subject.namespace,

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import orjson
 
-from controller import reflector
+from controller import clock, reflector, salvage
 from controller.backoff import Backoff
-from controller.client import LIST_PAGE_SIZE, Client
-from controller.errors import ClientError, Unavailable
+from controller.client import Client
+from controller.errors import ClientError, PageTooLarge, TimedOut, Unavailable
+from controller.pages import MOST_WHOLE_BYTES, PageSize
 from controller.reflector import (
     Answer,
     Broke,
@@ -30,15 +31,22 @@ from controller.reflector import (
     Page,
     ReadStream,
     Streamed,
+    StreamedUnreadable,
 )
 from controller.resources import Object, Resource
+from controller.salvage import Unreadable
 from controller.slices import Slices
-from controller.store import Change, Store, key_of, version_number
+from controller.store import Change, Key, Store, key_of, version_number
 from controller.transport import WatchStream
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Change], None]
+Shape = Callable[[Object], Object]
+"""Makes of an object what is kept of it, and leaves the object itself as it is. An object for which it raises
+cannot be read."""
+UnreadableHandler = Callable[[Resource, Unreadable], None]
+_NAMELESS: Key = (None, "")
 
 
 @dataclass(frozen=True)
@@ -75,11 +83,18 @@ class Informer:
         self.store = Store()
         self.synced = asyncio.Event()
         self.last_error: ClientError | None = None
+        self.unreadable: dict[Key, Unreadable] = {}
+        """Objects that the API server has and the store has not, since they cannot be read."""
+        self.progressed_at = clock.monotonic()
+        """When the store was last known to be as the API server's collection."""
         self._client = client
         self._namespace = namespace if resource.namespaced else None
         self._label_selector = label_selector
         self._timing = timing or WatchTiming()
         self._handlers: list[Handler] = []
+        self._unreadable_handlers: list[UnreadableHandler] = []
+        self._shape: Shape | None = None
+        self._pages = PageSize()
         self._state: reflector.State = reflector.Empty()
         self._stream: WatchStream | None = None
         self._stream_brought_news = False
@@ -92,6 +107,14 @@ class Informer:
     def add_handler(self, handler: Handler) -> None:
         """From now on, every change."""
         self._handlers.append(handler)
+
+    def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
+        """From now on, every object that cannot be read, as often as it is seen."""
+        self._unreadable_handlers.append(handler)
+
+    def keep_only(self, shape: Shape) -> None:
+        """Keeps of each object what `shape` makes of it. Before the first list."""
+        self._shape = shape
 
     async def tell_all(self, handler: Handler) -> None:
         """Tells `handler` of every object there is, as if it had just appeared."""
@@ -108,6 +131,8 @@ class Informer:
         So the next look decides from its own last write, and does not conflict with it. What the watch has
         shown already is left alone, or an object that is gone since would come back.
         """
+        if salvage.strange_parts(obj) is not None:
+            return
         written, seen = version_number(obj["metadata"].get("resourceVersion")), self._seen_version
         if written is None or seen is None or written <= seen or not self._is_watched(obj):
             return
@@ -147,12 +172,14 @@ class Informer:
         """One ask and what follows from it; returns the seconds to wait before the next."""
         wait_seconds = self.resource.gather_seconds if isinstance(self._state, reflector.Watching) else 0.0
         answers, slices = await self._ask(reflector.want(self._state)), Slices()
-        for answer in answers:
+        for each in answers:
+            answer = await _read_line(each) if isinstance(each, bytes) else each
             before = self._state
             events, state = reflector.step(before, answer)
             for event in events:
                 await self._take(event, slices)
             self._state = state
+            self._note_progress(before, answer)
             failure = next((event.error for event in events if isinstance(event, reflector.Failed)), None)
             wait_seconds = self._wait_seconds(before, failure)
             if not isinstance(state, reflector.Watching):
@@ -160,6 +187,16 @@ class Informer:
                 break
             await slices.pause()
         return wait_seconds
+
+    def _note_progress(self, before: reflector.State, answer: Answer) -> None:
+        """A watch that is opened is none yet; one that ends at once may have had no time to tell anything."""
+        match answer:
+            case Page() | Idled():
+                self.progressed_at = clock.monotonic()
+            case Streamed() | StreamedUnreadable() if isinstance(self._state, reflector.Watching):
+                self.progressed_at = clock.monotonic()
+            case Ended() if isinstance(before, reflector.Watching) and self._was_useful():
+                self.progressed_at = clock.monotonic()
 
     def _wait_seconds(self, before: reflector.State, failure: ClientError | None) -> float:
         """After a failure; after a watch that was refused; and after one that was of no use, or a server
@@ -194,11 +231,12 @@ class Informer:
             return True
         return self._stream_brought_news and not isinstance(self._state, reflector.Empty)
 
-    async def _ask(self, want: reflector.Want) -> Iterable[Answer]:
+    async def _ask(self, want: reflector.Want) -> Sequence[Answer | bytes]:
+        """What came; of a stream, its lines."""
         try:
             match want:
                 case FetchPage():
-                    return [await self._fetch(want)]
+                    return [await self._fetch_fitting(want)]
                 case OpenWatch(resource_version):
                     return [await self._open(resource_version)]
                 case ReadStream():
@@ -206,18 +244,43 @@ class Informer:
         except ClientError as error:
             return [Broke(error)]
 
+    async def _fetch_fitting(self, want: FetchPage) -> Answer:
+        """The page, asked for in smaller ones as long as it is too large."""
+        while True:
+            try:
+                return await self._fetch(want)
+            except PageTooLarge as error:
+                if not want.paged:
+                    raise
+                self._pages.too_large(error)
+            except TimedOut:
+                self._pages.timed_out()
+                raise
+
     async def _fetch(self, want: FetchPage) -> Answer:
         page = await self._client.list_page(
             self.resource,
             self._namespace,
             label_selector=self._label_selector,
-            page_size=LIST_PAGE_SIZE if want.paged else None,
+            page_size=self._pages.limit if want.paged else None,
             continue_token=want.continue_token,
+            most_bytes=self._pages.most_bytes if want.paged else MOST_WHOLE_BYTES,
         )
         await asyncio.sleep(0)  # parsing it took a while
+        unreadable: list[Unreadable] = list(page.get("unreadable") or ())
+        raw_items: list[Object] = page["items"]
+        self._pages.arrived(len(raw_items) + len(unreadable), page.get("bytes", 0))
+        items, slices = [], Slices()
+        raw_items.reverse()
+        while raw_items:  # each goes at once, since what is kept of it may be much less
+            try:
+                items.append(self._kept(raw_items.pop()))
+            except _CannotBeRead as error:
+                unreadable.append(error.found)
+            await slices.pause()
         metadata = page.get("metadata") or {}
         version = str(metadata.get("resourceVersion") or "0")
-        return Page(tuple(map(self._trimmed, page["items"])), version, metadata.get("continue") or None)
+        return Page(tuple(items), version, metadata.get("continue") or None, tuple(unreadable))
 
     async def _open(self, resource_version: str) -> Answer:
         # Spread, so that the watches of many processes do not all end together.
@@ -234,7 +297,7 @@ class Informer:
         self._opened_at = asyncio.get_running_loop().time()
         return Opened()
 
-    async def _read(self) -> Iterable[Answer]:
+    async def _read(self) -> Sequence[Answer | bytes]:
         assert self._stream is not None
         try:
             lines = await self._stream.lines(self._timing.idle_timeout_seconds)
@@ -242,26 +305,89 @@ class Informer:
             return [Idled()]
         if lines is None:
             return [Ended()]
-        return (_parse(line) for line in lines if line)
+        return [line for line in lines if line]
 
     async def _take(self, event: reflector.Event, slices: Slices) -> None:
         match event:
-            case reflector.Replaced(items):
-                for change in self.store.replace_stepwise(items):
-                    self._tell_handlers(change)
-                    await slices.pause()
+            case reflector.Replaced(items, unreadable):
+                await self._replace(items, unreadable, slices)
                 self.synced.set()
             case reflector.Applied(obj):
                 self._apply(obj)
             case reflector.Deleted(obj):
-                self._tell_handlers(self.store.delete(self._trimmed(obj)))
+                self._delete(obj)
+            case reflector.Skipped(found):
+                self._skip(found)
             case reflector.Failed(error):
                 self._note(error)
                 return
         self.last_error = None
 
+    async def _replace(
+        self, items: Sequence[Object], unreadable: Sequence[Unreadable], slices: Slices
+    ) -> None:
+        self.unreadable = {}
+        for change in self.store.replace_stepwise(items, self._note_refused):
+            self._tell_handlers(change)
+            await slices.pause()
+        for found in unreadable:
+            self._skip(found)
+
+    def _note_refused(self, obj: Object, error: Exception) -> None:
+        self._note_unreadable(Unreadable(salvage.named(obj), salvage.reason_of(error)))
+
     def _apply(self, obj: Object) -> None:
-        self._tell_handlers(self.store.apply(self._trimmed(obj)))
+        try:
+            change = self.store.apply(self._kept(obj))
+        except _CannotBeRead as error:
+            self._skip(error.found)
+        except Exception as error:  # an index function's
+            self._skip(Unreadable(salvage.named(obj), salvage.reason_of(error)))
+        else:
+            self.unreadable.pop(key_of(obj), None)
+            self._tell_handlers(change)
+
+    def _delete(self, obj: Object) -> None:
+        """Of one that cannot be read, or could not be, whatever is there of it goes."""
+        self.unreadable.pop(key_of(obj), None)
+        try:
+            change = self.store.delete(self._kept(obj))
+        except Exception:
+            change = self.store.remove(key_of(obj))
+        self._tell_handlers(change)
+
+    def _skip(self, found: Unreadable) -> None:
+        """It is as if it were not there, until it can be read again."""
+        self._note_unreadable(found)
+        if found.has_name:
+            self._tell_handlers(self.store.remove(key_of(found.obj)))
+
+    def _note_unreadable(self, found: Unreadable) -> None:
+        key = key_of(found.obj) if found.has_name else _NAMELESS
+        if key not in self.unreadable:
+            name = "/".join(filter(None, key)) or "without a name"
+            log.warning("skipped resource=%s object=%s: %s", self.resource.group_resource, name, found.reason)
+        self.unreadable[key] = found
+        for handler in self._unreadable_handlers:
+            try:
+                handler(self.resource, found)
+            except Exception:
+                log.exception("handler failed resource=%s object=%s", self.resource.group_resource, key)
+
+    def _kept(self, obj: Object) -> Object:
+        """What the store keeps of the object.
+
+        Raises:
+            _CannotBeRead: its shape is beyond what can be handled.
+        """
+        if (reason := salvage.strange_parts(obj)) is not None:
+            raise _CannotBeRead(Unreadable(salvage.named(obj), reason))
+        if self._shape is None:
+            return self._trimmed(obj)
+        try:
+            return self._shape(self._trimmed(obj))
+        except Exception as error:
+            raise _CannotBeRead(Unreadable(salvage.named(obj), salvage.reason_of(error))) from error
 
     def _trimmed(self, obj: Object) -> Object:
         if not self.resource.keeps_managed_fields:
@@ -297,11 +423,20 @@ class Informer:
         await self._stream_scope.aclose()
 
 
-def _parse(line: bytes) -> Answer:
+class _CannotBeRead(Exception):
+    def __init__(self, found: Unreadable) -> None:
+        super().__init__(found.reason)
+        self.found = found
+
+
+async def _read_line(line: bytes) -> Answer:
     try:
-        parsed = orjson.loads(line)
+        event = salvage.parsed(line)
     except orjson.JSONDecodeError as error:
-        return Broke(reflector.UnexpectedAnswer(f"a watch line that is not JSON: {error}"))
-    if not isinstance(parsed, dict):
-        return Broke(reflector.UnexpectedAnswer(f"a watch line that is a {type(parsed).__name__}"))
-    return Streamed(parsed)
+        found = await salvage.in_thread(salvage.event_of, line)
+        if found is None:
+            return Broke(reflector.UnexpectedAnswer(f"a watch line that is not JSON: {error}"))
+        return StreamedUnreadable(found[0], Unreadable(found[1], salvage.reason_of(error)))
+    if not isinstance(event, dict):
+        return Broke(reflector.UnexpectedAnswer(f"a watch line that is a {type(event).__name__}"))
+    return Streamed(event)

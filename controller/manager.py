@@ -26,8 +26,11 @@ from controller.errors import ClientError
 from controller.events import EventRecorder
 from controller.limiter import RequestLimiter
 from controller.loop_thread import LoopThread
+from controller.metrics_access import MetricsAccess
 from controller.resources import LEASES, Resource
 from controller.servers import Health, Listen, Ports, serve
+
+PROGRESS_PERIOD_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class ManagerOptions:
     label_selectors: Mapping[Resource, str] = field(default_factory=dict)
     """What to watch of a resource; all of it by default."""
     listen: Listen = field(default_factory=Listen)
+    metrics_auth: bool = False
+    """Whether metrics are shown only to the bearer of a token that may get /metrics."""
     leader_election: bool = True
     lease_namespace: str | None = None
     """None: our own namespace."""
@@ -50,6 +55,8 @@ class ManagerOptions:
     graceful_seconds: float = 30.0
     """How long the controllers may take to finish what is in work."""
     cache_sync_timeout_seconds: float = 120.0
+    stalled_after_seconds: float = 120.0
+    """A watch that has made no progress for so long makes the process not ready."""
     probe_period_seconds: float = 2.0
     """How often the API server is asked something when nothing else was."""
 
@@ -84,6 +91,7 @@ class Manager:
         counted = metrics.ClientMetrics(self.metrics_registry, client.connection.base_url).observe
         client.observers.append(counted)
         self._lease_client.observers.append(counted)
+        self.metrics_registry.register(metrics.WatchCollector(self.cache))
         ProcessCollector(registry=self.metrics_registry)
         self._leader_gauge = metrics.leader_gauge(self.metrics_registry).labels(self.options.name)
         self._leader_gauge.set_function(lambda: float(self.is_leader))
@@ -100,7 +108,8 @@ class Manager:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises LeadershipLost, ServeError, or what else makes going on useless."""
-        async with serve(self.options.listen, self.health, self.metrics_registry) as self.ports:
+        access = MetricsAccess(self._raw_client) if self.options.metrics_auth else None
+        async with serve(self.options.listen, self.health, self.metrics_registry, access) as self.ports:
             log.info("servers started ports=%s", self.ports)
             try:
                 await self._run_watching(stop)
@@ -119,6 +128,7 @@ class Manager:
             if not await background.race(synced, stop):
                 return
             await self.health.set_ready()
+            background.start(self._follow_progress(), "progress")
             log.info("caches synced")
             await background.race(self._run_leading(stop))
             await self.recorder.flush(timeout_seconds=2.0)
@@ -180,6 +190,16 @@ class Manager:
             identity=self.options.identity,
             timing=self.options.election,
         )
+
+    async def _follow_progress(self) -> None:
+        """Ready means that we see what happens. A leader that does not goes on: others may see no more."""
+        while True:
+            await asyncio.sleep(PROGRESS_PERIOD_SECONDS)
+            stalled = self.cache.stalled(self.options.stalled_after_seconds)
+            if stalled is None and self.health.not_ready is not None:
+                await self.health.set_ready()
+            elif stalled is not None:
+                await self.health.set_not_ready(stalled)
 
     async def _probe(self) -> None:
         """Keeps `contact` fed when nothing else asks the server anything.

@@ -5,14 +5,12 @@ One registry per manager, so that two in one process (tests, the embedded cluste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from controller.resources import Resource
 
 # Or every counter would be shown with a gauge of when it began, which Go's client does not do either.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -182,25 +180,37 @@ class _InWorkCollector(Collector):
         yield longest
 
 
-class UnreadableObjects(Collector):
-    """`dlr_unreadable_objects`: objects that the API server has and this process cannot read.
+class Watches(Protocol):
+    """A cache, as far as `WatchCollector` reads it. Any thread may call it."""
 
-    Args:
-        counts: how many, by resource, when the metrics are read.
-    """
+    def unreadable_counts(self) -> dict[str, int]: ...
+    def seconds_since_progress(self) -> dict[str, float]: ...
 
-    def __init__(self, counts: Callable[[], Mapping[Resource, int]]) -> None:
-        self._counts = counts
+
+class WatchCollector(Collector):
+    """What the watches of one manager do not bring."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._watches = watches
 
     def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
+        unreadable = GaugeMetricFamily(
             "dlr_unreadable_objects",
-            "Objects that the controller cannot read, and so leaves out, by resource",
+            "Objects of the API server that the controller cannot read, and leaves alone",
             labels=("resource",),
         )
-        for resource, count in self._counts().items():
-            family.add_metric((resource.plural,), count)
-        yield family
+        age = GaugeMetricFamily(
+            "dlr_watch_progress_age_seconds",
+            "Time since the controller last had all that the API server has of a resource",
+            labels=("resource",),
+            unit="seconds",
+        )
+        for resource, count in self._watches.unreadable_counts().items():
+            unreadable.add_metric((resource,), count)
+        for resource, seconds in self._watches.seconds_since_progress().items():
+            age.add_metric((resource,), seconds)
+        yield unreadable
+        yield age
 
 
 class ClientMetrics:

@@ -21,9 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from controller.errors import ApiError, ClientError, Gone, NotFound
+from controller.errors import ApiError, ClientError, Gone, NotFound, PageTooLarge, TimedOut
 from controller.resources import Object
 from controller.responses import error_of_status, version_is_ahead
+from controller.salvage import Unreadable, named, strange_parts
 
 # --- states
 
@@ -41,6 +42,7 @@ class Paging:
 
     items: tuple[Object, ...]
     continue_token: str
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Page:
     items: tuple[Object, ...]
     resource_version: str
     continue_token: str | None = None
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,14 @@ class Streamed:
     """One event of the stream, as the server wrote it: `{"type": …, "object": …}`."""
 
     event: Object
+
+
+@dataclass(frozen=True)
+class StreamedUnreadable:
+    """One event of the stream whose object cannot be read."""
+
+    type: str
+    found: Unreadable
 
 
 @dataclass(frozen=True)
@@ -119,7 +130,7 @@ class Broke:
     error: ClientError
 
 
-Answer: TypeAlias = Page | Opened | Streamed | Ended | Idled | Broke
+Answer: TypeAlias = Page | Opened | Streamed | StreamedUnreadable | Ended | Idled | Broke
 
 # --- what to tell
 
@@ -129,6 +140,7 @@ class Replaced:
     """The whole collection, to be swapped in at one stroke: what is not in it is gone."""
 
     items: tuple[Object, ...]
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,13 +154,20 @@ class Deleted:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """An object appeared or changed, and cannot be read; the watch goes on behind it."""
+
+    found: Unreadable
+
+
+@dataclass(frozen=True)
 class Failed:
     """Something went wrong; wait a little before the next ask."""
 
     error: ClientError
 
 
-Event: TypeAlias = Replaced | Applied | Deleted | Failed
+Event: TypeAlias = Replaced | Applied | Deleted | Skipped | Failed
 
 
 class UnexpectedAnswer(ClientError):
@@ -173,7 +192,8 @@ def step(state: State, answer: Answer) -> tuple[list[Event], State]:
         case ((Empty() | Paging()), Page()):
             return _paged(state, answer)
         case Empty(), Broke(error):
-            return [Failed(error)], state
+            too_much = isinstance(error, PageTooLarge | TimedOut)
+            return [Failed(error)], Empty() if too_much else state
         case Paging(), Broke(Gone()):
             return [], Empty(paged=False)
         case Paging(), Broke(error):
@@ -182,6 +202,8 @@ def step(state: State, answer: Answer) -> tuple[list[Event], State]:
             return [], Watching(resource_version)
         case Watching(), Streamed(event):
             return _streamed(state, event)
+        case Watching(), StreamedUnreadable(type_, found):
+            return _streamed_unreadable(state, type_, found)
         case Watching(resource_version), Ended() | Idled():
             return [], Listed(resource_version)
         case ((Listed() | Watching()), Broke(error)):
@@ -190,11 +212,12 @@ def step(state: State, answer: Answer) -> tuple[list[Event], State]:
 
 
 def _paged(state: Empty | Paging, page: Page) -> tuple[list[Event], State]:
-    earlier = state.items if isinstance(state, Paging) else ()
-    items = earlier + page.items
+    items, unreadable = page.items, page.unreadable
+    if isinstance(state, Paging):
+        items, unreadable = state.items + items, state.unreadable + unreadable
     if page.continue_token:
-        return [], Paging(items, page.continue_token)
-    return [Replaced(items)], Listed(page.resource_version)
+        return [], Paging(items, page.continue_token, unreadable)
+    return [Replaced(items, unreadable)], Listed(page.resource_version)
 
 
 def _streamed(state: Watching, event: Object) -> tuple[list[Event], State]:
@@ -206,6 +229,8 @@ def _streamed(state: Watching, event: Object) -> tuple[list[Event], State]:
             code = obj.get("code")
             error = error_of_status(obj, http_status=code if isinstance(code, int) else 500)
             return _broke(state.resource_version, error)
+        case "ADDED" | "MODIFIED" | "DELETED" as type_ if reason := strange_parts(obj):
+            return _streamed_unreadable(state, type_, Unreadable(named(obj), reason), obj)
         case "ADDED" | "MODIFIED":
             return [Applied(obj)], _at_version_of(state, obj)
         case "DELETED":
@@ -216,9 +241,17 @@ def _streamed(state: Watching, event: Object) -> tuple[list[Event], State]:
             return _broke(state.resource_version, UnexpectedAnswer(f"a watch event of type {other!r}"))
 
 
+def _streamed_unreadable(
+    state: Watching, type_: str, found: Unreadable, obj: Object | None = None
+) -> tuple[list[Event], State]:
+    event: Event = Deleted(found.obj) if type_ == "DELETED" and found.has_name else Skipped(found)
+    return [event], _at_version_of(state, found.obj if obj is None else obj)
+
+
 def _at_version_of(state: Watching, obj: Object) -> Watching:
-    version = (obj.get("metadata") or {}).get("resourceVersion")
-    return replace(state, resource_version=version) if version else state
+    metadata = obj.get("metadata")
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    return replace(state, resource_version=version) if version and isinstance(version, str) else state
 
 
 def _broke(resource_version: str, error: ClientError) -> tuple[list[Event], State]:

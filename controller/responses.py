@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from controller.errors import ApiError, ClientError, Unavailable, api_error
+from controller import salvage
+from controller.errors import ApiError, ClientError, PageTooLarge, Unavailable, api_error
 from controller.resources import Object, Resource
+from controller.salvage import Unreadable
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,52 @@ class Answer:
 
 def read_object(answer: Answer) -> Object:
     """The parsed body of a success; raises the typed error of anything else."""
-    if answer.status >= 400:
-        raise error_of(answer)
+    raise_for(answer)
     try:
-        parsed = orjson.loads(answer.body)
+        parsed = salvage.parsed(answer.body)
     except orjson.JSONDecodeError as error:
-        raise Unavailable(
-            f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
-            "is the address really a Kubernetes API server?",
-            status=answer.status,
-        ) from error
+        raise _no_json(answer, error) from error
     if not isinstance(parsed, dict):
         raise Unavailable(f"the API server answered with a {type(parsed).__name__}, not an object")
     return parsed
+
+
+def raise_for(answer: Answer) -> None:
+    if answer.status >= 400:
+        raise error_of(answer)
+
+
+async def read_page(answer: Answer, most_scan_bytes: int | None) -> Object:
+    """The parsed page of a list, object by object where one of them cannot be parsed: `unreadable` has those.
+
+    Raises:
+        PageTooLarge: that would be more than so many bytes to look through.
+        Unavailable: it is no list.
+    """
+    raise_for(answer)
+    try:
+        return read_object(answer)
+    except Unavailable as error:
+        if most_scan_bytes is not None and len(answer.body) > most_scan_bytes:
+            raise PageTooLarge(len(answer.body), most_scan_bytes) from error
+        found = await salvage.in_thread(salvage.items_of, answer.body)
+        if found is None:
+            raise
+    metadata, texts = found
+    read = [await salvage.read(text) for text in texts]
+    return {
+        "metadata": metadata,
+        "items": [obj for obj in read if not isinstance(obj, Unreadable)],
+        "unreadable": [obj for obj in read if isinstance(obj, Unreadable)],
+    }
+
+
+def _no_json(answer: Answer, error: ValueError) -> Unavailable:
+    return Unavailable(
+        f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
+        "is the address really a Kubernetes API server?",
+        status=answer.status,
+    )
 
 
 def error_of(answer: Answer) -> ClientError:
@@ -80,8 +115,9 @@ def complete_items(page: Object, resource: Resource) -> list[Object]:
     """The items of a list; the server leaves apiVersion and kind out of them, we put them back."""
     items: list[Object] = page.get("items") or []
     for item in items:
-        item.setdefault("apiVersion", resource.api_version)
-        item.setdefault("kind", resource.kind)
+        if isinstance(item, dict):
+            item.setdefault("apiVersion", resource.api_version)
+            item.setdefault("kind", resource.kind)
     return items
 
 

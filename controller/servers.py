@@ -6,7 +6,6 @@ that is what a liveness probe is to find out.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator
@@ -17,11 +16,14 @@ import grpc
 from aiohttp import web
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+
+from controller.metrics_access import MetricsAccess
+from controller.rendering import Renderer
 
 READINESS_SERVICE = "readiness"
 """The `service` of a gRPC readiness probe; the empty one is liveness."""
 
+MOST_METRICS_REQUESTS = 64
 EVERYWHERE = "::"
 """Every address of the machine, those of IPv4 too; of IPv4 alone where there is no IPv6."""
 
@@ -71,8 +73,14 @@ class Health:
 
 
 @asynccontextmanager
-async def serve(listen: Listen, state: Health, registry: CollectorRegistry) -> AsyncIterator[Ports]:
-    """All servers, until the block ends; ServeError if a port cannot be listened on."""
+async def serve(
+    listen: Listen, state: Health, registry: CollectorRegistry, access: MetricsAccess | None = None
+) -> AsyncIterator[Ports]:
+    """All servers, until the block ends; ServeError if a port cannot be listened on.
+
+    Args:
+        access: who may read the metrics; None lets everybody.
+    """
     address = listen.address
     if address == EVERYWHERE and not socket.has_dualstack_ipv6():
         address = "0.0.0.0"
@@ -84,7 +92,7 @@ async def serve(listen: Listen, state: Health, registry: CollectorRegistry) -> A
 
         yield Ports(
             health=await http(_health_app(state), listen.health_port),
-            metrics=await http(_metrics_app(registry), listen.metrics_port),
+            metrics=await http(_metrics_app(registry, access), listen.metrics_port),
             grpc=(
                 None
                 if listen.grpc_port is None
@@ -151,12 +159,27 @@ def _health_app(state: Health) -> web.Application:
     return app
 
 
-def _metrics_app(registry: CollectorRegistry) -> web.Application:
+def _metrics_app(registry: CollectorRegistry, access: MetricsAccess | None) -> web.Application:
+    renderer, in_work = Renderer(registry), 0
+
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # Ten thousand workers take a second. In a thread, that holds the loop up for milliseconds at a time.
-        body = await asyncio.to_thread(encode, registry)
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        nonlocal in_work
+        if in_work >= MOST_METRICS_REQUESTS:
+            return web.Response(status=503, text="too many requests at once\n")
+        in_work += 1
+        try:
+            return await answer(request)
+        finally:
+            in_work -= 1
+
+    async def answer(request: web.Request) -> web.Response:
+        if access is not None:
+            refusal = await access.refusal(request.headers.get("Authorization", ""))
+            if refusal is not None:
+                headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+                return web.Response(status=refusal.status, text=f"{refusal.reason}\n", headers=headers)
+        rendering = await renderer.of(request.headers.get("Accept", ""))
+        return web.Response(body=rendering.body, headers={"Content-Type": rendering.content_type})
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)

@@ -16,6 +16,7 @@ IndexFunction = Callable[[Object], Iterable[str]]
 Key = tuple[str | None, str]
 """Namespace (None for cluster-scoped resources) and name."""
 Objects: TypeAlias = list[Object]
+IndexKeys: TypeAlias = list[str]
 
 
 @dataclass(frozen=True)
@@ -99,17 +100,23 @@ class Store:
         self._functions[index_name] = function
         self._indexes[index_name] = {}
         for key, obj in self._objects.items():
-            self._index(index_name, key, obj)
+            self._index(index_name, function(obj), key, obj)
 
     def memory(self) -> Memory[Any]:
         """A new one, empty."""
         self._memories.append(Memory(self._uids))
         return self._memories[-1]
 
-    def replace_stepwise(self, items: Iterable[Object]) -> Iterator[Change | None]:
+    def replace_stepwise(
+        self, items: Iterable[Object], refused: Callable[[Object, Exception], None] | None = None
+    ) -> Iterator[Change | None]:
         """Swaps the whole content, object by object; what is not among `items` is gone. None: no change.
 
         Each step is made when the iterator is asked for it, so that thousands need not be made at once.
+
+        Args:
+            refused: gets each object for which an index function raises, and what it raised; the object is
+                as good as gone. None raises it.
         """
         before: set[Key] = {*self._objects}
         fresh: dict[Key, Object] = {}
@@ -120,11 +127,24 @@ class Store:
             yield self._remove(key)
         for key, obj in fresh.items():
             old = self._objects.get(key)
-            unchanged = old is not None and _version(old) == _version(obj)
-            yield None if unchanged else self._put(key, obj)
+            if old is not None and _version(old) == _version(obj):
+                yield None
+                continue
+            change: Change | None
+            try:
+                change = self._put(key, obj)
+            except Exception as error:
+                if refused is None:
+                    raise
+                refused(obj, error)
+                change = self.remove(key)
+            yield change
 
     def apply(self, obj: Object) -> Change | None:
-        """None if this version, or a newer one, is known already, as an own write is."""
+        """None if this version, or a newer one, is known already, as an own write is.
+
+        What an index function raises leaves the store as it was.
+        """
         key = key_of(obj)
         known = self._objects.get(key)
         if known is not None and not is_newer(obj, than=known):
@@ -140,11 +160,19 @@ class Store:
         self._put(key, obj)
         return self._remove(key)
 
+    def remove(self, key: Key) -> Change | None:
+        """Whatever there is of that name is gone; None if there is nothing."""
+        return self._remove(key) if key in self._objects else None
+
     def _put(self, key: Key, obj: Object) -> Change:
+        keys = self._index_keys(obj)
         old = self._objects.get(key)
         if old is not None and _uid(old) != _uid(obj):
             self._forget(old)
-        self._objects[key] = self._reindexed(key, obj)
+        self._unindex(key)
+        for index_name, index_keys in keys.items():
+            self._index(index_name, index_keys, key, obj)
+        self._objects[key] = obj
         self._uids[_uid(obj)] = key
         return Change(old, obj)
 
@@ -160,14 +188,15 @@ class Store:
         for memory in self._memories:
             memory.forget(uid)
 
-    def _reindexed(self, key: Key, obj: Object) -> Object:
-        self._unindex(key)
-        for index_name in self._functions:
-            self._index(index_name, key, obj)
-        return obj
+    def _index_keys(self, obj: Object) -> dict[str, IndexKeys]:
+        """By index; each of them can be a key of a dictionary, or this raises TypeError."""
+        keys = {index_name: [*function(obj)] for index_name, function in self._functions.items()}
+        for index_keys in keys.values():
+            hash(tuple(index_keys))
+        return keys
 
-    def _index(self, index_name: str, key: Key, obj: Object) -> None:
-        for index_key in self._functions[index_name](obj):
+    def _index(self, index_name: str, index_keys: Iterable[str], key: Key, obj: Object) -> None:
+        for index_key in index_keys:
             self._indexes[index_name].setdefault(index_key, {})[key] = obj
 
     def _unindex(self, key: Key) -> None:

@@ -16,7 +16,8 @@ from yarl import URL
 
 from controller.calls import Call
 from controller.connection import Connection
-from controller.errors import Unavailable
+from controller.errors import PageTooLarge, TimedOut, Unavailable
+from controller.pages import PAGE_BYTES
 from controller.responses import Answer, error_of
 
 _READ_BUFFER_BYTES = 2**20
@@ -69,10 +70,15 @@ class Transport:
             self._session = None
 
     async def send(self, call: Call, timeout_seconds: float) -> Answer:
-        """The whole answer, whatever its status; Unavailable when there is none in time."""
+        """The whole answer, whatever its status.
+
+        Raises:
+            Unavailable: there is none in time.
+            PageTooLarge: it has more bytes than the call allows.
+        """
         try:
             async with asyncio.timeout(timeout_seconds), await self._request(call) as response:
-                body = await response.read()
+                body = await _body(response, call.most_bytes)
                 return Answer(response.status, body, response.headers.get("Retry-After"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._unavailable(call, error, timeout_seconds) from error
@@ -130,7 +136,7 @@ class Transport:
     def _unavailable(self, call: Call, error: BaseException, timeout_seconds: float) -> Unavailable:
         server = self.connection.base_url
         if isinstance(error, TimeoutError):
-            return Unavailable(
+            return TimedOut(
                 f"the API server at {server} did not answer {call.method} {call.path} within "
                 f"{timeout_seconds:.1f} s"
             )
@@ -149,6 +155,19 @@ class Transport:
             f"the connection to the API server at {server} broke during {call.method} {call.path}: "
             f"{_reason(error)}"
         )
+
+
+async def _body(response: aiohttp.ClientResponse, most_bytes: int | None) -> bytes:
+    if most_bytes is None or response.status >= 400:
+        return await response.read()
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > most_bytes:
+            response.close()
+            raise PageTooLarge(size, PAGE_BYTES)
+    return b"".join(chunks)
 
 
 def _keep_alive(response: aiohttp.ClientResponse) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from controller import clock
 from controller.fairness import FairQueue
+
+log = logging.getLogger(__name__)
 
 BACKOFF_BASE_SECONDS = 0.005
 BACKOFF_CAP_SECONDS = 60.0
@@ -46,7 +49,7 @@ class WorkQueue(Generic[K]):
     ) -> None:
         """`flow_of` says which keys belong together; by default each is a flow of its own."""
         self._observer = observer
-        self.flow_of: Callable[[K], Hashable] = flow_of or _own_flow
+        self._flow_of: Callable[[K], Hashable] = flow_of or _own_flow
         self._ready: FairQueue[K] = FairQueue()
         self._dirty: dict[K, float] = {}
         """Keys that want work, and since when: those in `_ready`, and those in work that came again."""
@@ -177,6 +180,16 @@ class WorkQueue(Generic[K]):
         """How long each key in work has been there. May be called by any thread."""
         now = clock.monotonic()
         return [now - started for started in list(self._working.values())]
+
+    def flow_of(self, key: K) -> Hashable:
+        """To which others the key belongs; to none where that cannot be told."""
+        try:
+            flow = self._flow_of(key)
+            hash(flow)
+        except Exception:
+            log.warning("cannot tell the flow of %s", key, exc_info=True)
+            return key
+        return flow
 
     def _make_ready(self, key: K) -> None:
         self._ready.push(self.flow_of(key), key)

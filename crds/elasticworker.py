@@ -107,6 +107,10 @@ class WorkerExit(Model):
     node_name: Name = ""
     pod_uid: Annotated[str, Field(max_length=64)] = ""
     """Of the Pod that ended."""
+    container: Name = ""
+    """The container whose end it was, if not the training container's."""
+    failures_in_pod: Annotated[int, Field(ge=1)] | None = None
+    """How many failures of containers are counted of a Pod that goes on, since they are started again."""
     action: FailureAction | None = None
     """What the job's failurePolicy says to that, if a rule matched."""
     in_good_order: bool | None = None

@@ -56,19 +56,23 @@ class ReconciledCondition(Reporter):
             self._recorder.event(_owner(raw), "Warning", "ReconcileFailed", f"{request.name}: {message}")
         else:
             self._recorder.event(raw, "Warning", "ReconcileFailed", message)
-        known = _condition(raw)
+        known = condition_in(raw)
         if (known.get("status"), known.get("reason")) != (ConditionStatus.FALSE, reason):
             await self._write(raw, ConditionStatus.FALSE, reason, message)
 
     async def succeeded(self, request: Request) -> None:
         raw = self._store.get(request.namespace, request.name)
-        known = {} if raw is None else _condition(raw)
+        known = {} if raw is None else condition_in(raw)
         ours = known.get("message", "").startswith(f"{self._controller}: ")
         if raw is not None and ours and known["status"] == ConditionStatus.FALSE:
             await self._write(raw, ConditionStatus.TRUE, "Recovered", "")
 
+    async def unreadable(self, obj: Object, reason: str, message: str) -> None:
+        """Writes on an object, of which metadata and conditions are known, why it is not looked at."""
+        await self._write(obj, ConditionStatus.FALSE, reason, f"{self._controller}: {message}")
+
     async def _write(self, raw: Object, status: ConditionStatus, reason: str, message: str) -> None:
-        metadata, known = raw["metadata"], _condition(raw)
+        metadata, known = raw["metadata"], condition_in(raw)
         condition = {
             "type": RECONCILED,
             "status": status.value,
@@ -79,7 +83,7 @@ class ReconciledCondition(Reporter):
         }
         if known.get("status") == status:
             condition["lastTransitionTime"] = known["lastTransitionTime"]
-        others = [c for c in raw.get("status", {}).get("conditions", ()) if c is not known]
+        others = [c for c in (raw.get("status") or {}).get("conditions") or () if c is not known]
         patch = {
             "metadata": {"resourceVersion": metadata["resourceVersion"]},
             "status": {"conditions": [*others, condition]},
@@ -106,9 +110,9 @@ def sentence(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {text}; the controller tries again, and its log says more"
 
 
-def _condition(raw: Object) -> Object:
-    """Empty if there is none."""
-    conditions: list[Object] = raw.get("status", {}).get("conditions") or []
+def condition_in(raw: Object) -> Object:
+    """The condition; empty if there is none."""
+    conditions: list[Object] = (raw.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == RECONCILED), {})
 
 

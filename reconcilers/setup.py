@@ -7,9 +7,9 @@ from typing import Any
 
 from controller.builder import ControllerBuilder
 from controller.cache import Cache
+from controller.loop import ReconcileLoop, make_queue
 from controller.manager import Manager
-from controller.metrics import UnreadableObjects
-from controller.reconciler import Reporter, Request
+from controller.reconciler import Request
 from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
@@ -65,7 +65,9 @@ from reconcilers.predicates import (
 from reconcilers.reconciled import ReconciledCondition
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
+from reconcilers.shapes import keep_what_is_read
 from reconcilers.trust import CLUSTER, Trust
+from reconcilers.unreadable import UnreadableController, UnreadableReconciler
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -94,6 +96,7 @@ def add_all(
 ) -> None:
     """Register every controller with the manager. Benchmarks bring their own clock."""
     clock = clock or Clock()
+    keep_what_is_read(manager.cache)
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods)
     add_workers(manager, clock, pods or PodOptions())
@@ -101,8 +104,8 @@ def add_all(
     add_node_checks(manager, clock)
     add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
+    _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
-    manager.metrics_registry.register(UnreadableObjects(manager.cache.unreadable))
 
 
 def add_indexes(cache: Cache) -> None:
@@ -323,7 +326,29 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     )
 
 
-def _reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> Reporter:
+def _add_unreadable(manager: Manager, clock: Clock) -> None:
+    """Who has conditions, by the name of the controller that withdraws them."""
+    conditions = {
+        resource: _reporter(manager, controller, resource, clock)
+        for controller, resource in (
+            ("elasticjob", ELASTICJOBS),
+            ("nodecheck", NODECHECKS),
+            ("scaleplan", SCALEPLANS),
+        )
+    }
+    name, queue = "unreadable", make_queue("unreadable", manager.queue_metrics)
+    loop = ReconcileLoop(
+        name,
+        queue,
+        UnreadableReconciler(manager.client, manager.cache, manager.recorder, conditions),
+        workers=1,
+        metrics=manager.reconcile_metrics,
+        terminating=manager.client.terminating,
+    )
+    manager.add(UnreadableController(name, queue, loop))
+
+
+def _reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> ReconciledCondition:
     return ReconciledCondition(controller, resource, manager.client, manager.cache, manager.recorder, clock)
 
 

@@ -29,6 +29,7 @@ from reconcilers.clock import Clock
 from reconcilers.conditions import condition_of, with_condition
 from reconcilers.pod.assignment import Assignment, Assignments
 from reconcilers.pod.builder import pod_name
+from reconcilers.pod.containers import TERMINAL_PHASES, containers_of, may_run, training_container
 from reconcilers.pod.gang import Obstacle
 from reconcilers.pod.heartbeat import Heartbeats
 from reconcilers.pod.late_pods import LatePods
@@ -134,6 +135,7 @@ class WorkerReconciler(Reconciler):
             topology_keys=assignment.topology_keys,
             warning=warning,
             rules=assignment.failure_rules,
+            restart_count=assignment.restart_count,
             released=assignment.released,
             owner_ended=assignment.ended,
         )
@@ -235,7 +237,7 @@ class WorkerReconciler(Reconciler):
     def _node_lost(self, pod: Object | None, lease: Object | None, worker: ElasticWorker) -> str | None:
         """Why the Pod's node counts as lost. An agent that is heard speaks for its node itself."""
         name = (pod or {}).get("spec", {}).get("nodeName")
-        if pod is None or not name or self._heartbeats.age_seconds(lease, pod, worker) is not None:
+        if pod is None or not name or self._is_heard(lease, pod, worker):
             return None
         node = self._nodes.get(None, name)
         if node is None:
@@ -244,6 +246,11 @@ class WorkerReconciler(Reconciler):
         if ready is None or ready.get("status") == "True":
             return None
         return f"node {name} is not ready: {ready.get('message', ready.get('reason', ''))}"
+
+    def _is_heard(self, lease: Object | None, pod: Object, worker: ElasticWorker) -> bool:
+        """Whether its agent was heard, and its container still runs."""
+        age_seconds = self._heartbeats.age_seconds(lease, pod, worker)
+        return age_seconds is not None and may_run(training_container(containers_of(pod)))
 
     async def _record(
         self, request: Request, assignment: Assignment, raw: Object, seen: Observation
@@ -324,7 +331,8 @@ def _owned(obj: Object, worker: ElasticWorker) -> bool:
 
 
 def _ended(pod: Object) -> bool:
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    """Whether its kubelet has done with it, its sidecars too."""
+    return pod.get("status", {}).get("phase") in TERMINAL_PHASES
 
 
 def node_names(obj: Object) -> Iterable[str]:

@@ -215,7 +215,7 @@ class ApiClient:
                 yield json.loads(line)
         except urllib3.exceptions.ReadTimeoutError as error:
             raise SilentWatchError(0, f"the watch is silent: {error}") from error
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
             raise UnavailableError(0, f"the watch broke: {error}") from error
         finally:
             response.close()
@@ -236,7 +236,7 @@ class ApiClient:
             raise error_of(response.status, response.data)
         try:
             answer: dict[str, Any] = json.loads(response.data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UnavailableError(response.status, f"the answer is not JSON: {error}") from error
         return answer
 

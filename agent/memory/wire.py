@@ -175,7 +175,7 @@ def receive(
         connection.sendall(Request(Verb.SEND, mark, start, stop).encode())
         answer, rest = _answer(connection)
         nbytes = answer.get("bytes")
-        if not isinstance(nbytes, int):
+        if type(nbytes) is not int or nbytes < 0 or (stop is not None and nbytes != stop - start):
             raise RefusedError(str(answer.get("error") or "it sent no slot"))
         yield SlotBytes(connection, nbytes, rest)
 

@@ -26,6 +26,7 @@ DEFAULT_PORT = 0
 CONTROLLER_COMMAND = [
     *(sys.executable, "-m", "dlr.cli", "controller", "--lease-namespace=kube-system"),
     *("--listen-address=127.0.0.1", "--metrics-port=0", "--health-port=0", "--grpc-health-port=0"),
+    "--no-metrics-auth",
 ]
 IDENTITY = "--identity=embedded"
 """Of the one that the supervisor keeps, and that ends when it does."""

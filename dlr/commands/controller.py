@@ -96,6 +96,13 @@ def controller(
         ),
     ] = "::",
     metrics_port: Annotated[int, typer.Option(**PORT, help="Prometheus metrics; 0 is any free port.")] = 8080,
+    metrics_auth: Annotated[
+        bool,
+        typer.Option(
+            help="Show metrics only to the bearer of a token that may get /metrics, by TokenReview and "
+            "SubjectAccessReview (the ClusterRole dlr-metrics-reader)."
+        ),
+    ] = True,
     health_port: Annotated[
         int, typer.Option(**PORT, help="/healthz and /readyz; 0 is any free port.")
     ] = 8081,
@@ -153,6 +160,7 @@ def controller(
             health_port=health_port,
             grpc_port=grpc_health_port,
         ),
+        metrics_auth=metrics_auth,
         leader_election=leader_elect,
         lease_namespace=lease_namespace,
         identity=identity,

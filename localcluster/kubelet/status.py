@@ -13,8 +13,6 @@ from localcluster.kubelet.states import (
     Terminated,
     Waiting,
     init_containers,
-    init_failed_for_good,
-    is_over,
     main_containers,
     names,
 )
@@ -51,20 +49,16 @@ class PodFacts:
 
 
 def phase_of(facts: PodFacts) -> str:
-    pod, records = facts.pod, facts.records
-    if facts.verdict is not None and facts.finished:
-        return "Failed"
-    if any(init_failed_for_good(pod, container, records) for container in init_containers(pod)):
-        return "Failed"
-    if not initialized(pod, records):
-        return "Failed" if facts.finished else "Pending"
-    mains = [records[name] for name in names(main_containers(pod))]
-    if facts.finished or is_over(pod, records):
-        succeeded = all(isinstance(r.state, Terminated) and r.state.exit_code == 0 for r in mains)
-        return "Succeeded" if succeeded else "Failed"
-    if any(isinstance(record.state, Waiting) and record.last is None for record in mains):
-        return "Pending"
-    return "Running"
+    """The Pod's phase: no final one while a container, a sidecar too, runs or may run again.
+
+    https://github.com/kubernetes/kubernetes/pull/108366
+    """
+    mains = [facts.records[name] for name in names(main_containers(facts.pod))]
+    if facts.finished:
+        ended_well = all(isinstance(r.state, Terminated) and r.state.exit_code == 0 for r in mains)
+        return "Succeeded" if ended_well and facts.verdict is None else "Failed"
+    waits = any(isinstance(record.state, Waiting) and record.last is None for record in mains)
+    return "Pending" if waits or not initialized(facts.pod, facts.records) else "Running"
 
 
 def initialized(pod: JSON, records: dict[str, ContainerRecord]) -> bool:
@@ -104,7 +98,7 @@ def pod_status(facts: PodFacts, now: datetime) -> JSON:
         status["initContainerStatuses"] = [
             _container_status(pod, c, facts.records, init=True) for c in init_containers(pod)
         ]
-    if facts.verdict is not None:
+    if facts.verdict is not None and facts.finished:
         status |= {"reason": facts.verdict.reason, "message": facts.verdict.message}
     return status
 

@@ -6,20 +6,22 @@ next scrape. Only the leader tells them: two controllers would double every sum.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, Object
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.job_status import Goodput, JobState
 from crds.model import ConditionStatus
-from crds.protocol import JobPhase, RendezvousPhase, Tier
+from crds.protocol import MAX_NUMBER_NAME, MAX_NUMBERS, JobPhase, RendezvousPhase, Tier
 from crds.rendezvous import Rendezvous
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
@@ -29,6 +31,8 @@ from reconcilers.job.workers import Workers
 from reconcilers.managed_by import is_managed_here
 from reconcilers.pod.worker_status import current_report
 from reconcilers.worker import BY_JOB
+
+log = logging.getLogger(__name__)
 
 Labels = tuple[str, ...]
 
@@ -147,16 +151,24 @@ class JobMetrics(Collector):
 
     def _samples(self) -> Iterator[Sample]:
         now = self._clock.now()
-        for raw in filter(is_managed_here, self._jobs.list()):
-            of_job = self._workers.by_index(
-                BY_JOB, f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
-            )
-            job, workers = self._parse_job.parse_or_none(raw), [*self._parse_worker.readable(of_job)]
-            if job is None:
+        for raw in self._jobs.list():
+            try:
+                samples = self._of_job(raw, now)
+            except Exception as error:
+                # Its reconciler says so; the other jobs' metrics are not to suffer.
+                log.debug("no metrics of a job: %s", error)
                 continue
-            yield from job_samples(job, workers, now)
-            for worker in workers:
-                yield from worker_samples(job, worker)
+            yield from samples
+
+    def _of_job(self, raw: Object, now: datetime) -> list[Sample]:
+        if not is_managed_here(raw):
+            return []
+        of_job = self._workers.by_index(BY_JOB, f"{raw['metadata']['namespace']}/{raw['metadata']['name']}")
+        job, workers = self._parse_job.parse_or_none(raw), [*self._parse_worker.readable(of_job)]
+        if job is None:
+            return []
+        of_workers = (sample for worker in workers for sample in worker_samples(job, worker))
+        return [*job_samples(job, workers, now), *of_workers]
 
 
 def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> Iterator[Sample]:
@@ -197,7 +209,8 @@ def _number_samples(key: Labels, workers: Workers, world: Rendezvous) -> Iterato
     speaker = speaker_of(workers, world)
     series = speaker.status.agent.series if speaker is not None and speaker.status.agent is not None else None
     if series is not None and series.latest is not None:
-        for name, value in series.latest.numbers.items():
+        named = {name[:MAX_NUMBER_NAME]: value for name, value in series.latest.numbers.items()}
+        for name, value in islice(named.items(), MAX_NUMBERS):
             yield Sample(JOB_NUMBER, (*key, name), value)
 
 

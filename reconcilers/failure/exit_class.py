@@ -2,8 +2,9 @@
 
 Read from the top, the first entry that fits decides.
 
-* A Pod: its condition DisruptionTarget, `status.reason`, the container that failed (reason, exit code, text);
+* A Pod: its condition DisruptionTarget, `status.reason`, the container to blame (reason, exit code, text);
   then a deletion, which is judged by the taints of the node; then the node's readiness and the Lease.
+  Whether a Pod has ended at all, and whether well, is judged in `reconcilers.pod.ending`.
 * A training process: the cause that its agent tells, the signal or exit code, the text.
 """
 
@@ -20,6 +21,7 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import ExitClass, FailureCause
 from crds.protocol import DAMAGED_CHECKPOINT
 from reconcilers.failure.consequences import follows_from_a_peer
+from reconcilers.pod.containers import Container, Role, containers_of, failed, memory_limit, to_blame
 
 BY_TAINT = "DeletionByTaintManager"
 
@@ -60,7 +62,7 @@ PROGRAMS_REASONS = frozenset({"Error", "OOMKilled"})
 """With another reason, the message is the container runtime's own."""
 
 HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
-"""Training code exits so to say that the device is at fault; DLRover's convention."""
+"""Training code exits so to say that the device is at fault; DLRover's convention. Others do not."""
 
 KILL_EXIT_CODES = frozenset({137, 143, -9, -15})
 """128 + SIGKILL and 128 + SIGTERM; and the signals as torch tells them. Others are the program's crash."""
@@ -134,30 +136,53 @@ class PodEnd:
     message: str = ""
     log: str = ""
     """The end of its container's log, as the kubelet gives it, or its own termination message."""
+    container: str = ""
+    """The container whose end it is; empty where it is none's."""
+    role: Role = Role.TRAINING
+    """That container's."""
+
+    @property
+    def other_container(self) -> str:
+        """The same container, where it is not the training container."""
+        return "" if self.role is Role.TRAINING else self.container
 
 
 def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> PodEnd:
-    """How a Pod that is in phase Failed, or is being deleted, came to its end.
+    """How a Pod that has failed, or is being deleted, came to its end.
 
     Args:
         node: where it was, if that is known.
     """
     status = pod.get("status", {})
-    for condition in status.get("conditions", ()):
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            reason, message = condition.get("reason", "DisruptionTarget"), condition.get("message", "")
-            if reason == BY_TAINT and (node is None or _is_lost(node)):
-                return PodEnd(ExitClass.NODE_LOST, reason, message=message)
-            return _disrupted(DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
+    disruption = disruption_of(pod)
+    if disruption is not None:
+        reason, message = disruption.get("reason", "DisruptionTarget"), disruption.get("message", "")
+        if reason == BY_TAINT and (node is None or _is_lost(node)):
+            return PodEnd(ExitClass.NODE_LOST, reason, message=message)
+        return _disrupted(DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
     if status.get("reason") in POD_REASONS:
         reason = status["reason"]
         return _disrupted(POD_REASONS[reason], reason, status.get("message", ""))
-    failed = [end for _, end in failed_containers(pod)]
-    if failed:
-        return _classify_container(failed[0])
+    blamed = to_blame(containers_of(pod))
+    if blamed is not None:
+        return classify_container(*blamed)
     if pod.get("metadata", {}).get("deletionTimestamp"):
         return deleted(node)
     return PodEnd(ExitClass.UNKNOWN, status.get("reason", "Unknown"), message=status.get("message", ""))
+
+
+def disruption_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The condition of a Pod that says what took it from its node."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    disruptions = (c for c in conditions if c.get("type") == "DisruptionTarget" and c.get("status") == "True")
+    return next(disruptions, None)
+
+
+def is_taken(pod: Mapping[str, Any]) -> bool:
+    """Whether the Pod was ended from outside: then an exit code may be an answer to SIGTERM."""
+    reason = pod.get("status", {}).get("reason")
+    is_deleted = "deletionTimestamp" in pod.get("metadata", {})
+    return is_deleted or reason in POD_REASONS or disruption_of(pod) is not None
 
 
 def deleted(node: Mapping[str, Any] | None) -> PodEnd:
@@ -214,15 +239,10 @@ def xid_numbers(text: str) -> list[int]:
     return [int(found[1]) for found in _XID_NUMBER.finditer(text)]
 
 
-def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """The names of a Pod's containers that ended with another code than 0, and how they did."""
-    status = pod.get("status", {})
-    return [
-        (container.get("name", ""), end)
-        for kind in ("initContainerStatuses", "containerStatuses")
-        for container in status.get(kind, ())
-        if (end := container.get("state", {}).get("terminated")) and end.get("exitCode") != 0
-    ]
+    ends = ((container.name, container.end) for container in containers_of(pod))
+    return [(name, end) for name, end in ends if end is not None and failed(end)]
 
 
 def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:
@@ -230,14 +250,30 @@ def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:
     return PodEnd(ExitClass.USER_ERROR if own else exit_class, reason, message=message)
 
 
-def _classify_container(end: Mapping[str, Any]) -> PodEnd:
+def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
+    """Why a container ended so, by itself."""
     code, reason, message = end.get("exitCode"), end.get("reason", "Error"), end.get("message", "")
     exit_class = CONTAINER_REASONS.get(reason) or _of_exit_code(code)
     if exit_class is None:
         exit_class = ExitClass.HARDWARE_ERROR if names_device_fault(message) else ExitClass.USER_ERROR
+    if container.role is not Role.TRAINING and code in HARDWARE_EXIT_CODES:
+        exit_class = ExitClass.USER_ERROR
+    whose: dict[str, Any] = {"container": container.name, "role": container.role}
+    if container.role is not Role.TRAINING and exit_class is ExitClass.OOM:
+        return PodEnd(exit_class, reason, code, _out_of_memory(container), message, **whose)
     if reason in PROGRAMS_REASONS:
-        return PodEnd(exit_class, reason, code, log=message)
-    return PodEnd(exit_class, reason, code, message)
+        return PodEnd(exit_class, reason, code, log=message, **whose)
+    return PodEnd(exit_class, reason, code, message, **whose)
+
+
+def _out_of_memory(container: Container) -> str:
+    """What to do about a container whose memory dlr does not raise."""
+    amount = memory_limit(container.spec)
+    limit = f" (limit {amount})" if amount else ""
+    return (
+        f"the {container.role} {container.name} ran out of memory{limit}: "
+        "raise its memory limit in the Pod template"
+    )
 
 
 def _of_exit_code(code: int | None) -> ExitClass | None:

@@ -24,10 +24,10 @@ from reconcilers.failure.incidents import (
     Incident,
     first_of,
     in_one_line,
-    is_well,
     ranks_of,
     step_in,
 )
+from reconcilers.pod.ending import is_well
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.breaks import Break
 

@@ -19,10 +19,11 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause
 from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import MAX_FAILURE, JobFailure
-from crds.protocol import DOES_NOT_HANG, FINISHED_EARLY, NO_STACK_OFFERED, early_finish_text
+from crds.protocol import FINISHED_EARLY, NO_STACK_OFFERED, early_finish_text
 from crds.ranges import as_ranges
 from reconcilers.failure.exit_class import classify_process
 from reconcilers.failure.rules import action_for, of_process
+from reconcilers.pod.ending import is_well
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.breaks import Break
 
@@ -202,11 +203,6 @@ def _suspects(workers: Sequence[ElasticWorker], round_: int, members: Sequence[i
     found += [_early(worker, round_, ranks.get(worker.spec.index)) for worker in early]
     waiting = Counter(_place(s.told) for s in found if s.guilt is Guilt.WAITS)
     return [replace(s, company=waiting[_place(s.told)]) if s.guilt is Guilt.WAITS else s for s in found]
-
-
-def is_well(failure: AgentFailure) -> bool:
-    """Whether it is no failure, but the answer of one that was asked where it hangs, and does not."""
-    return failure.exit_code is None and failure.message.startswith(DOES_NOT_HANG)
 
 
 def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:

@@ -123,6 +123,7 @@ def _ran_out(worker: ElasticWorker) -> bool:
         and end is not None
         and end.incarnation == worker.spec.incarnation
         and end.exit_class is ExitClass.OOM
+        and not end.container
     )
 
 

@@ -15,7 +15,8 @@ import re2
 from crds.agent_report import AgentFailure
 from crds.elasticjob import ElasticJob
 from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes, OnPodCondition
-from reconcilers.failure.exit_class import failed_containers
+from reconcilers.failure.exit_class import PodEnd, failed_containers
+from reconcilers.pod.containers import training_container_name
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -27,6 +28,8 @@ class Happened:
 
     exits: tuple[tuple[str | None, frozenset[int]], ...] = ()
     """Of each container, or process, that failed: the container's name, and its code by all names it has."""
+    blamed: str | None = None
+    """The container whose end it is: rules that name none go by its exit code."""
     conditions: frozenset[tuple[str, str]] = frozenset()
     """Type and status of the Pod's."""
     text: str = ""
@@ -39,13 +42,16 @@ def of_process(failure: AgentFailure) -> Happened:
     return Happened(exits=exits, text=f"{failure.message}\n{failure.log_tail}")
 
 
-def of_pod(pod: Mapping[str, Any] | None, message: str) -> Happened:
-    """A Pod's end; None if it is gone."""
+def of_pod(pod: Mapping[str, Any] | None, end: PodEnd, message: str) -> Happened:
+    """A Pod's end, or that of a container in it; None if it is gone."""
     if pod is None:
         return Happened(text=message)
     conditions = pod.get("status", {}).get("conditions", ())
+    own = {} if end.exit_code is None else {end.container: end.exit_code}
+    codes = {name: ended.get("exitCode", 0) for name, ended in failed_containers(pod)} | own
     return Happened(
-        exits=tuple((name, frozenset({end.get("exitCode", 0)})) for name, end in failed_containers(pod)),
+        exits=tuple((name, frozenset({code})) for name, code in codes.items()),
+        blamed=end.container or training_container_name(pod),
         conditions=frozenset((c.get("type", ""), c.get("status", "")) for c in conditions),
         text=message,
     )
@@ -73,8 +79,8 @@ def _matches(rule: FailureRule, happened: Happened) -> bool:
 def _exits_as(asked: OnExitCodes, happened: Happened) -> bool:
     values = frozenset(asked.values)
     for container, codes in happened.exits:
-        named = asked.container_name is None or asked.container_name == container
-        if named and bool(codes & values) is (asked.operator is ExitCodeOperator.IN):
+        wanted = happened.blamed if asked.container_name is None else asked.container_name
+        if container == wanted and bool(codes & values) is (asked.operator is ExitCodeOperator.IN):
             return True
     return False
 

@@ -25,6 +25,7 @@ from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observations import Observations
 from reconcilers.pod.builder import pod_name
+from reconcilers.pod.ending import is_over
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.resources import template_digest
 from reconcilers.pod.trial import PodTrial, Trial
@@ -227,11 +228,9 @@ def _neighbour(job: ElasticJob, other: ElasticWorker) -> Neighbour | None:
 def _made_of_another(pod: Object, template: str | None) -> bool:
     """Whether it lives, and was made of another template."""
     made_of = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_TEMPLATE)
-    is_over = (
-        pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        or "deletionTimestamp" in pod["metadata"]
-    )
-    return made_of is not None and made_of != template and not is_over
+    if made_of is None or made_of == template:
+        return False
+    return "deletionTimestamp" not in pod["metadata"] and not is_over(pod)
 
 
 def built_with(pod: Object) -> str | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
+from controller.slices import LARGE, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -27,6 +28,7 @@ from reconcilers.pod.check_pod import CHECK_GRACE_SECONDS, CHECK_HEARTBEAT_TIMEO
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.ownership import owner_uids
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.roles.rules import in_cluster
 from reconcilers.world.extra import is_extra
 from reconcilers.world.slots import slot_count
@@ -74,6 +76,11 @@ class Assignment(ABC):
         return ()
 
     @property
+    def restart_count(self) -> int:
+        """How many failures of one class the worker's budget allows."""
+        return 0
+
+    @property
     def topology_keys(self) -> Sequence[str]:
         """Labels of nodes that say what they share, as far as its agent is to know it."""
         return ()
@@ -86,6 +93,23 @@ class Assignment(ABC):
     @abstractmethod
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
+
+    async def built(self) -> Object:
+        """The same; a thread builds one of a large template."""
+        return await computed(LARGE if self.is_large else 1, self.build_pod)
+
+    @property
+    @abstractmethod
+    def is_large(self) -> bool:
+        """Whether the template was too large for the cache."""
+
+    @abstractmethod
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        """The same for who is about to build the Pod.
+
+        Raises:
+            Conflict: the owner has changed since the cache saw it.
+        """
 
     @property
     @abstractmethod
@@ -103,6 +127,8 @@ class JobAssignment(Assignment):
     says otherwise: until then its reconciler has to see which Pods are on their way out."""
 
     job: ElasticJob
+    whole: ElasticJob | None = None
+    """The job with all of its template, where `job` has not; for its Pod alone."""
 
     @property
     def _replica(self) -> ReplicaSpec | None:
@@ -137,6 +163,11 @@ class JobAssignment(Assignment):
         return rules_of(self.job)
 
     @property
+    def restart_count(self) -> int:
+        spec = self.job.spec.replica_specs.get(self.worker.spec.type)
+        return 0 if spec is None else spec.restart_count
+
+    @property
     def topology_keys(self) -> Sequence[str]:
         memory = None if self._replica is None else self._replica.memory_checkpoint
         return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
@@ -146,7 +177,15 @@ class JobAssignment(Assignment):
         return pod_group_of(self.job) if self.worker.spec.type == names.WORKER else None
 
     def build_pod(self) -> Object:
-        return build_job_pod(self.job, self.worker)
+        return build_job_pod(self.job, self.worker, self.whole)
+
+    @property
+    def is_large(self) -> bool:
+        return self.whole is not None
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        whole = await objects.job(self.job)
+        return self if whole is self.job else replace(self, whole=whole)
 
     @property
     def wants_agent(self) -> bool:
@@ -164,6 +203,8 @@ class CheckAssignment(Assignment):
     check: NodeCheck
     node: Object | None
     image: str
+    is_whole: bool = False
+    """Whether the check's template was cut in the cache, and is whole here."""
 
     @property
     def released(self) -> bool:
@@ -184,6 +225,14 @@ class CheckAssignment(Assignment):
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        whole = await objects.check(self.check)
+        return self if whole is self.check else replace(self, check=whole, is_whole=True)
+
+    @property
+    def is_large(self) -> bool:
+        return self.is_whole
 
     @property
     def wants_agent(self) -> bool:

@@ -14,7 +14,7 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     containers,
-    copy_of,
+    copied,
     fixed_variables,
     heartbeat_seconds,
     key_variable,
@@ -39,7 +39,8 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
         node: the Node to check, for its GPUs; None if it is gone.
         image: of the Pod where the NodeCheck has no template.
     """
-    template = _own_template(image) if check.spec.template is None else copy_of(check.spec.template)
+    own = check.spec.template
+    template = _own_template(image) if own is None else copied(own)
     spec = template["spec"]
     spec.pop("nodeName", None)  # it would go past the scheduler, which knows whether the GPUs are free
     if not spec["containers"][0].get("command"):

@@ -18,13 +18,17 @@ from crds.elasticworker import (
 )
 from crds.failure_policy import FailureRule
 from reconcilers.failure import budgets
-from reconcilers.failure.exit_class import FREE, PodEnd, classify_process, failed_containers
+from reconcilers.failure.exit_class import FREE, PodEnd, classify_process
 from reconcilers.failure.ground import highest_told
 from reconcilers.failure.rules import action_for, of_pod
+from reconcilers.pod.containers import containers_of, may_run, training_container
+from reconcilers.pod.ending import last_failure
 
 QUICK_EXIT_SECONDS = 60.0
 MAX_MESSAGE = 2_048
 MAX_REASON = 256
+MOST_AT_ONCE = 16
+"""Of the failures that one look finds in a Pod, so many are charged to the budget; it allows fewer."""
 REPLACED = "Replaced"
 """Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
 
@@ -80,13 +84,16 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
 
 def is_counted(status: ElasticWorkerStatus, incarnation: int) -> bool:
     """Whether the end of this incarnation is counted: they end in their order, and each once."""
-    return status.last_exit is not None and status.last_exit.incarnation >= incarnation
+    end = status.last_exit
+    if end is None or end.incarnation < incarnation:
+        return False
+    return end.incarnation > incarnation or end.failures_in_pod is None
 
 
-def counted(status: ElasticWorkerStatus, end: WorkerExit) -> dict[str, Any]:
-    """The fields that remember one more end."""
+def counted(status: ElasticWorkerStatus, end: WorkerExit, times: int = 1) -> dict[str, Any]:
+    """The fields that remember one more end, or so many alike."""
     restarts = dict(status.restarts)
-    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + 1
+    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + times
     return {"restarts": restarts, "restart_count": sum(restarts.values()), "last_exit": end}
 
 
@@ -98,6 +105,7 @@ def ended(
     report: AgentReport | None,
     rules: Sequence[FailureRule],
     now: datetime,
+    times: int = 1,
 ) -> ElasticWorkerStatus:
     """The status of a worker whose incarnation has ended so.
 
@@ -105,16 +113,19 @@ def ended(
         pod: what is known of its Pod; None if it is gone.
         report: of this incarnation's agent, if it wrote one.
         rules: the job's failurePolicy.
+        times: how many ends like this one are counted.
     """
-    failure = None if end.exit_class in FREE and end.message else _last_word(report)
+    is_others = (end.exit_class in FREE and end.message) or end.other_container
+    failure = None if is_others else last_failure(report)
     words = _words(failure, end.message, end.log)
     text = words["message"] or _told_by_its_log(end)
-    action = action_for(rules, of_pod(pod, f"{text}\n{words['log_tail']}"))
+    action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
         exit_class=end.exit_class,
         reason=end.reason[:MAX_REASON],
         exit_code=end.exit_code,
+        container=end.other_container,
         **(words | {"message": text}),
         node_name=status.node_name or "",
         pod_uid=status.pod_uid or "",
@@ -123,17 +134,16 @@ def ended(
         time=now,
     )
     reached = highest_told(report)
-    spent = budgets.after(
-        status.failure_budget,
-        budgets.Failed(end.exit_class, text, reached, action),
-    )
+    spent = status.failure_budget
+    for _ in range(min(times, MOST_AT_ONCE)):
+        spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,
             "message": (end.message or text)[:MAX_MESSAGE],
             "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
             "failure_budget": spent,
-            **counted(status, last_exit),
+            **counted(status, last_exit, times),
         }
     )
 
@@ -145,20 +155,16 @@ def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
     """
     if pod is None or not pod["metadata"].get("deletionTimestamp"):
         return False
-    runs = pod.get("status", {}).get("phase") == "Running" and not failed_containers(pod)
+    has_begun = pod.get("status", {}).get("phase") == "Running"
+    runs = has_begun and may_run(training_container(containers_of(pod)))
     return runs and pod["metadata"].get("deletionGracePeriodSeconds") != 0
-
-
-def _last_word(report: AgentReport | None) -> AgentFailure | None:
-    """The failure of the round that the agent acted on last; an earlier one has been told before."""
-    if report is None or report.failure is None:
-        return None
-    return report.failure if report.failure.round >= report.observed_round else None
 
 
 def _told_by_its_log(end: PodEnd) -> str:
     """Of a process that left by itself, with the last line that it wrote, which mostly says why."""
     text, line = f"exit code {end.exit_code}", last_line(end.log)
+    if end.other_container:
+        text = f"{end.role} {end.container}: {text}"
     left = line and end.exit_class is ExitClass.USER_ERROR
     return shortened(f"{text}: {line}", MAX_MESSAGE) if left else text
 

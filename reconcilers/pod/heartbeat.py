@@ -14,6 +14,7 @@ from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.observations import Observations
 from reconcilers.pod.builder import labels_of, owner_reference
+from reconcilers.pod.containers import containers_of, training_container
 
 
 def lease_of(
@@ -50,7 +51,7 @@ class Heartbeats:
         self._contact = contact
         self._clock = clock
         self._pods = Observations(leases, clock.monotonic)
-        """By Lease, the Pod whose renewals count."""
+        """By Lease, the Pod whose renewals count, and the run of its training container."""
         self._renewals = Observations(leases, clock.monotonic)
 
     def note(self, change: Change) -> None:
@@ -71,7 +72,7 @@ class Heartbeats:
         uid = lease["metadata"]["uid"]
         return min(
             self._renewals.age_seconds(uid, renewed),
-            self._pods.age_seconds(uid, pod["metadata"]["uid"]),
+            self._pods.age_seconds(uid, (pod["metadata"]["uid"], _run_of(pod))),
             self._clock.monotonic() - self._contact.since,
         )
 
@@ -93,6 +94,12 @@ def _renewal(lease: dict[str, Any] | None, pod: dict[str, Any]) -> str | None:
         return None
     renewed = spec.get("renewTime")
     return str(renewed) if renewed else None
+
+
+def _run_of(pod: dict[str, Any]) -> tuple[bool, int]:
+    """A value that changes whenever the training container ends or is started again, and so its agent."""
+    training = training_container(containers_of(pod))
+    return training.is_running, training.restarted_ends
 
 
 def _has_reported(worker: ElasticWorker, pod: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from reconcilers.pod.builder import (
     Environment,
     Object,
     Variables,
-    copy_of,
+    copied,
     fixed_variables,
     from_field,
     heartbeat_seconds,
@@ -32,17 +32,24 @@ from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
 
 
-def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
-    """The Pod object to create for the worker's incarnation."""
-    template = copy_of(job.spec.replica_specs[worker.spec.type].template)
+def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | None = None) -> Object:
+    """The Pod object to create for the worker's incarnation.
+
+    Args:
+        job: as all decisions see it.
+        whole: the same with all of its template and variables, where the cache has cut them.
+    """
+    written = job.spec if whole is None else whole.spec
+    template = copied(written.replica_specs[worker.spec.type].template)
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
-        template["spec"]["containers"][0]["resources"] = resources
+        all_of_them = resources_of(whole or job, worker.spec.type, worker.spec.resources)
+        template["spec"]["containers"][0]["resources"] = all_of_them
     priority_class = priority_class_of(job, worker)
     if priority_class is not None:
         template["spec"]["priorityClassName"] = priority_class
         template["spec"].pop("priority", None)
-    pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
+    pod = pod_of(worker, template, _environment(job, worker, template["spec"], written.envs))
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
@@ -54,7 +61,7 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     return pod
 
 
-def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Environment:
+def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Object) -> Environment:
     index, type_ = str(worker.spec.index), worker.spec.type
     replicas = job.spec.replica_specs[type_].replicas
     beat = heartbeat_seconds(
@@ -81,7 +88,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
         fixed=fixed,
         of_agent=key_variable(job.metadata.uid),
         account=owned_name(job.metadata.uid),
-        of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
+        of_owner={name: _job_variable(value) for name, value in envs.items()},
         defaults=defaults,
     )
 

@@ -27,6 +27,7 @@ from reconcilers.pod.key import OwnerKeys
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
 from reconcilers.pod.start import lacks_key
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.pod.worker_status import POD_REFUSED, SCHEDULED
 from reconcilers.refused import is_refusal, retry_seconds
 
@@ -41,6 +42,7 @@ class PodMaker:
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
         self._agent = options.agent
         self._access = WorkerAccess(client, cache, clock.monotonic)
@@ -82,9 +84,11 @@ class PodMaker:
 
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.
+            Conflict: the owner has changed since the cache saw it.
             ApiError: the API server refuses one of them.
         """
-        pod = assignment.build_pod()
+        assignment = await assignment.with_whole_template(self._whole)
+        pod = await assignment.built()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         account = service_account(pod["spec"])

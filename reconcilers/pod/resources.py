@@ -10,12 +10,18 @@ import hashlib
 import json
 from typing import Any
 
+import orjson
+
 from crds.elasticjob import ElasticJob
+from crds.job_spec import MemoryCheckpoint
 from crds.model import ResourceRequirements
 from reconcilers.pod.quantities import parse
 
 Object = dict[str, Any]
 KINDS = ("limits", "requests")
+CUT = "dlrCut"
+"""Key of a template that is not whole; its value is the digest of the whole."""
+_DIGEST_CHARACTERS = 16
 
 
 def resources_of(job: ElasticJob, type_: str, own: ResourceRequirements | None) -> Object:
@@ -49,15 +55,26 @@ def resources_digest(resources: Object) -> str:
 
 
 def template_digest(job: ElasticJob, type_: str) -> str:
-    """Of the template and variables of a type's Pods, but for resources, which have their own."""
-    template = job.spec.replica_specs[type_].template
+    """Digest of the template and variables of a type's Pods, but for resources, which have their own."""
+    spec = job.spec.replica_specs[type_]
+    if is_cut(spec.template):
+        return str(spec.template[CUT])[:_DIGEST_CHARACTERS]
+    return digest_of(spec.template, job.spec.envs, job.spec.agent.inject, spec.memory_checkpoint)
+
+
+def digest_of(template: Object, envs: Object, inject: bool, memory: MemoryCheckpoint | None) -> str:
+    """Raises TypeError for what is nested so deeply that no Pod can be made of it."""
     first, *others = template["spec"]["containers"]
     first = {key: value for key, value in first.items() if key != "resources"}
     said = template | {"spec": template["spec"] | {"containers": [first, *others]}}
-    memory = job.spec.replica_specs[type_].memory_checkpoint
     more = [] if memory is None else [memory.to_wire()]
-    text = json.dumps([said, job.spec.envs, job.spec.agent.inject, *more], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    text = orjson.dumps([said, envs, inject, *more], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def is_cut(template: Object | None) -> bool:
+    """Whether it is what the cache has kept of a larger one (reconcilers/shapes.py)."""
+    return template is not None and CUT in template
 
 
 def mapping(found: Any) -> Object:

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from controller.wording import last_line
 from crds.model import Condition
 from crds.names import LABEL_CHECK, key_secret
+from reconcilers.pod.containers import CRASH_LOOP
 
 Object = dict[str, Any]
 
@@ -61,7 +63,8 @@ def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
         reason = waiting.get("reason")
         if reason in USUAL:
             continue
-        text = f"{container['name']}: {reason}: {waiting.get('message', '')}".rstrip(": ")
+        why = _crash(container) if reason == CRASH_LOOP else waiting.get("message", "")
+        text = f"{container['name']}: {reason}: {why}".rstrip(": ")
         if MISSING_KEY in text:
             return Hindrance(reason, f"{text}: {_new_key(pod)}")
         if reason not in IMAGE_PULL:
@@ -70,6 +73,13 @@ def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
             return Hindrance(known.reason, known.message)
         return Hindrance(IMAGE_PULL[-1], text)
     return None
+
+
+def _crash(container: Object) -> str:
+    """How a container ended that is started again and again."""
+    end = (container.get("lastState") or {}).get("terminated") or {}
+    words = last_line(end.get("message") or "") or end.get("reason", "")
+    return f"exit code {end.get('exitCode')}: {words}".rstrip(": ")
 
 
 def lacks_key(pod: Object) -> bool:

@@ -22,6 +22,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
 from controller.resources import PODS
+from controller.slices import LARGE, computed
 from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -37,6 +38,7 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import AgentSource
 from reconcilers.pod.quantities import parse, whole
 from reconcilers.pod.resources import KINDS, mapping, resources_of
+from reconcilers.pod.whole import WholeObjects
 from reconcilers.refused import is_denial
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.rules import in_cluster
@@ -74,6 +76,7 @@ class PodTrial:
         self, client: Client, cache: Cache, monotonic: Callable[[], float], agent: AgentSource | None
     ) -> None:
         self._client = client
+        self._whole = WholeObjects(client)
         self._access = WorkerAccess(client, cache, monotonic)
         self._agent = agent
 
@@ -82,20 +85,23 @@ class PodTrial:
 
         Raises:
             NamespaceTerminating: nothing can be made there any more.
+            Conflict: the job has changed since the cache saw it.
         """
+        whole = await self._whole.job(job)
+        is_large, job = whole is not job, whole
         found: dict[str, Trial] = {}
 
         async def try_type(type_: str) -> None:
-            found[type_] = await self._of_type(job, raw, type_)
+            found[type_] = await self._of_type(job, raw, type_, is_large)
 
         await in_parallel(try_type(type_) for type_ in training_types(job))
         ranks = {answer: rank for rank, answer in enumerate(Answer)}
         return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
 
-    async def _of_type(self, job: ElasticJob, raw: Object, type_: str) -> Trial:
+    async def _of_type(self, job: ElasticJob, raw: Object, type_: str, is_large: bool) -> Trial:
         if (fault := memory_checkpoint_fault(job, type_) or cluster_fault(job, type_)) is not None:
             return Trial(Answer.INVALID, fault)
-        pod = self._pod(job, raw, type_)
+        pod = await computed(LARGE if is_large else 1, self._pod, job, raw, type_)
         try:
             await self._try(pod, raw)
         except AlreadyExists:  # which is asked last

@@ -20,17 +20,14 @@ from typing import Any
 
 from controller.wording import shortened
 from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, WorkerPhase
-from crds.failure_policy import FailureRule
+from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
+from crds.failure_policy import FailureAction, FailureRule
 from crds.model import Condition, ConditionStatus
 from reconcilers.account.worker_history import with_lives
 from reconcilers.conditions import condition_of, with_condition
-from reconcilers.failure.exit_class import (
-    classify_pod,
-    deleted,
-    heartbeat_lost,
-    node_lost,
-)
+from reconcilers.failure import budgets
+from reconcilers.failure.exit_class import PodEnd
+from reconcilers.pod.ending import Judgement, Situation, judge
 from reconcilers.pod.ends import MAX_MESSAGE, counted, ended, is_counted, replaced, taken_off
 from reconcilers.pod.start import NOTHING, STARTED, Hindrance, hindrance_of
 
@@ -43,6 +40,10 @@ MAX_FAULT = 400
 POD_REFUSED = "PodRefused"
 """Its reason where the API server does not take the Pod."""
 WITHOUT_POD = "ended with its job, without a Pod"
+COMPLETED = "completed"
+ASK_FOR_A_NEW_POD = frozenset({ExitClass.OOM, ExitClass.HARDWARE_ERROR})
+"""Ends that another start in the same Pod does not help: more memory is needed, or another node."""
+FINAL_ACTIONS = (FailureAction.FAIL_JOB, FailureAction.REPLACE)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Observation:
     """Of its Events, if it is late to start."""
     rules: Sequence[FailureRule] = ()
     """The job's failurePolicy."""
+    restart_count: int = 0
+    """How many failures of one class the worker's budget allows."""
     released: bool = False
     """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
     owner_ended: WorkerPhase | None = None
@@ -161,7 +164,7 @@ def _without_pod(
     if gone is None:
         return status
     status = status.model_copy(update={"pod_uid": gone})
-    return ended(worker, status, deleted(seen.node), None, current_report(worker), seen.rules, now)
+    return _as_judged(worker, status, None, seen, now)
 
 
 def _with_pod(
@@ -171,11 +174,8 @@ def _with_pod(
     seen: Observation,
     now: datetime,
 ) -> ElasticWorkerStatus:
-    phase = pod.get("status", {}).get("phase")
     has_run = status.phase is WorkerPhase.RUNNING and status.pod_uid == pod["metadata"]["uid"]
-    if has_run and phase == "Pending":
-        return status  # what is seen is old: a Pod that has run is pending no more
-    status = status.model_copy(
+    named = status.model_copy(
         update={
             "pod_name": pod["metadata"]["name"],
             "pod_uid": pod["metadata"]["uid"],
@@ -183,21 +183,95 @@ def _with_pod(
             "topology": _topology(seen),
         }
     )
-    if phase == "Succeeded":
-        return status.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": "completed"})
-    if seen.owner_ended is not None and "deletionTimestamp" not in pod["metadata"]:
-        return _in_an_ended_job(status, pod, seen)
-    if seen.released:
+    if not seen.released:
+        return _as_judged(worker, named, pod, seen, now, has_run=has_run)
+    judged = judge(_situation(worker, named, pod, seen))
+    if status.phase in ENDED:
+        return named
+    if judged.phase is WorkerPhase.SUCCEEDED:
+        return named.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": COMPLETED})
+    end = judged.end if judged.phase is WorkerPhase.FAILED else None
+    if end is None or seen.owner_ended is None or "deletionTimestamp" in pod["metadata"]:
+        return named
+    return _in_an_ended_job(named, end, seen.owner_ended)
+
+
+def _as_judged(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    pod: dict[str, Any] | None,
+    seen: Observation,
+    now: datetime,
+    *,
+    has_run: bool = False,
+) -> ElasticWorkerStatus:
+    """The status of a worker whose Pod its job needs.
+
+    Args:
+        status: with the Pod's name and node.
+        pod: None if it is gone.
+        has_run: the status said before that the Pod runs.
+    """
+    judged = judge(_situation(worker, status, pod, seen))
+    report = current_report(worker, status)
+    if judged.phase is WorkerPhase.SUCCEEDED:
+        return status.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": COMPLETED})
+    if judged.phase is WorkerPhase.FAILED and judged.end is not None:
+        return ended(worker, status, judged.end, pod, report, seen.rules, now)
+    assert pod is not None
+    if has_run and judged.phase is WorkerPhase.PENDING and not judged.failures:
+        return worker.status  # what is seen is old: a Pod that has run is pending no more
+    status = _alive(status, pod, seen.warning, running=judged.phase is WorkerPhase.RUNNING, now=now)
+    return _with_failures(worker, status, judged, pod, seen, now)
+
+
+def _situation(
+    worker: ElasticWorker, status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation
+) -> Situation:
+    """What the Pod is judged by. The agents of a check say nothing of training."""
+    trains = worker.spec.check_name is None
+    return Situation(
+        pod=pod,
+        report=current_report(worker, status) if trains else None,
+        is_unreadable=trains and bool(worker.status.report_fault),
+        node=seen.node,
+        node_lost=seen.node_lost,
+        silent_seconds=None if seen.released else seen.heartbeat_lost_seconds,
+    )
+
+
+def _with_failures(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    judged: Judgement,
+    pod: dict[str, Any],
+    seen: Observation,
+    now: datetime,
+) -> ElasticWorkerStatus:
+    """The status with the failures of containers in a Pod that goes on, as far as they are not counted yet.
+
+    They end the incarnation where another start in the same Pod is of no use, or one too many.
+    """
+    last = worker.status.last_exit
+    is_of_this_pod = last is not None and last.pod_uid == status.pod_uid
+    known = (last.failures_in_pod or 0) if last is not None and is_of_this_pod else 0
+    if judged.end is None or judged.failures <= known:
         return status
-    report = current_report(worker)
-    if phase == "Failed" or pod["metadata"].get("deletionTimestamp"):
-        return ended(worker, status, classify_pod(pod, seen.node), pod, report, seen.rules, now)
-    if seen.node_lost:
-        return ended(worker, status, node_lost(seen.node_lost), pod, report, seen.rules, now)
-    if seen.heartbeat_lost_seconds is not None:
-        end = heartbeat_lost(pod["metadata"]["name"], seen.heartbeat_lost_seconds)
-        return ended(worker, status, end, pod, report, seen.rules, now)
-    return _alive(status, pod, seen.warning, running=phase == "Running", now=now)
+    report, new = current_report(worker, status), judged.failures - known
+    after = ended(worker, status, judged.end, pod, report, seen.rules, now, times=new)
+    end = after.last_exit
+    assert end is not None
+    spent = budgets.overdrawn(after.failure_budget, seen.restart_count, worker.metadata.name)
+    if spent or end.exit_class in ASK_FOR_A_NEW_POD or end.action in FINAL_ACTIONS:
+        return after
+    return after.model_copy(
+        update={
+            "phase": status.phase,
+            "message": status.message,
+            "quick_exits": status.quick_exits,
+            "last_exit": end.model_copy(update={"failures_in_pod": judged.failures, "in_good_order": None}),
+        }
+    )
 
 
 def _topology(seen: Observation) -> list[str] | None:
@@ -209,16 +283,13 @@ def _topology(seen: Observation) -> list[str] | None:
 
 
 def _in_an_ended_job(
-    status: ElasticWorkerStatus, pod: dict[str, Any], seen: Observation
+    status: ElasticWorkerStatus, end: PodEnd, owner_ended: WorkerPhase
 ) -> ElasticWorkerStatus:
     """Its phase follows its Pod to the end; but that counts nothing any more."""
-    if pod.get("status", {}).get("phase") == "Failed":
-        end = classify_pod(pod, seen.node)
-        why = end.message or f"exit code {end.exit_code}"
-        return _with_its_owner(status, WorkerPhase.FAILED, f"ended with its job: {why}")
-    if seen.node_lost:
-        return _with_its_owner(status, WorkerPhase.FAILED, seen.node_lost)
-    return status
+    if end.exit_code == 0:  # it left because its job had ended
+        return _with_its_owner(status, owner_ended, "ended with its job")
+    why = end.message or f"exit code {end.exit_code}"
+    return _with_its_owner(status, WorkerPhase.FAILED, f"ended with its job: {why}")
 
 
 def _with_its_owner(status: ElasticWorkerStatus, phase: WorkerPhase, message: str) -> ElasticWorkerStatus:
@@ -276,9 +347,13 @@ def _why_pending(scheduled: dict[str, Any] | None, hindrance: Hindrance | None) 
     return hindrance.message[:MAX_MESSAGE] if hindrance is not None else ""
 
 
-def current_report(worker: ElasticWorker) -> AgentReport | None:
-    """`status.agent`, if the agent of this incarnation's Pod wrote it; otherwise it is stale."""
-    report, status, incarnation = worker.status.agent, worker.status, worker.spec.incarnation
+def current_report(worker: ElasticWorker, status: ElasticWorkerStatus | None = None) -> AgentReport | None:
+    """`status.agent`, if the agent of this incarnation's Pod wrote it; otherwise it is stale.
+
+    Args:
+        status: the one to be written, if its incarnation and Pod are not those of the one that is stored.
+    """
+    report, status, incarnation = worker.status.agent, status or worker.status, worker.spec.incarnation
     if report is None or not report.incarnation == status.observed_incarnation == incarnation:
         return None
     return report if report.pod_uid == status.pod_uid else None
@@ -301,7 +376,7 @@ def hindered_by(worker: ElasticWorker) -> Condition | None:
 
 def finished(worker: ElasticWorker, round_: int) -> bool:
     """Whether this worker's part is done: its Pod ended well, or its processes of this round did."""
-    if worker.status.phase is WorkerPhase.SUCCEEDED:
-        return True
     report = current_report(worker)
+    if worker.status.phase is WorkerPhase.SUCCEEDED:
+        return report is None or report.observed_round >= round_
     return report is not None and report.state is AgentState.SUCCEEDED and report.observed_round == round_

@@ -9,6 +9,7 @@ from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, FailureCause
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.exit_class import KILL_EXIT_CODES
+from reconcilers.pod.ending import last_failure
 from reconcilers.world.participants import Participant
 
 
@@ -55,7 +56,7 @@ def _departure_of(member: Participant, failure: Break | None) -> Break:
 
 def _failure_of(index: int, incarnation: int, round_: int, member: Participant) -> Break | None:
     if member.succeeded:
-        return None
+        return _missing_again(index, round_, member.report)
     if member.incarnation < incarnation:
         return None  # what is known of it is older than the world
     if member.incarnation != incarnation:
@@ -70,7 +71,7 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
     report = member.report
     if report is None or report.observed_round < round_:
         return None  # has not acted on this round yet
-    if report.state is AgentState.FAILED:
+    if report.state is AgentState.FAILED or (report.state is AgentState.STOPPED and _has_failed(report)):
         return Break(index, _how_it_failed(index, report), report)
     if report.state not in (AgentState.STOPPED, AgentState.READY):
         return None
@@ -83,6 +84,18 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
         stops_in_good_order=True,
         took_part=report.state is AgentState.READY,
     )
+
+
+def _missing_again(index: int, round_: int, report: AgentReport | None) -> Break | None:
+    """Of a worker that has succeeded: it is missing in a round after the one that it has finished."""
+    if report is None or report.observed_round >= round_:
+        return None
+    return Break(index, f"worker {index} had finished in round {report.observed_round}, and has ended")
+
+
+def _has_failed(report: AgentReport) -> bool:
+    """Whether its processes failed before it left, as torch's own launcher says when it does."""
+    return last_failure(report) is not None
 
 
 def _how_it_failed(index: int, report: AgentReport) -> str:

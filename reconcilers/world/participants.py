@@ -10,7 +10,7 @@ from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import CHECKPOINT_SECONDS, PROTOCOL, RendezvousPhase
-from reconcilers.pod.worker_status import current_report
+from reconcilers.pod.worker_status import current_report, hindered_by
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import present_slots, slots_of
 
@@ -28,7 +28,7 @@ class Participant:
     index: int
     incarnation: int
     alive: bool
-    """Its Pod has neither ended nor been lost, and is not being deleted."""
+    """Its Pod has neither ended nor been lost, is not being deleted, nor waits to be started again."""
     succeeded: bool = False
     """Its Pod ended well."""
     gone_because: str = ""
@@ -154,14 +154,17 @@ def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, lea
     judged = status.observed_incarnation == worker.spec.incarnation
     succeeded = judged and status.phase is WorkerPhase.SUCCEEDED
     failed = judged and status.phase is WorkerPhase.FAILED
+    report = current_report(worker)
+    hindered = hindered_by(worker) if judged and report is not None else None  # its agent was there
+    gone_because = status.message if failed else hindered.message if hindered is not None else ""
     return Participant(
         index=worker.spec.index,
         incarnation=worker.spec.incarnation,
-        alive=not succeeded and not failed,
+        alive=not succeeded and not failed and hindered is None,
         succeeded=succeeded,
-        gone_because=_first_line(status.message) if failed else "",
+        gone_because=_first_line(gone_because),
         stops_in_good_order=failed and bool(status.last_exit and status.last_exit.in_good_order),
-        report=current_report(worker),
+        report=report,
         seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
         seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
         replaces=replaces,

@@ -399,3 +399,34 @@ async def test_others_have_a_turn_while_thousands_of_objects_are_taken_in(monkey
     task.cancel()
     assert [count >= 3_000 for count in counts] == [True, False, True, True]
     assert {obj["metadata"]["resourceVersion"] for obj in informer.store.list()} == {"6"}
+
+
+class Garbled(RefusingClient):
+    """Every watch brings a line that is no event, at the same version."""
+
+    async def lines(self, idle_timeout_seconds):
+        return [b"no event"]
+
+
+def test_a_watch_without_progress_shows_and_one_that_is_quiet_or_brings_news_does_not():
+    def age_after_ten_minutes(client):
+        async def scenario():
+            cache = Cache(client)
+            cache.store(PODS)
+            task = asyncio.create_task(cache.run())
+            await asyncio.sleep(600)
+            seconds, stalled = cache.seconds_since_progress()["pods"], cache.stalled(120)
+            task.cancel()
+            return seconds, stalled
+
+        return virtual_time.run(scenario())
+
+    class Quiet(RefusingClient):
+        async def lines(self, idle_timeout_seconds):
+            await asyncio.sleep(idle_timeout_seconds)
+            raise TimeoutError
+
+    seconds, stalled = age_after_ten_minutes(Garbled())
+    assert seconds > 590 and "no news of pods for 600 s: a watch line that is not JSON" in stalled
+    seconds, stalled = age_after_ten_minutes(Quiet())
+    assert seconds < 60 and stalled is None

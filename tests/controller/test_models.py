@@ -52,9 +52,9 @@ def test_what_cannot_be_read_is_tried_once_a_version_and_counted():
         models.parse(broken)
     assert first.value is again.value
     assert models.parse_or_none(broken) is None and len([*models.readable([broken, raw(2)])]) == 1
-    assert cache.unreadable() == {ELASTICWORKERS: 0}, "a newer version was read"
+    assert cache.unreadable_counts() == {ELASTICWORKERS.group_resource: 0}, "a newer version was read"
     store.apply(broken | {"metadata": broken["metadata"] | {"resourceVersion": "3"}})
     assert models.parse_or_none(store.list()[0]) is None
-    assert cache.unreadable() == {ELASTICWORKERS: 1}
+    assert cache.unreadable_counts() == {ELASTICWORKERS.group_resource: 1}
     store.delete(store.list()[0])
-    assert cache.unreadable() == {ELASTICWORKERS: 0}
+    assert cache.unreadable_counts() == {ELASTICWORKERS.group_resource: 0}

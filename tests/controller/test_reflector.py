@@ -21,11 +21,14 @@ from controller.reflector import (
     Paging,
     ReadStream,
     Replaced,
+    Skipped,
     Streamed,
+    StreamedUnreadable,
     Watching,
     step,
     want,
 )
+from controller.salvage import Unreadable
 from controller.store import Store
 
 
@@ -121,9 +124,33 @@ def test_a_server_restored_to_an_older_state_is_listed_anew():
 
 
 @pytest.mark.parametrize("odd", [{"type": "ADDED"}, {"type": "NEWS", "object": {}}, {"object": {}}, {}])
-def test_a_line_no_watch_should_carry_is_a_failure(odd):
+def test_a_line_that_is_no_event_of_an_object_is_a_failure(odd):
     events, state = step(Watching("5"), Streamed(odd))
     assert isinstance(events[0], Failed) and state == Listed("5")
+
+
+@pytest.mark.parametrize("type", ["ADDED", "MODIFIED", "DELETED"])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        5,
+        [],
+        {},
+        {"name": 5},
+        {"name": "a", "labels": {"x": 1}},
+        {"name": "a", "ownerReferences": ["x"]},
+    ],
+)
+def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(type, metadata):
+    events, state = step(Watching("5"), event(type, {"metadata": metadata}))
+    assert [each.found.has_name for each in events] == [False] and state == Watching("5")
+
+
+def test_an_object_that_cannot_be_read_moves_the_version_on():
+    found = Unreadable(obj("a", 7), "it is nested too deeply")
+    assert step(Watching("5"), StreamedUnreadable("MODIFIED", found)) == ([Skipped(found)], Watching("7"))
+    assert step(Watching("5"), StreamedUnreadable("DELETED", found)) == ([Deleted(found.obj)], Watching("7"))
 
 
 class ModelServer:

@@ -286,10 +286,12 @@ def test_kustomize_renders_what_is_shipped() -> None:
     command = [str(KUBECTL), "kustomize", str(FOLDER)]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     documents = {document["kind"]: document for document in yaml.safe_load_all(rendered)}
-    assert documents.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule"}
-    assert {document["metadata"]["namespace"] for document in documents.values()} == {
-        deploy.DEFAULT_NAMESPACE
+    assert documents.keys() == {
+        *("ConfigMap", "PodMonitor", "PrometheusRule"),
+        *("ServiceAccount", "Secret", "ClusterRoleBinding"),
     }
+    namespaces = {document["metadata"].get("namespace") for document in documents.values()}
+    assert namespaces == {deploy.DEFAULT_NAMESPACE, None}
     assert json.loads(documents["ConfigMap"]["data"]["dashboard.json"]) == dashboard()
     (deployment,) = (document for document in deploy.documents() if document["kind"] == "Deployment")
     pod = deployment["spec"]["template"]

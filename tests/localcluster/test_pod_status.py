@@ -52,17 +52,25 @@ def condition(of: JSON, kind: str) -> JSON:
 
 
 @pytest.mark.parametrize(
+    ("records", "phase"),
+    [([DONE], "Succeeded"), ([FAILED], "Failed"), ([DONE, FAILED], "Failed"), ([DONE, FRESH], "Failed")],
+)
+def test_phase_is_final_only_when_nothing_of_the_pod_runs_any_more(
+    records: list[ContainerRecord], phase: str
+) -> None:
+    described = pod("Never", mains=len(records))
+    assert status(described, *records)["phase"] == ("Pending" if FRESH in records else "Running")
+    assert status(described, *records, finished=True)["phase"] == phase
+
+
+@pytest.mark.parametrize(
     ("policy", "records", "phase"),
     [
         ("Always", [FRESH], "Pending"),
         ("Always", [UP], "Running"),
         ("Always", [DONE], "Running"),
         ("Always", [CRASHING], "Running"),
-        ("OnFailure", [DONE], "Succeeded"),
         ("OnFailure", [FAILED], "Running"),
-        ("Never", [DONE], "Succeeded"),
-        ("Never", [FAILED], "Failed"),
-        ("Never", [DONE, FAILED], "Failed"),
         ("Never", [DONE, UP], "Running"),
         ("Never", [FAILED, UP], "Running"),
         ("Never", [UP, FRESH], "Pending"),
@@ -76,7 +84,9 @@ def test_init_containers_come_first() -> None:
     initializing = status(pod("Never", inits=2), DONE, UP, FRESH)
     assert initializing["phase"] == "Pending"
     assert condition(initializing, "Initialized")["message"] == "containers with incomplete status: [init-1]"
-    assert status(pod("Never", inits=1), FAILED, FRESH)["phase"] == "Failed"
+    assert status(pod("Never", inits=1), FAILED, FRESH, finished=True)["phase"] == "Failed"
+    sidecar_runs = status(pod("Never", inits=1, sidecar=True), FAILED, UP, FRESH)
+    assert sidecar_runs["phase"] == "Pending"
     assert status(pod("Always", inits=1), FAILED, FRESH)["phase"] == "Pending"
     assert condition(status(pod(inits=1), DONE, UP), "Initialized")["status"] == "True"
 
@@ -84,7 +94,11 @@ def test_init_containers_come_first() -> None:
 def test_a_sidecar_initializes_by_running_and_does_not_decide_the_outcome() -> None:
     stopped = ContainerRecord(ended(143, NOW, LATER))
     assert status(pod("Never", sidecar=True), UP, UP)["phase"] == "Running"
-    assert status(pod("Never", sidecar=True), stopped, DONE)["phase"] == "Succeeded"
+    assert status(pod("Never", sidecar=True), UP, DONE)["phase"] == "Running"
+    assert status(pod("Never", sidecar=True), UP, FAILED)["phase"] == "Running"
+    killed = ContainerRecord(ended(137, NOW, LATER))
+    for sidecar in (stopped, killed):
+        assert status(pod("Never", sidecar=True), sidecar, DONE, finished=True)["phase"] == "Succeeded"
 
 
 def test_readiness_is_of_all_main_containers() -> None:
@@ -93,7 +107,7 @@ def test_readiness_is_of_all_main_containers() -> None:
     partly = condition(status(pod(mains=2), UP, unready), "Ready")
     assert (partly["status"], partly["reason"]) == ("False", "ContainersNotReady")
     assert partly["message"] == "containers with unready status: [main-1]"
-    assert condition(status(pod("Never"), DONE), "Ready")["reason"] == "PodCompleted"
+    assert condition(status(pod("Never"), DONE, finished=True), "Ready")["reason"] == "PodCompleted"
 
 
 def test_readiness_gates_hold_the_pod_back_but_not_its_containers() -> None:
@@ -123,6 +137,7 @@ def test_the_kubelets_own_verdict_fails_the_pod() -> None:
     running = status(pod(), UP, verdict=verdict)
     over = status(pod(), FAILED, verdict=verdict, finished=True)
     assert (running["phase"], over["phase"], over["reason"]) == ("Running", "Failed", "DeadlineExceeded")
+    assert "reason" not in running
 
 
 def test_ends_are_worded_like_a_container_runtime() -> None:
@@ -183,7 +198,7 @@ def test_what_ran_when_the_kubelet_died_is_lost() -> None:
     assert (lost.exit_code, lost.reason) == (137, "ContainerStatusUnknown")
     assert records["main-1"].state == Terminated(0, "Completed", NOW)
     assert is_over(described, records)
-    facts = PodFacts(described, records, NOW)
+    facts = PodFacts(described, records, NOW, finished=True)
     assert pod_status(facts, LATER)["phase"] == "Failed"
 
 

@@ -28,6 +28,7 @@ COMPUTED = {
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
+    ("unreadable.py", "REASON"): {"Unreadable"},
     ("maker.py", "POD_REFUSED"): {"PodRefused"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
     ("sizing.py", "type_"): {"Oversized", "Undersized"},

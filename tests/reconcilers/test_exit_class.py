@@ -14,6 +14,9 @@ from tests.reconcilers.build import failure, pod, terminated
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
 
 
+RUNS = {"name": "main", "state": {"running": {}}}
+
+
 def disrupted(reason: str, message: str = "") -> dict[str, Any]:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
     return pod(phase="Failed", conditions=[condition])
@@ -35,7 +38,15 @@ def disrupted(reason: str, message: str = "") -> dict[str, Any]:
         (pod(phase="Failed", reason="OutOfcpu"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.UNKNOWN),
         (pod(deleted=True), ExitClass.KILLED),
-        (pod(phase="Failed", containerStatuses=[terminated(0), terminated(3)]), ExitClass.USER_ERROR),
+        (
+            pod(phase="Failed", containerStatuses=[terminated(3), terminated(137, name="proxy")]),
+            ExitClass.USER_ERROR,
+        ),
+        (pod(deleted=True, containerStatuses=[RUNS, terminated(1, name="proxy")]), ExitClass.KILLED),
+        (
+            pod(phase="Failed", initContainerStatuses=[terminated(14, name="rsync")]),
+            ExitClass.USER_ERROR,
+        ),
         (disrupted("EvictionByEvictionAPI"), ExitClass.PREEMPTED),
         (disrupted("PreemptionByScheduler"), ExitClass.PREEMPTED),
         (disrupted("TerminationByKubelet"), ExitClass.PREEMPTED),

@@ -256,6 +256,13 @@ def test_a_job_that_ends_by_a_late_report_tells_who_was_first_too() -> None:
     assert ended[1] == life.ended
 
 
+def test_a_launcher_of_torchs_that_leaves_by_a_failure_is_counted() -> None:
+    life = Life.of(replicas=1, worker={"restartCount": 0})
+    life.train()
+    life.fail(0, state=AgentState.STOPPED)
+    assert life.ended.endswith("digits-worker-0 rank 0: ValueError: bad")
+
+
 # --- rules --------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from crds.failure_policy import FailureAction, FailureRule
+from reconcilers.failure.exit_class import classify_pod, deleted
 from reconcilers.failure.rules import action_for, of_pod, of_process
 from tests.reconcilers.build import failure, pod, terminated
 
@@ -67,7 +68,7 @@ def test_rules_match_pod_ends(matchers: dict[str, Any], matches: bool) -> None:
         conditions=[condition],
         containerStatuses=[terminated(42), terminated(0, name="other")],
     )
-    told = of_pod(ended, "no such file: data.csv")
+    told = of_pod(ended, classify_pod(ended), "no such file: data.csv")
     assert (action_for([rule(**matchers)], told) is FailureAction.FAIL_JOB) is matches
 
 
@@ -82,8 +83,11 @@ def test_the_first_rule_that_matches_decides() -> None:
 
 
 def test_a_pod_that_is_gone_has_only_its_text() -> None:
-    assert action_for([rule(**exits("NotIn", 0))], of_pod(None, "the Pod was deleted")) is None
-    assert action_for([rule(onMessagePattern="deleted")], of_pod(None, "the Pod was deleted")) is not None
+    assert action_for([rule(**exits("NotIn", 0))], of_pod(None, deleted(None), "the Pod was deleted")) is None
+    assert (
+        action_for([rule(onMessagePattern="deleted")], of_pod(None, deleted(None), "the Pod was deleted"))
+        is not None
+    )
 
 
 def test_a_pattern_that_takes_others_for_ever_is_answered_at_once() -> None:

@@ -60,11 +60,11 @@ async def test_a_worker_that_cannot_be_read_hides_none_of_its_siblings() -> None
     cache.store(ELASTICWORKERS).apply(broken)
     seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
     assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w2"]
-    assert cache.unreadable()[ELASTICWORKERS] == 1
+    assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 1
     cache.store(ELASTICWORKERS).apply(raw_worker(1, resourceVersion="3"))
     seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
     assert seen is not None and len(seen.workers) == 3
-    assert cache.unreadable()[ELASTICWORKERS] == 0
+    assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 0
 
 
 async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None:

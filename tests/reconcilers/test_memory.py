@@ -59,6 +59,11 @@ def test_memory_doubles() -> None:
     assert found.message == "digits-worker-0 ran out of memory with 2Gi: its next Pod gets 4Gi"
 
 
+def test_an_init_container_out_of_memory_raises_nothing_of_the_training_containers() -> None:
+    end = WorkerExit(incarnation=1, exit_class=ExitClass.OOM, container="fetch", time=NOW)
+    assert raise_(needing({"memory": "2Gi"}), killed(lastExit=end.to_wire())) is None
+
+
 def test_no_step_is_more_than_8_gib() -> None:
     assert raise_(needing({"memory": "16Gi"}), killed())["limits"] == {"memory": "24Gi"}
 

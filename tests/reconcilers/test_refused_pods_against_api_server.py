@@ -54,7 +54,9 @@ REFUSED_PODS = [
     on_the_job("TEMPLATE.metadata.labels", metadata={"labels": {"a": "b c"}}),
     on_the_job("no PriorityClass with name urgent", spec={"priorityClassName": "urgent"}),
     on_the_job('serviceaccount "mine" not found', spec={"serviceAccountName": "mine"}),
-    on_the_job("containers[0].ports[0].containerPort", container={"ports": [{"containerPort": 99_999}]}),
+    on_the_job(
+        "containers[0].ports[0].protocol", container={"ports": [{"containerPort": 1, "protocol": "x"}]}
+    ),
 ]
 
 

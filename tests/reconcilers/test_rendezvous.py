@@ -121,6 +121,15 @@ def test_a_member_whose_pod_ended_well_does_not_break_the_world() -> None:
     assert decide(world, [done, *running(1)], bounds(2), NOW).rendezvous == world
 
 
+def test_a_member_that_ended_well_in_an_earlier_round_is_missing_in_the_next() -> None:
+    """It was counted for that one before its Pod went: it must not be waited for in vain."""
+    done = participant(0, AgentState.SUCCEEDED, 1, alive=False, succeeded=True)
+    missing = decide(formed(0, 1, round_=2), [done, *running(1, round_=2)], bounds(2), NOW)
+    assert missing.rendezvous.phase is REFORMING
+    assert missing.rendezvous.reason.startswith("worker 0 had finished in round 1, and has ended")
+    assert not decide(formed(0, 1), [done, *running(1)], bounds(2), NOW).breaks
+
+
 def test_a_stopped_agent_leaves_the_world_and_cannot_join_the_next() -> None:
     people = [*running(0), participant(1, AgentState.STOPPED, 1)]
     assert decide(formed(0, 1), people, bounds(2), NOW).rendezvous.phase is REFORMING

@@ -1,0 +1,98 @@
+"""Who may read the metrics: the bearer of a token that Kubernetes knows, whom RBAC lets get `/metrics`.
+
+As controllers made with controller-runtime have it (JobSet, Kueue): a TokenReview says whose token it is, a
+SubjectAccessReview whether that account may. Answers are remembered for a while. False tokens cannot push out
+good ones, and cost the API server a few questions at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from controller import clock
+from controller.client import Client
+from controller.errors import ClientError
+from controller.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
+
+ALLOWED_SECONDS = 60.0
+REFUSED_SECONDS = 10.0
+MOST_KNOWN = 256
+MOST_REVIEWS = 8
+"""Tokens that are reviewed at once; who comes then is asked to come again."""
+PATH = "/metrics"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why somebody sees no metrics."""
+
+    status: int
+    reason: str
+
+
+class MetricsAccess:
+    """Asks the API server with the controller's own account, whether it leads or not."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._allowed: OrderedDict[bytes, float] = OrderedDict()
+        """Until when, by the digest of the token."""
+        self._refused: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
+        self._reviews: dict[bytes, asyncio.Task[Refusal | None]] = {}
+
+    async def refusal(self, authorization: str) -> Refusal | None:
+        """Why the request with this header is refused; None if it is not."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            return Refusal(401, "send the token of an account that may get /metrics, as a bearer token")
+        key, now = hashlib.sha256(token.encode("utf-8", "replace")).digest(), clock.monotonic()
+        if self._allowed.get(key, now) > now:
+            return None
+        until, refusal = self._refused.get(key, (now, None))
+        if until > now:
+            return refusal
+        review = self._reviews.get(key)
+        if review is None:
+            if len(self._reviews) >= MOST_REVIEWS:
+                return Refusal(503, "too many tokens are being reviewed: come again in a second")
+            review = self._reviews[key] = asyncio.create_task(self._review(key, token.strip()))
+            review.add_done_callback(lambda _: self._reviews.pop(key, None))
+        return await asyncio.shield(review)
+
+    async def _review(self, key: bytes, token: str) -> Refusal | None:
+        """An API server that gives no answer is asked again by the next request."""
+        try:
+            refusal = await self._ask(token)
+        except ClientError as error:
+            return Refusal(503, f"the API server does not say whose token it is: {error}")
+        now = clock.monotonic()
+        if refusal is None:
+            self._allowed[key] = now + ALLOWED_SECONDS
+        else:
+            self._refused[key] = (now + REFUSED_SECONDS, refusal)
+        for known in (self._allowed, self._refused):
+            if len(known) > MOST_KNOWN:
+                known.popitem(last=False)
+        return refusal
+
+    async def _ask(self, token: str) -> Refusal | None:
+        status = await self._answer(TOKEN_REVIEWS, {"token": token})
+        user = status.get("user")
+        if status.get("authenticated") is not True or not isinstance(user, dict):
+            return Refusal(401, "the API server knows nobody with this token")
+        who = {"user": user.get("username"), "groups": user.get("groups"), "extra": user.get("extra")}
+        asked = {**who, "uid": user.get("uid"), "nonResourceAttributes": {"path": PATH, "verb": "get"}}
+        spec = {field: value for field, value in asked.items() if value}
+        if (await self._answer(ACCESS_REVIEWS, spec)).get("allowed") is True:
+            return None
+        return Refusal(
+            403, f"{user.get('username')} may not get {PATH}: see the ClusterRole dlr-metrics-reader"
+        )
+
+    async def _answer(self, resource: Resource, spec: Object) -> Object:
+        review = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}
+        status = (await self._client.create(resource, review)).get("status")
+        return status if isinstance(status, dict) else {}

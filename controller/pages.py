@@ -1,0 +1,41 @@
+"""How many objects to ask for in one page of a list: as many as arrive in time, and parse in one go."""
+
+from __future__ import annotations
+
+from controller.errors import PageTooLarge
+
+LIST_PAGE_SIZE = 250
+PAGE_BYTES = 1_000_000
+"""Aim for the size of a page: parsing it holds the event loop up for a few hundredths of a second."""
+MOST_PAGE_BYTES = 2_500_000
+"""Greatest size of a page of several objects; a larger one is dropped, and asked for in smaller pieces."""
+MOST_WHOLE_BYTES = 64_000_000
+"""Greatest size of a list in one piece, which is asked for where the server has forgotten its pages."""
+SCAN_BYTES = 250_000
+"""Greatest size of a page of several objects that is searched for those that can be parsed: that is slow."""
+_STEP = 8
+
+
+class PageSize:
+    """The limit for the next page of one collection."""
+
+    def __init__(self) -> None:
+        self.limit = LIST_PAGE_SIZE
+
+    @property
+    def most_bytes(self) -> int | None:
+        """None for a single object, which is as large as it is."""
+        return MOST_PAGE_BYTES if self.limit > 1 else None
+
+    def arrived(self, items: int, size_bytes: int) -> None:
+        """Takes the size of a page into account."""
+        fitting = PAGE_BYTES * items // max(size_bytes, 1) if items else LIST_PAGE_SIZE
+        self.limit = max(1, min(fitting, self.limit * 2, LIST_PAGE_SIZE))
+
+    def too_large(self, error: PageTooLarge) -> None:
+        """Takes into account that a page of `limit` objects had more than so many bytes."""
+        self.limit = max(1, min(self.limit - 1, self.limit * error.wanted_bytes // error.size_bytes))
+
+    def timed_out(self) -> None:
+        """Takes into account that a page did not arrive in time."""
+        self.limit = max(1, self.limit // _STEP)

@@ -1,0 +1,61 @@
+"""How a Pod ended is judged by its containers and its agent's word, and not by its phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from e2e import jobs
+from e2e.api import Object
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+ENDING_SECONDS = 120.0
+PROXY: Object = {"name": "proxy", "command": ["/bin/sh", "-c", "sleep 3600"]}
+
+
+def test_a_pipe_does_not_hide_that_training_failed(cluster: Cluster, observation: Observation) -> None:
+    train = "torchrun --max-restarts=0 --no-python sh -c 'echo no dataset at /data/train >&2; exit 3'"
+    manifest = jobs.shell(cluster, f"{train} 2>&1 | cat", name="piped")
+    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
+    job = end_of(cluster, observation, manifest)
+    assert job["phase"] == "Failed", observation.describe()
+    failure = job["lastFailure"]
+    assert (failure["exitClass"], failure["exitCode"]) == ("UserError", 3), observation.describe()
+
+
+@pytest.mark.parametrize(("code", "phase"), [(3, "Failed"), (0, "Succeeded")])
+def test_the_end_of_training_counts_beside_a_sidecar_that_goes_on(
+    cluster: Cluster, observation: Observation, code: int, phase: str
+) -> None:
+    manifest = jobs.shell(cluster, f"echo no dataset >&2; exit {code}", name="beside")
+    worker = manifest["spec"]["replicaSpecs"]["worker"]
+    worker["restartCount"] = 1
+    worker["template"]["spec"]["containers"].append({**PROXY, "image": cluster.image})
+    job = end_of(cluster, observation, manifest)
+    assert job["phase"] == phase, observation.describe()
+    if code:
+        assert job["lastFailure"]["message"] == "exit code 3: no dataset", observation.describe()
+
+
+def test_a_crash_loop_is_counted_and_ends_the_job(cluster: Cluster, observation: Observation) -> None:
+    manifest = jobs.shell(cluster, "echo no such option >&2; exit 2", name="loops")
+    worker = manifest["spec"]["replicaSpecs"]["worker"]
+    worker["restartCount"] = 1
+    worker["template"]["spec"]["restartPolicy"] = "OnFailure"
+    job = end_of(cluster, observation, manifest)
+    assert job["phase"] == "Failed", observation.describe()
+    assert job["lastFailure"]["message"] == "exit code 2: no such option", observation.describe()
+    (looped,) = observation.workers("loops")
+    assert looped["spec"]["incarnation"] == 1, "its kubelet started it again, in one Pod"
+
+
+def end_of(cluster: Cluster, observation: Observation, manifest: Object) -> dict[str, Any]:
+    """The job's status when it has ended."""
+    name = manifest["metadata"]["name"]
+    cluster.apply(manifest, observation.namespace)
+    ended = ("Succeeded", "Failed")
+    observation.wait_for(f"{name} to end", lambda: jobs.phase(observation, name) in ended, ENDING_SECONDS)
+    status: dict[str, Any] = observation.job(name)["status"]
+    return status

@@ -1,0 +1,339 @@
+"""One judgement of how a Pod is and how it ended: every combination, and cases from other projects' bug trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pytest
+
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situation, judge
+from reconcilers.pod.worker_status import Observation, observe
+from reconcilers.shapes import kept_of_pod
+from reconcilers.world.participants import Ages, participants_of
+from tests.reconcilers.build import NOW, failure, job, report, worker
+from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
+
+JSON = dict[str, Any]
+
+MAIN: dict[str, JSON | None] = {
+    "unlisted": None,
+    "starts": STARTS,
+    "runs": RUNS,
+    "left with 0": ended(0),
+    "left with 3": ended(3),
+    "killed": ended(137),
+    "out of memory": ended(137, "OOMKilled"),
+    "crash loop": crash_loop(3),
+    "runs again": again(3),
+    "loop of 0": crash_loop(0),
+}
+COMPANION: dict[str, JSON | None] = {"none": None, "runs": RUNS, "crashed": ended(1), "killed": ended(137)}
+NATIVE: dict[str, JSON | None] = {"none": None, "runs": RUNS, "killed": ended(137)}
+INIT: dict[str, JSON | None] = {
+    "none": None,
+    "done": ended(0),
+    "failed": ended(128),
+    "out of memory": ended(137, "OOMKilled"),
+    "crash loop": crash_loop(128),
+}
+POLICIES = ("Never", "OnFailure", "Always")
+PHASES = ("Pending", "Running", "Succeeded", "Failed")
+FAILURE = failure()
+REPORTS: dict[str, AgentReport | None] = {
+    "none": None,
+    "ready": report(0, AgentState.READY, 1),
+    "running": report(0, AgentState.RUNNING, 1),
+    "failed": report(0, AgentState.FAILED, 1, failure=FAILURE),
+    "stopped": report(0, AgentState.STOPPED, 1),
+    "stopped by a failure": report(0, AgentState.STOPPED, 1, failure=FAILURE),
+    "succeeded": report(0, AgentState.SUCCEEDED, 1),
+}
+TAKEN: dict[str, JSON] = {
+    "no": {},
+    "deleted": {"deleted": True},
+    "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
+}
+SILENCES = (None, 45.0)
+
+ENDED = (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED)
+HAS_ENDED = {"left with 0": 0, "left with 3": 3, "killed": 137, "out of memory": 137}
+"""By state of the training container, its exit code."""
+IN_A_LOOP = {"crash loop": 3, "loop of 0": 0}
+
+
+@dataclass(frozen=True)
+class Case:
+    main: str
+    companion: str
+    native: str
+    init: str
+    policy: str
+    phase: str
+    said: str
+    taken: str
+    silent_seconds: float | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its training container or an init container has ended for good, or its kubelet says so."""
+        stays = self.policy == "Never" or (self.policy == "OnFailure" and HAS_ENDED.get(self.main) == 0)
+        init_failed = self.policy == "Never" and self.init in ("failed", "out of memory")
+        return self.phase in PHASES[2:] or (self.main in HAS_ENDED and stays) or init_failed
+
+    @property
+    def has_begun(self) -> bool:
+        return self.main not in ("unlisted", "starts")
+
+    @property
+    def exit_code(self) -> int | None:
+        return HAS_ENDED.get(self.main, IN_A_LOOP.get(self.main))
+
+
+def cases() -> Iterator[tuple[Case, Judgement]]:
+    bodies = product(MAIN, COMPANION, NATIVE, INIT, POLICIES, PHASES, TAKEN)
+    for main, companion, native, init, policy, phase, taken in bodies:
+        pod = pod_with(
+            MAIN[main],
+            companion=COMPANION[companion],
+            native=NATIVE[native],
+            init=INIT[init],
+            policy=policy,
+            phase=phase,
+            **TAKEN[taken],
+        )
+        for said, silent_seconds in product(REPORTS, SILENCES):
+            case = Case(main, companion, native, init, policy, phase, said, taken, silent_seconds)
+            yield case, judge(Situation(pod, REPORTS[said], silent_seconds=silent_seconds))
+
+
+def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_invariants() -> None:
+    """302,400 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
+    container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, silent or not."""
+    count = 0
+    by_training: dict[tuple[object, ...], Judgement] = {}
+    for case, judged in cases():
+        count += 1
+        _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case, judged)
+        _does_not_run_for_ever(case, judged)
+        _blames_no_innocent_node(case, judged)
+        _tells_whose_end_it_was(case, judged)
+        if case.has_begun and case.init in ("none", "done"):
+            key = (case.main, case.policy, case.phase, case.said, case.taken, case.silent_seconds)
+            assert by_training.setdefault(key, judged) == judged, f"a sidecar makes a difference: {case}"
+    assert count == 302_400
+
+
+def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, judged: Judgement) -> None:
+    if judged.phase is WorkerPhase.SUCCEEDED:
+        nothing_listed = {case.main, case.companion, case.native, case.init} == {"unlisted", "none"}
+        unlisted = nothing_listed and case.phase == "Succeeded"
+        left_well = case.said == "none" and (case.exit_code == 0 or unlisted)
+        assert case.said == "succeeded" or left_well, case
+    took_it = case.taken != "no" and (case.is_over or case.taken == "deleted")
+    if case.said == "succeeded" and (took_it or (case.is_over and case.exit_code in (0, 137, None))):
+        assert judged.phase is WorkerPhase.SUCCEEDED, case
+    if case.said == "none" and case.taken == "no" and case.exit_code == 0 and case.has_begun:
+        init_failed = case.init not in ("none", "done")  # which cannot be, where training has begun
+        assert judged.phase is WorkerPhase.SUCCEEDED or init_failed, case
+
+
+def _does_not_run_for_ever(case: Case, judged: Judgement) -> None:
+    if case.is_over or case.taken == "deleted":
+        assert judged.phase in ENDED, case
+    elif case.main in (*IN_A_LOOP, "runs again") and judged.phase not in ENDED and case.said != "succeeded":
+        assert judged.failures > 0 and judged.end is not None, case
+    if judged.phase is WorkerPhase.RUNNING:
+        assert case.main in ("runs", "runs again", "unlisted", "starts") or not case.is_over, case
+        assert case.main not in IN_A_LOOP, case
+
+
+def _blames_no_innocent_node(case: Case, judged: Judgement) -> None:
+    if judged.end is None:
+        return
+    is_silent = case.silent_seconds is not None and case.main in ("runs", "runs again", "unlisted")
+    lost = judged.end.exit_class in (ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR)
+    assert not lost or (is_silent and not case.is_over and case.taken != "deleted"), case
+
+
+def _tells_whose_end_it_was(case: Case, judged: Judgement) -> None:
+    assert (judged.phase is not WorkerPhase.FAILED) or judged.end is not None, case
+    end = judged.end
+    if end is None or case.taken != "no" or end.exit_class is ExitClass.NODE_LOST:
+        return
+    if case.main in ("left with 3", "killed", "out of memory", "crash loop"):
+        assert (end.container, end.exit_code) == ("main", case.exit_code), case
+    if case.main in ("left with 0", "loop of 0") and case.said.endswith(("failed", "failure")):
+        assert (end.reason, end.exit_class) == (PROCESS_FAILED, ExitClass.USER_ERROR), case
+    if not case.has_begun and case.init == "out of memory":
+        assert (end.exit_class, end.other_container) == (ExitClass.OOM, "fetch"), case
+
+
+def test_the_training_container_is_known_by_name_wherever_a_webhook_has_put_it() -> None:
+    for main, companion, policy in product(MAIN.values(), COMPANION.values(), POLICIES):
+        behind, before = (
+            judge(Situation(pod_with(main, companion=companion, policy=policy, first=first)))
+            for first in (False, True)
+        )
+        assert behind == before
+
+
+def test_what_the_cache_keeps_of_a_pod_is_judged_like_the_whole() -> None:
+    bodies = product(MAIN.values(), COMPANION.values(), NATIVE.values(), INIT.values(), POLICIES, PHASES)
+    for main, companion, native, init, policy, phase in bodies:
+        pod = pod_with(main, companion=companion, native=native, init=init, policy=policy, phase=phase)
+        pod = {**pod, "spec": pod["spec"] | {"volumes": [{"name": "x"}]}}
+        kept = kept_of_pod(pod)
+        assert "volumes" not in kept["spec"]
+        assert judge(Situation(kept)) == judge(Situation(pod))
+
+
+def test_an_agent_whose_report_cannot_be_read_has_not_said_that_training_succeeded() -> None:
+    left = judge(Situation(pod_with(ended(0), phase="Succeeded"), is_unreadable=True))
+    assert left.end is not None and left.end.reason == LEFT_EARLY
+    assert "its agent's report cannot be read" in left.end.message
+
+
+# --- cases of other projects' bug trackers ----------------------------------------------------------------
+
+
+def seen(of: ElasticWorker, pod: JSON | None, **more: Any) -> Any:
+    return observe(of, Observation(pod=pod, **more), NOW)
+
+
+def saying(state: AgentState, observed_round: int = 1, **more: Any) -> ElasticWorker:
+    return worker(agent=report(0, state, observed_round, **more).to_wire())
+
+
+WORDS = "no dataset at /data/train\n"
+
+
+@pytest.mark.parametrize("sidecar", [{"companion": ended(137)}, {"native": ended(137)}])
+def test_02_a_sidecar_that_is_killed_at_the_end_does_not_hide_the_training_containers_words(
+    sidecar: JSON,
+) -> None:
+    final = pod_with(ended(3, message=WORDS), phase="Failed", **sidecar)
+    end = seen(worker(), final).last_exit
+    assert (end.exit_class, end.exit_code, end.container) == (ExitClass.USER_ERROR, 3, "")
+    assert end.message == "exit code 3: no dataset at /data/train"
+
+
+def test_03_a_pipe_that_ends_well_does_not_hide_the_failure_that_the_agent_reported() -> None:
+    for state in (AgentState.FAILED, AgentState.STOPPED):
+        failed = saying(state, failure=failure(message="ValueError: label 10 is out of range"))
+        status = seen(failed, pod_with(ended(0), phase="Succeeded"))
+        assert status.phase is WorkerPhase.FAILED
+        end = status.last_exit
+        assert (end.exit_class, end.reason, end.exit_code) == (ExitClass.USER_ERROR, PROCESS_FAILED, 1)
+        assert end.message == "ValueError: label 10 is out of range"
+        assert status.failure_budget.spent == {"UserError": 1}
+
+
+@pytest.mark.parametrize("state", [AgentState.READY, AgentState.RUNNING, AgentState.STOPPED])
+def test_04_a_wrapper_that_answers_sigterm_with_exit_code_0_has_not_finished(state: AgentState) -> None:
+    left = seen(saying(state), pod_with(ended(0), phase="Succeeded"))
+    assert (left.phase, left.last_exit.reason) == (WorkerPhase.FAILED, LEFT_EARLY)
+    assert left.failure_budget.spent == {"Unknown": 1}
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    evicted = seen(saying(state), pod_with(ended(0), phase="Succeeded", conditions=[condition]))
+    assert (evicted.phase, evicted.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.PREEMPTED)
+    assert not evicted.failure_budget.spent
+    no_agent = seen(worker(), pod_with(ended(0), phase="Succeeded", conditions=[condition]))
+    assert no_agent.phase is WorkerPhase.FAILED
+
+
+def test_06_a_plain_sidecar_that_crashes_after_training_has_succeeded_is_no_failure() -> None:
+    final = pod_with(ended(0), companion=ended(1), phase="Failed")
+    assert seen(saying(AgentState.SUCCEEDED), final).phase is WorkerPhase.SUCCEEDED
+    assert seen(worker(), final).phase is WorkerPhase.SUCCEEDED, "without an agent too"
+    over = seen(saying(AgentState.STOPPED), final, released=True, owner_ended=WorkerPhase.SUCCEEDED)
+    assert over.phase is WorkerPhase.SUCCEEDED
+
+
+def test_07_a_crash_loop_is_told_counted_once_a_failure_and_ended_by_the_budget() -> None:
+    of, message = worker(), "Error: no such option: --batchsize"
+    for restarts in range(3):
+        looping = pod_with(crash_loop(2, message, restarts), policy="OnFailure")
+        for _ in range(2):  # the same look again counts nothing
+            status = seen(of, looping, restart_count=5)
+            of = of.model_copy(update={"status": status})
+        assert (status.restarts, status.last_exit.exit_code) == ({"UserError": restarts + 1}, 2)
+        assert status.last_exit.message == f"exit code 2: {message}"
+        if restarts < 2:
+            assert (status.phase, status.last_exit.failures_in_pod) == (WorkerPhase.PENDING, restarts + 1)
+            assert status.message == f"main: CrashLoopBackOff: exit code 2: {message}"
+            assert status.conditions[-1].reason == "CrashLoopBackOff"
+            running = pod_with(again(2, message, restarts + 1), policy="OnFailure")
+            resumed = seen(of, running, restart_count=5)
+            assert (resumed.phase, resumed.restarts) == (WorkerPhase.RUNNING, status.restarts)
+            of = of.model_copy(update={"status": resumed})
+    assert (status.phase, status.failure_budget.alike) == (WorkerPhase.FAILED, 3)
+
+
+def test_07_failures_that_nobody_looked_at_in_time_are_counted_together() -> None:
+    looping = pod_with(crash_loop(2, "bad", restarts=4), policy="Always")
+    status = seen(worker(), looping, restart_count=2)
+    assert (status.phase, status.restarts) == (WorkerPhase.FAILED, {"UserError": 5})
+
+
+def test_07_what_another_start_in_the_same_pod_does_not_help_gets_a_new_one() -> None:
+    looping = pod_with(crash_loop(137, reason="OOMKilled"), policy="OnFailure")
+    status = seen(worker(), looping, restart_count=5)
+    assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.OOM)
+
+
+def test_07_a_member_that_waits_for_its_next_start_is_not_in_the_world() -> None:
+    of = saying(AgentState.RUNNING)
+    status = seen(of, pod_with(crash_loop(2, "bad", 0), policy="OnFailure"), restart_count=5)
+    looping = of.model_copy(update={"status": status})
+    member = participants_of(job(replicas=1), [looping], Ages())[0]
+    assert not member.alive and member.gone_because == "main: CrashLoopBackOff: exit code 2: bad"
+
+
+def test_07_a_container_that_waits_for_its_next_start_is_not_silent() -> None:
+    looping = pod_with(crash_loop(2), policy="OnFailure")
+    status = seen(saying(AgentState.RUNNING), looping, heartbeat_lost_seconds=60.0, restart_count=5)
+    assert status.last_exit.exit_class is ExitClass.USER_ERROR
+
+
+def test_08_a_finished_rank_whose_pod_goes_has_succeeded() -> None:
+    finished = saying(AgentState.SUCCEEDED)
+    for drained in (pod_with(RUNS, deleted=True), pod_with(ended(137), phase="Failed", deleted=True), None):
+        status = seen(finished, drained)
+        assert (status.phase, status.restarts) == (WorkerPhase.SUCCEEDED, {})
+    lost = seen(finished, pod_with(RUNS), node_lost="node-0 is not ready")
+    assert lost.phase is WorkerPhase.SUCCEEDED
+
+
+def test_20_an_init_container_out_of_memory_is_named_and_so_is_the_remedy() -> None:
+    final = pod_with(STARTS, init=ended(137, "OOMKilled"), phase="Failed")
+    end = seen(worker(phase=WorkerPhase.PENDING), final).last_exit
+    assert (end.exit_class, end.container) == (ExitClass.OOM, "fetch")
+    assert end.message == (
+        "the init container fetch ran out of memory (limit 200Mi): raise its memory limit in the Pod template"
+    )
+
+
+def test_20_a_failing_init_container_is_counted_with_its_words_with_on_failure_too() -> None:
+    text = "fatal: repository not found"
+    looping = pod_with(STARTS, init=crash_loop(128, text), policy="OnFailure", phase="Pending")
+    status = seen(worker(phase=WorkerPhase.PENDING), looping, restart_count=5)
+    assert status.last_exit.message == f"init container fetch: exit code 128: {text}"
+    assert (status.last_exit.container, status.restarts) == ("fetch", {"UserError": 2})
+    assert status.message == f"fetch: CrashLoopBackOff: exit code 128: {text}"
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending"])
+def test_28_the_end_of_the_training_container_counts_though_a_plain_sidecar_goes_on(phase: str) -> None:
+    """In phase Pending the sidecar is not even there yet."""
+    companion = RUNS if phase == "Running" else STARTS
+    goes_on = pod_with(ended(3, message=WORDS), companion=companion, phase=phase)
+    status = seen(saying(AgentState.RUNNING), goes_on, heartbeat_lost_seconds=60.0)
+    assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.USER_ERROR)
+    assert status.last_exit.message == "exit code 3: no dataset at /data/train"
+    done = pod_with(ended(0), companion=companion, phase=phase)
+    assert seen(saying(AgentState.SUCCEEDED), done).phase is WorkerPhase.SUCCEEDED

@@ -1,0 +1,63 @@
+"""An object that cannot be read says so itself, and only as long as that is so."""
+
+import asyncio
+
+from controller.manager import Manager, ManagerOptions
+from controller.resources import ELASTICJOBS
+from controller.servers import Listen
+from reconcilers.setup import add_all
+from tests.controller.fake_api import client_of, fake_api
+from tests.hostile.test_informer import JOBS, job, nested, serve_as, until
+
+EVENTS = "/api/v1/namespaces/team-b/events/"
+NO_PORTS = Listen(address="127.0.0.1", health_port=None, metrics_port=None, grpc_port=None)
+
+
+async def test_it_gets_an_event_and_a_condition_that_goes_when_it_is_corrected(monkeypatch):
+    serve_as(monkeypatch, nested(2_000))
+    async with fake_api() as api, client_of(api) as client:
+        condition = {
+            "type": "Succeeded",
+            "status": "False",
+            "reason": "x",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        evil = job("evil", "team-b", x="@hostile@") | {"status": {"conditions": [condition]}}
+        api.put(JOBS, evil)
+        manager = Manager(client, ManagerOptions(leader_election=False, listen=NO_PORTS))
+        add_all(manager)
+        stop = asyncio.Event()
+        running = asyncio.create_task(manager.run(stop))
+
+        def stored():
+            return api.objects[f"{JOBS.removesuffix('/elasticjobs')}/namespaces/team-b/elasticjobs/evil"]
+
+        def conditions():
+            return {c["type"]: c for c in stored().get("status", {}).get("conditions", ())}
+
+        def events():
+            return [
+                o
+                for path, o in api.objects.items()
+                if path.startswith(EVENTS) and o["reason"] == "Unreadable"
+            ]
+
+        await until(lambda: "Reconciled" in conditions() and events())
+        told = conditions()["Reconciled"]
+        assert (told["status"], told["reason"], told["observedGeneration"]) == ("False", "Unreadable", 1)
+        assert "nested too deeply; correct or delete it" in told["message"]
+        assert conditions()["Succeeded"] == condition, "other conditions stay"
+        (event,) = events()
+        assert event["type"] == "Warning" and event["involvedObject"]["name"] == "evil"
+        version = stored()["metadata"]["resourceVersion"]
+        await asyncio.sleep(0.5)
+        assert stored()["metadata"]["resourceVersion"] == version, "its own write leads to no other"
+
+        corrected = stored()
+        del corrected["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["x"]
+        corrected["metadata"]["generation"] = 2
+        api.put(JOBS, corrected)
+        await until(lambda: conditions()["Reconciled"]["status"] == "True")
+        assert not manager.cache.unreadable_counts()[ELASTICJOBS.group_resource]
+        stop.set()
+        await running
