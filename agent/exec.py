@@ -97,12 +97,20 @@ def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
     os._exit(128 + signum)
 
 
-def _free_port() -> int:
-    """For what the commands of a round meet at, if this worker's is rank 0."""
-    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+class HeldPort:
+    """A free port for what the commands of the next round meet at, if this worker's is rank 0.
+
+    Nobody else is given it until it is released, right before the command starts that binds it.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
+        self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Leave it to the command. May be repeated."""
+        self._socket.close()
 
 
 class Execution:
@@ -125,7 +133,8 @@ class Execution:
         self._watcher: Watcher[JobView] = link.watcher
         self._view = link.first_view
         self._desk, self._api = link.desk, link.api
-        port = _free_port() if self._slot.each_round else NO_STORE
+        self._port = HeldPort() if self._slot.each_round else None
+        port = NO_STORE if self._port is None else self._port.number
         self._reporter: Reporter = link.reporter(Facts(port, 1, accelerators.detect()), cleanup)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         mark = f"{ENV_SHARDS_SOCKET}={self._desk.path}"
@@ -215,8 +224,11 @@ class Execution:
             state = AgentState.SUCCEEDED if self._has_succeeded else AgentState.RUNNING
             self._reporter.report(state, action.round)
         elif action.verb is Verb.STAND_BY:
-            if self._slot.each_round:
+            if self._port is not None:
                 self._end()
+                self._port.release()
+                self._port = HeldPort()  # the last one may be another program's by now
+                self._reporter.note_store_port(self._port.number)
             self._reporter.report(AgentState.READY, action.round)
         return None
 
@@ -235,6 +247,8 @@ class Execution:
 
     def _start(self, terms: Terms) -> None:
         kept = {name: value for name, value in terms.variables.items() if name not in self._kept}
+        if self._port is not None:
+            self._port.release()
         self._command.start(kept)
         self._started, self._failed, self._has_succeeded = terms, None, False
         if terms.key is not None:

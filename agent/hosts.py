@@ -79,7 +79,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: name one that is above 0")
+    return int(text)

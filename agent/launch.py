@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         BaseException: in a training process what `agent.warm.script.run_script` raises.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make each exit code 0
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 
 _ABOVE = f"{(__package__ or '').rpartition('.')[0]}."
 """Where the agent is shipped below another package, that package's name and a dot."""
@@ -18,6 +19,19 @@ def log_to_stderr() -> None:
     package.addHandler(handler)
     package.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
     package.propagate = False
+    threading.excepthook = _log_end_of_thread
+
+
+def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
+    """Say that a thread has ended by a defect, which its part of the agent does not survive."""
+    if issubclass(ended.exc_type, SystemExit):
+        return
+    name = ended.thread.name if ended.thread is not None else "unknown"
+    logging.getLogger(__name__).error(
+        "the thread %s has ended, and the agent goes on without what it did: this is a defect of dlr",
+        name,
+        exc_info=(ended.exc_type, ended.exc_value or ended.exc_type(), ended.exc_traceback),
+    )
 
 
 def _short_name(record: logging.LogRecord) -> bool:

@@ -33,9 +33,10 @@ from agent.rendezvous.last_round import prefetch
 from agent.rendezvous.world import ExitReason
 from agent.report.error_file import write_error_file
 from agent.standalone.cluster import STACKS, LocalCluster
-from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, UNLIMITED_RESTARTS, DlrElasticAgent
+from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
 from agent.torch_compat import elastic
+from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 from agent.torchrun import BACKEND
 from agent.warm.preamble import must_start_cold
 from agent.warm.starter import WarmStart
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_USAGE = 2
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def main(argv: Sequence[str], warm_parent: WarmParent | None = None) -> int:
@@ -85,7 +87,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         if warm_start is not None:
             cleanup.callback(warm_start.close)
             warm_start.prepare(os.environ)  # it warms up while this agent joins
-        handler = create_handler(_rendezvous_parameters(config, me), me, _local_cluster(args, me))
+        handler = create_handler(_rendezvous_parameters(config, args, me), me, _local_cluster(args, me))
         cleanup.callback(handler.shutdown)
         if me.memory_bytes:
             listener, place = handler.session.listener, handler.session.place
@@ -108,7 +110,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         cleanup.callback(monitor.stop)
         if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once
             warm_start.await_warm(handler.session.watcher.fileno(), handler.session.others_train)
-        return _run(agent, handler)
+        return _run(agent, handler, config)
     except InvalidEnvironmentError as error:
         print(f"dlr run: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -144,7 +146,12 @@ def parse(argv: Sequence[str]) -> Any:
     for action in parser._actions:
         if "--standalone" in action.option_strings:
             action.help = "train on this machine alone, without a cluster"
-    ours = {"max_restarts": UNLIMITED_RESTARTS, "rdzv_backend": BACKEND}
+    ours = {
+        "max_restarts": UNLIMITED_RESTARTS,
+        "rdzv_backend": BACKEND,
+        "master_addr": None,
+        "master_port": None,
+    }
     parser.set_defaults(
         **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}
     )
@@ -158,6 +165,12 @@ def parse(argv: Sequence[str]) -> Any:
     if args.rdzv_backend != BACKEND:
         logger.warning("--rdzv-backend=%s is ignored: the ElasticJob says who meets whom", args.rdzv_backend)
         args.rdzv_backend = BACKEND
+    if args.master_addr not in (None, *LOOPBACK):
+        logger.warning(
+            "--master-addr=%s is ignored: scripts find each round's master in MASTER_ADDR and MASTER_PORT",
+            args.master_addr,
+        )
+    args.shutdown_timeout = elastic.shutdown_timeout(args, os.environ)
     # These have no say either; torch would warn of what the controller set for stock torchrun.
     args.rdzv_endpoint, args.node_rank = args.rdzv_endpoint or "elasticjob", 0
     args.nnodes = os.path.expandvars(args.nnodes)  # as in `command: [dlr, run, "--nnodes=1:$NODE_NUM"]`
@@ -239,7 +252,7 @@ def _local_cluster(args: Any, me: Environment) -> LocalCluster | None:
     return cluster
 
 
-def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousParameters:
+def _rendezvous_parameters(config: LaunchConfig, args: Any, me: Environment) -> RendezvousParameters:
     return RendezvousParameters(
         BACKEND,
         "",
@@ -247,7 +260,11 @@ def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousP
         config.min_nodes,
         config.max_nodes,
         config.local_addr,
-        **{**config.rdzv_configs, "local_world_size": config.nproc_per_node},
+        **{
+            **config.rdzv_configs,
+            "local_world_size": config.nproc_per_node,
+            "master_port": args.master_port or 0,
+        },
     )
 
 
@@ -258,7 +275,7 @@ def _create_agent(
     return DlrElasticAgent(
         spec,
         config.logs_specs,
-        stop_grace_seconds=stop_grace_seconds(me.termination_grace_seconds, elastic.shutdown_timeout(args)),
+        stop_grace_seconds=stop_grace_seconds(me.termination_grace_seconds, args.shutdown_timeout),
         failure_grace_seconds=args.failure_grace,
         oom=OomWatch.of_pod(me.pod_uid),
         start_method=config.start_method,
@@ -268,10 +285,13 @@ def _create_agent(
     )
 
 
-def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
+def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler, config: LaunchConfig) -> int:
+    is_good = False
     try:
         result = agent.run()
+        is_good = True
     except JobEndedError as ended:
+        is_good = ended.reason is ExitReason.JOB_SUCCEEDED
         logger.info("leaving: %s", ended)
         if ended.reason is ExitReason.JOB_SUCCEEDED:
             code = 0
@@ -281,6 +301,8 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
         else:
             code = EXIT_TERMINATED
         return _stopped(handler, code)
+    finally:
+        elastic.record_end(agent, config, is_good=is_good)
     if result.is_failed() and agent.last_failure is not None:
         allowed = agent.get_worker_group().spec.max_restarts
         logger.error("no restarts are left: --max-restarts allows %d", allowed)

@@ -19,6 +19,13 @@ _deferrals = 0
 _pending: int | None = None
 
 
+ignored = frozenset(
+    signum
+    for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}
+    if signal.getsignal(signum) is signal.SIG_IGN
+)
+"""The signals that were ignored when this program began; two more are ignored by Python itself."""
+
 NOTICE = signal.SIGUSR1
 """What Slurm and others send some time before the end. To the agent it means the same as SIGTERM, which a
 `preStop` hook can thus be ahead of. It is not passed on to the training processes."""
@@ -26,6 +33,8 @@ NOTICE = signal.SIGUSR1
 
 def handle(names: str, handler: Any) -> None:
     """Set the handler of signals, as torch does when it starts processes; here from the first moment on.
+
+    A signal that is ignored since before this program began stays so, as `nohup` wants it.
 
     Args:
         names: of the signals, with commas between them, as `--signals-to-handle` has them. NOTICE counts as
@@ -36,12 +45,15 @@ def handle(names: str, handler: Any) -> None:
         ValueError: there is no signal of such a name.
     """
     global _names
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = _names = names
-    for name in names.split(","):
-        signum = getattr(signal, name.strip(), None)
+    handled = []
+    for name in map(str.strip, names.split(",")):
+        signum = getattr(signal, name, None)
         if signum is None:
             raise ValueError(f"--signals-to-handle: there is no signal {name!r}")
-        signal.signal(signum, handler)
+        if signum not in ignored:
+            handled.append(name)
+            signal.signal(signum, handler)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = _names = ",".join(handled)
     if NOTICE.name not in names:
         signal.signal(NOTICE, handler)
 

@@ -22,7 +22,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Literal, SupportsFloat
+    from typing import Any, Literal, SupportsFloat
 
     Slot = tuple[memoryview[int], memoryview[float]]
 
@@ -42,6 +42,9 @@ or the new. None before the first report; False outside of dlr."""
 _has_stepped = False
 _places: dict[str, int] = {}
 """The word of each number that was told, by name; 0 where there is no room for it."""
+_COPY_SECONDS = 1.0
+_copies: dict[str, _Copy] = {}
+"""Numbers on their way from a GPU, by name."""
 _busy_until: list[float] = []
 """Of the `busy` blocks that have begun and not ended, in any thread."""
 
@@ -55,8 +58,8 @@ def report(
     agent looks once a second: of faster steps it sees some.
 
     Args:
-        loss: the first one that is NaN or infinite becomes an Event and a condition of the job. Of a tensor
-            on a GPU the number is waited for.
+        loss: the first one that is NaN or infinite becomes an Event and a condition of the job. A tensor on a
+            GPU is copied once a second at most, and nobody waits for it: what is told is a little older.
         samples: of this step, over all ranks. It says whether more workers make training faster, where the
             samples of a step do not grow with their number (`dlr.data` tells it by itself).
         numbers: up to seven more, such as `lr=3e-4`, by names of at most 24 bytes. What is beyond is left
@@ -72,15 +75,52 @@ def report(
         if not _has_stepped:
             _first_step(steps, times)
         if loss is not None:
-            value = float(loss)
-            if math.isfinite(value):
-                _tell("loss", value, times)
-            elif len(steps) >= 6 and not steps[4]:
-                steps[4] = step + 1
+            for value, of_step in _values("loss", loss, step):
+                if math.isfinite(value):
+                    _tell("loss", value, times)
+                elif len(steps) >= 6 and not steps[4]:
+                    steps[4] = of_step + 1
         if samples is not None:
             _note_samples(steps, samples)
         for name, number in numbers.items():
-            _tell(name, float(number), times)
+            for value, _ in _values(name, number, step):
+                _tell(name, value, times)
+
+
+def _values(name: str, number: SupportsFloat, step: int) -> list[tuple[float, int]]:
+    """The number and its step; of a tensor on a GPU what has arrived since, if anything."""
+    if not getattr(number, "is_cuda", False):
+        return [(float(number), step)]
+    copy, arrived = _copies.get(name), []
+    if copy is not None and not copy.is_told and copy.is_done():
+        copy.is_told = True
+        arrived.append((copy.value(), copy.step))
+    now = time.monotonic()
+    if copy is None or (copy.is_told and now - copy.begun_at >= _COPY_SECONDS):
+        _copies[name] = _Copy(number, step, now)
+    return arrived
+
+
+class _Copy:
+    """A number on its way from a GPU."""
+
+    def __init__(self, tensor: Any, step: int, now: float) -> None:
+        import torch
+
+        self.step = step
+        self.begun_at = now
+        self.is_told = False
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host.copy_(tensor.detach(), non_blocking=True)
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(tensor.device))
+
+    def is_done(self) -> bool:
+        """Whether it has arrived."""
+        return bool(self._event.query())
+
+    def value(self) -> float:
+        return float(self._host)
 
 
 def report_step(step: int, loss: SupportsFloat | None = None, samples: int | None = None) -> None:

@@ -21,7 +21,7 @@ LONGEST_FIRST = (
     *("convert", "simulated", "stream", "node_check_links"),
     *("leaving", "elasticity", "node_check_job", "standby", "goodput", "hang", "nodes", "suspend"),
     *("leader_election", "memory_checkpoint", "kubectl", "roles", "capacity", "lifecycle", "client"),
-    *("dashboard", "map", "gang", "ends", "stacks", "bad_input"),
+    *("hostile", "dashboard", "map", "gang", "ends", "rights", "stacks", "bad_input"),
 )
 """Modules in the order in which they begin: no process is left with a long one at the end.
 

@@ -48,12 +48,16 @@ class ApiError(Exception):
         status: the HTTP status; 0 if there was no answer.
         message: the server's own.
         causes: the reasons of the answer's `details.causes`.
+        fields: the fields that these name, such as `status.agent.failure.message`.
     """
 
-    def __init__(self, status: int, message: str, causes: Collection[str] = ()) -> None:
+    def __init__(
+        self, status: int, message: str, causes: Collection[str] = (), fields: Collection[str] = ()
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.causes = causes
+        self.fields = fields
 
 
 class GoneError(ApiError):
@@ -76,12 +80,17 @@ def error_of(status: int, body: bytes) -> ApiError:
     try:
         answer = json.loads(body)
         message = str(answer["message"])
-        causes = [str(cause.get("reason")) for cause in (answer.get("details") or {}).get("causes") or ()]
+        details = (answer.get("details") or {}).get("causes") or ()
+        causes = [str(cause.get("reason")) for cause in details]
+        fields = [str(cause.get("field")) for cause in details]
     except (ValueError, KeyError, TypeError, AttributeError):
-        message, causes = body[:200].decode(errors="replace") or f"HTTP {status}", []
+        message, causes, fields = body[:200].decode(errors="replace") or f"HTTP {status}", [], []
+    kind = ApiError
     if status in _TRY_LATER or status >= 500:
-        return UnavailableError(status, message, causes)
-    return GoneError(status, message, causes) if status == 410 else ApiError(status, message, causes)
+        kind = UnavailableError
+    elif status == 410:
+        kind = GoneError
+    return kind(status, message, causes, fields)
 
 
 class Api(Protocol):
@@ -206,7 +215,7 @@ class ApiClient:
                 yield json.loads(line)
         except urllib3.exceptions.ReadTimeoutError as error:
             raise SilentWatchError(0, f"the watch is silent: {error}") from error
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
             raise UnavailableError(0, f"the watch broke: {error}") from error
         finally:
             response.close()
@@ -227,7 +236,7 @@ class ApiClient:
             raise error_of(response.status, response.data)
         try:
             answer: dict[str, Any] = json.loads(response.data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UnavailableError(response.status, f"the answer is not JSON: {error}") from error
         return answer
 

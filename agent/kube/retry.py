@@ -27,11 +27,15 @@ class Warnings:
         self._last_kind: str | None = None
 
     def failed(self, error: BaseException | None) -> None:
-        """Warn, unless the last attempt failed in the same way."""
+        """Warn, unless the last attempt failed in the same way; of a defect, show where it is."""
         kind = f"{type(error).__name__} {getattr(error, 'status', '')}"
         if kind != self._last_kind:
             self._last_kind = kind
-            self._logger.warning("cannot %s, trying again until it works: %s", self._what, error)
+            defect = None if isinstance(error, ApiError) else error
+            told = error if defect is None else repr(error)
+            self._logger.warning(
+                "cannot %s, trying again until it works: %s", self._what, told, exc_info=defect
+            )
 
     def succeeded(self) -> None:
         """Say that it works again, if it did not."""
@@ -47,9 +51,10 @@ def retrying(
     max_wait_seconds: float,
     is_final: Callable[[Exception], object] = lambda error: False,
 ) -> tenacity.Retrying:
-    """Return what calls a function until it raises no ApiError: the Pod's life is the bound.
+    """Return what calls a function until it raises nothing: the Pod's life is the bound.
 
-    The waits are random up to a doubling bound, so that a server which comes back is not met by all at once.
+    An error that is no ApiError is a defect, which must not end the thread of what is tried, in silence. The
+    waits are random up to a doubling bound, so that a server which comes back is not met by all at once.
 
     Args:
         stop: ends the retries; the last error is then raised.
@@ -58,7 +63,7 @@ def retrying(
         is_final: tells whether an error is raised at once.
     """
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ApiError) and not is_final(error)),
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, Exception) and not is_final(error)),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=max_wait_seconds),
         sleep=tenacity.sleep_using_event(stop),
         stop=tenacity.stop_when_event_set(stop),

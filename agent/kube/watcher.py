@@ -21,7 +21,6 @@ from typing import Any, Generic, TypeVar
 from agent.kube.api import (
     GROUP_PATH,
     Api,
-    ApiError,
     GoneError,
     SilentWatchError,
     UnavailableError,
@@ -117,7 +116,7 @@ class Watcher(threading.Thread, Generic[View]):
         while not self._stop_event.is_set():
             try:
                 retry(self._list_and_watch)
-            except ApiError:
+            except Exception:
                 return  # asked to stop
 
     def _list_and_watch(self) -> None:

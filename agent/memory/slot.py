@@ -36,6 +36,8 @@ from torch import Tensor
 
 from agent.memory.layout import CONTROL_BYTES, MAX_HEADER_BYTES, WORD_BYTES, Entry, Header, padded
 from agent.memory.mapping import map_pages, map_shared
+from agent.memory.sums import WordSum, sum_of, wrapped
+from agent.memory_file import memory_file
 
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
 """`DLRSLOT1`, in little-endian order."""
@@ -113,7 +115,7 @@ class Slot:
         Raises:
             OSError: the kernel gives none.
         """
-        return cls._map(os.memfd_create(name, os.MFD_CLOEXEC), size)
+        return cls._map(memory_file(name), size)
 
     @classmethod
     def open(cls, path: str) -> Slot:
@@ -300,11 +302,14 @@ class Slot:
             target.copy_(source)
             return self._sum(entry.offset, entry.nbytes)
         into, words = (tensor.reshape(-1).view(torch.uint8).view(torch.int64) for tensor in (target, source))
+        total = WordSum()
         if not target.is_cpu:
-            return _wrapped(int(into.copy_(words).sum()))  # the device sums up what has arrived there
+            total.add(into.copy_(words))  # the device sums up what has arrived there
+            return total.total()
         pieces, parts = torch.split(into, _PIECE_WORDS), torch.split(words, _PIECE_WORDS)
-        sums = [piece.copy_(part).sum() for piece, part in zip(pieces, parts, strict=True)]
-        return _wrapped(int(torch.stack(sums).sum()))
+        for piece, part in zip(pieces, parts, strict=True):
+            total.add(piece.copy_(part))
+        return total.total()
 
     def verify(self, only: Collection[Entry] | None = None) -> Header:
         """Compare what is in it with its sums; where it has none yet, add them.
@@ -375,17 +380,13 @@ class Slot:
 
     def _sum_of_header(self, header: Header) -> int:
         words = self._words[_Word.STEP :].tolist()[: len(_Word) - _Word.STEP]
-        return _wrapped(self._sum(header.end, words[-1]) + sum(words))
+        return wrapped(
+            self._sum(header.end, words[-1]) + sum_of(bytearray(struct.pack(f"{len(words)}q", *words)))
+        )
 
     def _sum(self, offset: int, nbytes: int) -> int:
-        """Of the 64-bit words, modulo 2⁶⁴; what a tensor leaves of its last word is not its own."""
-        whole = nbytes // WORD_BYTES
-        total = 0
-        if whole:
-            words = torch.frombuffer(self._memory, dtype=torch.int64, count=whole, offset=offset)
-            total = int(words.sum())
-        rest = bytes(self._memory[offset + whole * WORD_BYTES : offset + nbytes]).ljust(WORD_BYTES, b"\0")
-        return _wrapped(total + struct.unpack("q", rest)[0])
+        """Of the 64-bit words, each by its place; what a tensor leaves of its last word is not its own."""
+        return sum_of(self._memory[offset : offset + nbytes])
 
     def _sums_at(self, header: Header) -> int:
         return header.end + padded(self._words[_Word.HEADER_BYTES])
@@ -405,8 +406,3 @@ def _nbytes(entry: Entry) -> int | None:
 def header_offset(control: bytes | bytearray) -> int:
     """Where the header begins, by the first `CONTROL_BYTES` of a slot."""
     return int(struct.unpack_from("q", control, WORD_BYTES * _Word.HEADER_OFFSET)[0])
-
-
-def _wrapped(number: int) -> int:
-    """As an int64 wraps around."""
-    return (number + 2**63) % 2**64 - 2**63

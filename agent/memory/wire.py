@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 SERVICE = "slots"
 TIMEOUT_SECONDS = 30.0
 """Of either side, for the next byte. A server answers 64 at once, and others wait for their turn."""
+BUSY_SECONDS = 180.0
+"""For a server that does not answer in time: all ranks of a job may read from one after a failure."""
 CHECK_SECONDS = 60.0
 """For a server to compare a slot with its sums: some gigabytes a second."""
 LOOK_SECONDS = 1.0
@@ -179,18 +181,24 @@ def receive(
 
 
 def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> bytearray:
-    """A range of a slot.
+    """A range of a slot. A server that has too much to do is asked again, for BUSY_SECONDS.
 
     Raises:
         OSError: it could not be had; the message names the address.
     """
-    try:
-        with receive(address, key, mark, start, stop) as source:
-            data = bytearray(source.nbytes)
-            source.fill(memoryview(data))
-            return data
-    except OSError as error:
-        raise RefusedError(f"{address}: {error}") from error
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            with receive(address, key, mark, start, stop) as source:
+                data = bytearray(source.nbytes)
+                source.fill(memoryview(data))
+                return data
+        except TimeoutError as error:
+            if time.monotonic() >= deadline or not is_there(address):
+                raise RefusedError(f"{address}: {error}") from error
+            logger.info("%s has much to do, and is asked again: %s", address, error)
+        except OSError as error:
+            raise RefusedError(f"{address}: {error}") from error
 
 
 def is_there(address: str) -> bool:

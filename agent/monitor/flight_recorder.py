@@ -37,7 +37,7 @@ _COLLECTIVES = 256
 
 
 def variables(
-    folder: Path, local_rank: int, environ: Mapping[str, str], torch_version: str
+    folder: Path, local_rank: int, environ: Mapping[str, str], torch_version: str, records: Path
 ) -> dict[str, str]:
     """Return what has a process keep and offer its records.
 
@@ -45,25 +45,31 @@ def variables(
     fails (`DumpPipe` of ProcessGroupNCCL.hpp, torch 2.13), and some network file systems have no pipes.
 
     Args:
-        folder: for the pipe and the records, the agent's own.
+        folder: for the pipe, the agent's own.
         environ: the container's.
+        records: the folder for what is written, which outlives the agent: NCCL writes there by itself when a
+            collective takes too long.
     """
     if any(name in environ for name in (PIPE_VARIABLE, *_FILE_VARIABLES, *_SIZE_VARIABLES)):
         return {}
     if not _takes_pipes(folder / "probe"):
         return {}
-    stem = str(folder / _stem(local_rank))
+    stem, file = str(folder / _stem(local_rank)), str(records / _RECORD)
     new = tuple(int(part) for part in torch_version.split(".")[:2]) >= _RENAMED_IN
     return {
         PIPE_VARIABLE: stem,
-        _FILE_VARIABLES[new]: stem,
+        _FILE_VARIABLES[new]: file,
         _SIZE_VARIABLES[new]: str(_COLLECTIVES),
         _STACKS_VARIABLE: "0",  # which take it seconds to write, and we have our own
     }
 
 
+_RECORD = "nccl_trace_rank_"
+"""How the name of a record begins, as torch has it; it adds the global rank."""
+
+
 def _stem(local_rank: int) -> str:
-    """How the names of a process's files begin; torch adds its global rank."""
+    """How the name of a process's pipe begins; torch adds its global rank."""
     return f"nccl_{local_rank}_"
 
 
@@ -90,16 +96,18 @@ class Question:
     Args:
         folder: as `variables` was given it.
         ranks: their global ranks, by local rank.
+        records: the folders of what they write, by local rank.
     """
 
-    def __init__(self, folder: Path, ranks: Mapping[int, int]) -> None:
+    def __init__(self, folder: Path, ranks: Mapping[int, int], records: Mapping[int, Path]) -> None:
         self._deadline = time.monotonic() + PATIENCE_SECONDS
         self._files: dict[int, Path] = {}
         for local, rank in ranks.items():
-            answer = folder / f"{_stem(local)}{rank}"
+            answer = records.get(local, folder) / f"{_RECORD}{rank}"
             with suppress(OSError):  # no NCCL, or no such process any more
+                pipe_name = folder / f"{_stem(local)}{rank}.pipe"
+                descriptor = os.open(pipe_name, os.O_WRONLY | os.O_NONBLOCK)
                 answer.unlink(missing_ok=True)
-                descriptor = os.open(f"{answer}.pipe", os.O_WRONLY | os.O_NONBLOCK)
                 with os.fdopen(descriptor, "wb", buffering=0) as pipe:
                     pipe.write(b"1")
                 self._files[local] = answer

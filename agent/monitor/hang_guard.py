@@ -63,6 +63,10 @@ class HangGuard:
         if self._liveness.last_step_at is not None:
             self._reporting = self._reporting.with_step(first=self._started.first)
 
+    def note_life(self) -> None:
+        """Begin to count again: somebody has found that all is well."""
+        self._liveness = replace(self._liveness, alive_at=time.monotonic())
+
     def hangs(self, timeout_seconds: float) -> bool:
         """Whether the limit has passed without a step, given the job's `hangTimeoutSeconds`."""
         return self._liveness.hangs(timeout_seconds, time.monotonic())
@@ -97,7 +101,8 @@ class HangGuard:
         """
         stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
-        asked = flight_recorder.Question(self._files.directory, self._started.ranks)
+        folders = {local: file.parent for local, file in self._stack_files.files.items()}
+        asked = flight_recorder.Question(self._files.directory, self._started.ranks, folders)
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None

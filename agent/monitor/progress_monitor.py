@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, Progress, Stepping, with_round
 from agent.report.reporter import Reporter
 from crds.protocol import CheckpointTrouble
+
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 0.1
@@ -78,8 +81,17 @@ class ProgressMonitor(threading.Thread):
         self._news.set()
 
     def run(self) -> None:
-        while self._await_look():
-            self.look()
+        failed = False
+        while not self._stop_event.is_set():
+            try:
+                if self._await_look():
+                    self.look()
+                failed = False
+            except Exception:  # a defect must not end the reports of progress, in silence
+                if not failed:
+                    logger.exception("the progress of training is not read; trying again")
+                failed = True
+                self._stop_event.wait(LOOK_SECONDS)
 
     def figures(self) -> Figures:
         """Return how far training is now."""

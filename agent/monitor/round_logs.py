@@ -1,19 +1,18 @@
 """The log folders of an agent's rounds: one for each, of which the last ones are kept within bounds.
 
-torch names the folder by `TORCHELASTIC_RESTART_COUNT` and clears it at every start. The count never changes
-here, since no restart is counted by torch, so torch would clear the log of the round that failed just now.
+torch names the folder by `TORCHELASTIC_RESTART_COUNT` and clears it at every start. torch counts the failures
+of one agent; what processes see instead is the number of rounds before theirs, which is alike on all ranks.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import logging
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +23,12 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from agent.monitor import flight_recorder
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
-from agent.torch_compat.elastic import LOG_FOLDER_PREFIX, RESTART_COUNT
+from agent.torch_compat.elastic import (
+    LOG_FOLDER_PREFIX,
+    MAX_RESTARTS,
+    RESTART_COUNT,
+    UNLIMITED_RESTARTS,
+)
 from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
 
 logger = logging.getLogger(__name__)
@@ -99,13 +103,22 @@ class RoundLogsSpecs(LogsSpecs):
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         round_ = self._round()
-        with _restart_count(envs, round_):
-            self.latest = self._inner.reify(envs)
+        failures = int(envs[0].get(RESTART_COUNT, "0"))
+        envs[0][RESTART_COUNT] = str(round_)  # torch names the folder by it
+        self.latest = self._inner.reify(envs)
+        _count_restarts(envs.values(), failures, round_)
         progress = self._progress.renew(len(envs))
         stacks = self._stacks.renew(round_, self.latest.error_files)
         for rank, env in envs.items():
-            records = flight_recorder.variables(self._progress.directory, rank, os.environ, torch.__version__)
-            env.update({**progress[rank], **stacks[rank], **records})
+            folder = self._stacks.files[rank].parent if rank in self._stacks.files else None
+            recorder = flight_recorder.variables(
+                self._progress.directory,
+                rank,
+                os.environ,
+                torch.__version__,
+                folder or self._progress.directory,
+            )
+            env.update({**progress[rank], **stacks[rank], **recorder})
             if self._desk:
                 env.update({ENV_SHARDS_SOCKET: self._desk, ENV_ROUND: str(round_)})
         if self._checkpoints is not None:
@@ -282,19 +295,20 @@ def _punch_hole(fd: int, offset: int, length: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-@contextlib.contextmanager
-def _restart_count(envs: dict[int, dict[str, str]], count: int) -> Iterator[None]:
-    """Have torch believe in a restart count, by which it names the folder, and no one else."""
-    first = envs.get(0, {})
-    told = first.get(RESTART_COUNT)
-    first[RESTART_COUNT] = str(count)
-    try:
-        yield
-    finally:
-        if told is None:
-            del first[RESTART_COUNT]
-        else:
-            first[RESTART_COUNT] = told
+def _count_restarts(envs: Iterable[dict[str, str]], failures: int, round_: int) -> None:
+    """Set the restart count to the number of earlier rounds; the difference to its maximum stays.
+
+    Args:
+        envs: of the processes of this agent.
+        failures: the failures of this agent's processes, which torch has counted.
+        round_: the round that begins.
+    """
+    count = max(round_ - 1, 0)
+    for env in envs:
+        env[RESTART_COUNT] = str(count)
+        if MAX_RESTARTS in env:
+            allowed = int(env[MAX_RESTARTS]) + count - failures
+            env[MAX_RESTARTS] = str(min(allowed, UNLIMITED_RESTARTS))
 
 
 def _round_folders(parent: Path) -> list[Path]:

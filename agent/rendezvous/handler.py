@@ -55,14 +55,19 @@ class DlrRendezvousHandler(RendezvousHandler):
         run_id: the ElasticJob's name.
         session: of this agent; `shutdown` stops it.
         join_timeout_seconds: for the members of a world to meet.
+        master_port: where the training processes meet if this agent is rank 0, as `--master-port` asks; 0 for
+            any free one.
     """
 
-    def __init__(self, run_id: str, session: Session, *, join_timeout_seconds: float) -> None:
+    def __init__(
+        self, run_id: str, session: Session, *, join_timeout_seconds: float, master_port: int = 0
+    ) -> None:
         self.session = session
         self.memory: CheckpointMemory | None = None
         """The checkpoints that this agent keeps; stock torchrun's keeps none."""
         self._run_id = run_id
         self._join_timeout_seconds = join_timeout_seconds
+        self._master_port = master_port
         self._round_stores: RoundStores | None = None
         self._interfaces = SocketInterfaces(os.environ)
         session.reporter.follow_network(self._interfaces.to_status)
@@ -91,7 +96,8 @@ class DlrRendezvousHandler(RendezvousHandler):
             RendezvousClosedError: `set_closed` was called.
             RendezvousTimeoutError: the other members did not come.
         """
-        self.session.begin_reports()  # only now can this agent keep what Ready promises
+        if not self._closed:
+            self.session.begin_reports()  # only now can this agent keep what Ready promises
         while True:
             if self._closed:
                 raise RendezvousClosedError("the rendezvous was closed")
@@ -115,7 +121,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._closed = True
 
     def shutdown(self) -> bool:
-        """Report how the processes of torchrun ended, and stop the session."""
+        """Report how the processes of torchrun ended, close the rendezvous and stop the session."""
+        self._closed = True
         reporter = self.session.reporter
         if reporter.latest.state is AgentState.RUNNING:  # torchrun's launcher is leaving, maybe by an error
             error = sys.exc_info()[1]
@@ -141,19 +148,35 @@ class DlrRendezvousHandler(RendezvousHandler):
             after_failure = session.comes_after_failure(world)
             self.memory.expect(session.gone_before(world), after_failure=after_failure)
         meeting = Meeting(
-            world, rank, session.environment, session.store.values, timeout_seconds, self.memory
+            world,
+            rank,
+            session.environment,
+            session.store.values,
+            timeout_seconds,
+            self.memory,
+            master_port=self._master_port,
+            last=self._last_store(),
+            drop_last=self._drop_last_store,
         )
         try:
             stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))
         except MeetingTimeoutError as error:
             session.stand_by(world.round)
             raise RendezvousTimeoutError(str(error)) from error
-        self._interfaces.choose(stores.bootstrap.master_addr, address)
+        self._interfaces.choose(stores.bootstrap.master_addr if rank else address, address)
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
         self.on_meeting(stores.agents, world)
         self._note_if_alone(size)
         session.joined(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
+
+    def _last_store(self) -> tuple[str, int] | None:
+        """Where the training processes' store of the last round is, if this agent has opened it."""
+        server = self._round_stores.server if self._round_stores is not None else None
+        return None if server is None else (server.host, server.port)
+
+    def _drop_last_store(self) -> None:
+        self._round_stores = None
 
     def _note_if_alone(self, size: int) -> None:
         """Say so, once, where a job asks for copies in other Pods' memory, and its world has no other Pod."""
@@ -198,6 +221,7 @@ def create_handler(
         params.run_id,
         Session.start(me, os.environ, local_world_size, api),
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
+        master_port=params.get_as_int("master_port") or 0,
     )
 
 

@@ -42,8 +42,16 @@ _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTI
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
 """torch's excepthook puts it before each line, as often as `init_process_group` was called."""
 
-_CHILD_WAS_KILLED = re.compile(r"killed by signal: Killed|died with <Signals\.SIGKILL")
-"""The words of torch's DataLoader and of `subprocess` for it."""
+_CHILD_WAS_KILLED = re.compile(
+    r"killed by signal: Killed|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly"
+    r"|died with <Signals\.SIGKILL|BrokenProcessPool: "
+)
+"""The words of torch's DataLoader, of `subprocess` and of `concurrent.futures` for it."""
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+"""What Python prints between two exceptions of a chain (traceback.py)."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,8 @@ class Failure:
     step: int | None = None
     """The last step that the process reported in this round."""
     stacks: tuple[RankStack, ...] = ()
+    child_was_killed: bool = False
+    """An exception says that a process which this one started, such as a data loader's, was killed."""
 
     @property
     def signal(self) -> str | None:
@@ -102,8 +112,8 @@ class Failure:
 
     @property
     def was_killed(self) -> bool:
-        """Whether SIGKILL ended the process, or one that it started, such as a data loader's."""
-        return self.signal == "SIGKILL" or _CHILD_WAS_KILLED.search(self.message) is not None
+        """Whether SIGKILL ended the process, or one that it started."""
+        return self.signal == "SIGKILL" or self.child_was_killed
 
     @property
     def is_consequence(self) -> bool:
@@ -163,19 +173,19 @@ def failure_of_process(
         stderr: the file with its stderr, if there is one.
     """
     log = read_tail(stderr, _SEARCH_BYTES) if stderr else ""
+    recorded = _recorded(process)
     return Failure(
         sequence=sequence,
         round=round_,
         rank=rank,
         local_rank=process.local_rank,
         exit_code=process.exitcode,
-        message=clip(
-            _recorded(process) or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES
-        ),
+        message=clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES),
         log_tail=clip(log, TEXT_BYTES, head=0),
         time=time,
         cause=cause,
         step=step,
+        child_was_killed=_CHILD_WAS_KILLED.search(recorded or last_chain(log)) is not None,
     )
 
 
@@ -205,6 +215,17 @@ def last_traceback(log: str) -> str:
         if line and not line[0].isspace():
             return "\n".join([line, *lines[:number]])
     return ""  # cut off: the process died while it wrote
+
+
+def last_chain(log: str) -> str:
+    """Return a log from the first exception on that led to the last one; "" if there is none."""
+    log = _RANK_PREFIX.sub("", log)
+    start = log.rfind(TRACEBACK)
+    if start >= 0 and log[log.rfind("\n", 0, start) + 1 : start].strip(" ")[:1] in ("|", "+"):
+        start = log.rfind(_GROUP)
+    while start > 0 and log[max(start - 100, 0) : start].rstrip("\n").endswith(_CHAINED):
+        start = log.rfind(TRACEBACK, 0, start)
+    return log[start:] if start >= 0 else ""
 
 
 def _last_group(log: str) -> str:

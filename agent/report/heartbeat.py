@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import LEASES_PATH, Api, ApiError
+from agent.kube.api import LEASES_PATH, Api
 from agent.kube.retry import Warnings, retrying
 from agent.report.refusal import final_refusal
 from agent.report.timestamps import rfc3339
@@ -53,7 +53,7 @@ class Heartbeat(threading.Thread):
         while not self._stop_event.wait(max(0.0, due_at - time.monotonic())):
             try:
                 retry(self._renew)
-            except ApiError:
+            except Exception:
                 return  # asked to stop, or refused for good, which the reporter says
             due_at = max(due_at + self._period_seconds, time.monotonic())
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from http import HTTPStatus
+from typing import Any, TypeVar
 
 from agent.environment import Environment
 from agent.kube.api import Api, ApiError
@@ -24,7 +25,7 @@ from agent.node_check.report import CheckReport
 from agent.report.elasticworker import path_of
 from agent.report.failure import Failure
 from agent.report.limits import within_limits
-from agent.report.refusal import final_refusal
+from agent.report.refusal import LeftOut, final_refusal
 from agent.report.report import Departure, Facts, PendingReports, Report
 from crds.protocol import (
     CHECKPOINT_SECONDS,
@@ -37,6 +38,8 @@ from crds.protocol import (
 )
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_WAIT_SECONDS = 2.0
 
@@ -98,6 +101,9 @@ class Reporter(threading.Thread):
         self._checkpoint_reported_at = float("-inf")
         self._nobody_listens = False
         """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
+        self._left_out = LeftOut()
+        self._incomplete: set[str] = set()
+        """Sections that were left out, which is logged once."""
         self._stop_event = threading.Event()
         self._warnings = Warnings(logger, f"report to elasticworker {me.namespace}/{me.worker_name}")
 
@@ -155,6 +161,11 @@ class Reporter(threading.Thread):
         """Have the next report tell of it."""
         with self._changed:
             self._latest = replace(self._latest, departure=departure)
+
+    def note_store_port(self, port: int) -> None:
+        """Have the next report name another port for the next round's store."""
+        with self._changed:
+            self._facts = {**self._facts, "storePort": port}
 
     def note_result(self, result: str | None) -> None:
         """Have the next report say what training came to."""
@@ -220,7 +231,7 @@ class Reporter(threading.Thread):
         while self._wait_until_due():
             try:
                 retry(self._write)
-            except ApiError as error:
+            except Exception as error:
                 if refusal := final_refusal(error, self._me):
                     logger.warning("nothing more is reported: %s", refusal)
                     self._on_final_refusal()
@@ -259,7 +270,9 @@ class Reporter(threading.Thread):
         """
         if self._figures is None:
             return self._latest
-        figures = self._figures()
+        figures = self._made("progress", self._figures)
+        if figures is None:
+            return self._latest
         return replace(
             self._latest,
             progress=figures.progress or self._latest.progress,
@@ -275,19 +288,19 @@ class Reporter(threading.Thread):
             report = self._pending.first()
         if report is None:
             return
-        usage = self._usage()
+        usage = self._made("usage", self._usage)
         status = {
             **self._facts,
             **report.to_status(),
             "usage": usage.to_status() if usage else None,
-            "network": self._network(),
-            "memory": self._memory(),
-            "shards": self._shards(),
-            "askedStacks": self._asked_stacks(),
-            "profile": self._profile(),
+            "network": self._made("network", self._network),
+            "memory": self._made("memory", self._memory),
+            "shards": self._made("shards", self._shards),
+            "askedStacks": self._made("askedStacks", self._asked_stacks),
+            "profile": self._made("profile", self._profile),
         }
         try:
-            self._api.merge_patch(self._path, {"status": {"agent": within_limits(status)}})
+            self._patch(within_limits(status))
         except ApiError as error:
             with self._changed:
                 gone = error.status == HTTPStatus.NOT_FOUND
@@ -300,6 +313,35 @@ class Reporter(threading.Thread):
             self._pending.written(report)
             self._last_written_at = time.monotonic()
             self._changed.notify_all()
+
+    def _patch(self, status: dict[str, Any]) -> None:
+        """Write a report without what the API server has refused, now or before.
+
+        Raises:
+            ApiError: it is not written.
+        """
+        while True:
+            sent = self._left_out.without(status)
+            try:
+                self._api.merge_patch(self._path, {"status": {"agent": sent}})
+                return
+            except ApiError as error:
+                names = self._left_out.take_in(error, sent)
+                if not names:
+                    raise
+                if not self._incomplete.issuperset(names):
+                    self._incomplete.update(names)
+                    logger.warning("reports go on without %s: it is refused: %s", ", ".join(names), error)
+
+    def _made(self, name: str, make: Callable[[], T]) -> T | None:
+        """Make a section of a report; None where that fails, which is logged once for each section."""
+        try:
+            return make()
+        except Exception:
+            if name not in self._incomplete:
+                self._incomplete.add(name)
+                logger.exception("reports go on without %s, which cannot be made", name)
+            return None
 
 
 def _checkpoint(report: Report) -> int | None:

@@ -63,10 +63,15 @@ class ProcessWords:
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._maps = []
-        for path in files:
-            with path.open("r+b") as file:
-                self._maps.append(mmap.mmap(file.fileno(), 0))
+        self._maps: list[mmap.mmap] = []
+        self._words: list[memoryview[int]] = []
+        try:
+            for path in files:
+                with path.open("r+b") as file:
+                    self._maps.append(mmap.mmap(file.fileno(), 0))
+        except BaseException:
+            self.close()
+            raise
         self._words = [memoryview(record).cast("q") for record in self._maps]
         self._order = GO_ON
 
@@ -88,8 +93,9 @@ class ProcessWords:
             self._order = order
 
     def close(self) -> None:
-        for words, record in zip(self._words, self._maps, strict=True):
+        for words in self._words:
             words.release()
+        for record in self._maps:
             record.close()
 
 

@@ -47,12 +47,13 @@ from agent.supervision.exit_barrier import await_job_end
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
 from agent.supervision.orphans import Orphans, adopt
+from agent.supervision.others_end import OthersEnd
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
 from agent.supervision.starting import Starting, WorldMovedOnError
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
-from agent.torch_compat.elastic import LocalElasticAgent, return_value_fds
+from agent.torch_compat.elastic import UNLIMITED_RESTARTS, LocalElasticAgent, return_value_fds
 from agent.warm.starter import WarmStart
 from crds.protocol import AgentState
 
@@ -66,9 +67,6 @@ that is just computing gets the chance to close its files."""
 ENDING_SECONDS = 1.0
 """What processes get to end by themselves in a world that broke and has no successor yet: one that has just
 left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
-
-UNLIMITED_RESTARTS = 2**31 - 1
-"""The job's `restartCount` counts, for all its workers together; an agent counts only if it is told to."""
 
 
 class DlrElasticAgent(LocalElasticAgent):
@@ -117,6 +115,7 @@ class DlrElasticAgent(LocalElasticAgent):
         failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
         self._votes = Votes(self._session, self._memory, stop_grace_seconds, failure_grace_seconds)
         self._saved_notes = SavedNotes(self.progress_files, session)
+        self._others_end = OthersEnd()
         spec.rdzv_handler.on_meeting = self._meet
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
@@ -201,7 +200,8 @@ class DlrElasticAgent(LocalElasticAgent):
             self._asked_profile.look(processes)
             result = None if broken else self._check_devices(group, processes)
             result = result or self._check_processes(group, processes, broken=broken)
-            if result is None and not broken and self._hang_guard.hangs(session.hang_timeout_seconds()):
+            hangs = self._hang_guard.hangs(session.hang_timeout_seconds())
+            if result is None and not broken and hangs and not self._works_alone(processes):
                 result = self._stop_hung_processes(processes)
             if result is not None:
                 if result.is_failed():  # the driver may tell why a moment later than the process
@@ -254,8 +254,10 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _meet(self, store: Store, world: World) -> None:
         """Take note of a round whose members have met."""
+        rank = world.members.index(self._session.member)
         self._votes.meet(world)
-        self._saved_notes.meet(store, world.members.index(self._session.member))
+        self._saved_notes.meet(store, rank)
+        self._others_end.meet(store, rank, len(world.members))
 
     # The processes.
 
@@ -318,6 +320,7 @@ class DlrElasticAgent(LocalElasticAgent):
             ranks = _global_ranks(group)
             self._session.reporter.note_result(result_of_rank_0(self.progress_files.records, ranks))
             self._session.reporter.report(AgentState.SUCCEEDED)
+            self._others_end.say_ended()
         return result
 
     def _await_good_end(
@@ -342,6 +345,18 @@ class DlrElasticAgent(LocalElasticAgent):
             state=WorkerState.FAILED,
             failures={group.workers[failure.local_rank].global_rank: failure for failure in failed},
         )
+
+    def _works_alone(self, processes: TrainingProcesses) -> bool:
+        """Whether one process is left of several, and waits for nobody: it may export for hours."""
+        alive = processes.alive()
+        if len(processes.pids) == 1 and self._others_end.are_none:
+            return False
+        if len(alive) > 1 or any(processes.exit_codes.values()) or not self._others_end.all_have_ended():
+            return False
+        if any(stack.in_collective for stack in self._hang_guard.stacks_of(alive)()):
+            return False
+        self._hang_guard.note_life()
+        return True
 
     def _stop_hung_processes(self, processes: TrainingProcesses) -> RunResult | None:
         """Report where they hang, and stop them; None if they have just ended."""

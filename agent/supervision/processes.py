@@ -6,6 +6,7 @@ descriptor that becomes readable when it ends, so that one `poll` waits for all 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -13,14 +14,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import PContext
 
 from agent.signals import deferred
 from agent.supervision.exit_fd import open_exit_fd
-from agent.supervision.orphans import Orphans, collect
+from agent.supervision.orphans import Orphans, collect, descendants
 
 logger = logging.getLogger(__name__)
+
+SAVING_GRACE_SECONDS = 30.0
+"""For a process that still writes when its grace is over, such as a checkpoint. As much as torch gives."""
+SAVING_BYTES = 1 << 20
+"""Written between two looks, which tell that it does."""
+_LOOK_SECONDS = 1.0
 
 ABANDON_SECONDS = 30.0
 """A process that outlives SIGKILL this long sits in the kernel (a wedged device), and will go on to."""
@@ -44,6 +52,8 @@ class TrainingProcesses:
         self._exited: dict[int, int] = {}
         self._closing: threading.Thread | None = None
         self._released = False
+        self._written: dict[int, int] = {}
+        """Bytes that each has written by the last look, by process id."""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -104,11 +114,14 @@ class TrainingProcesses:
     ) -> None:
         """Signal all, wait up to `grace_seconds`, and kill what is left, with all that it started.
 
+        One that still writes is given up to SAVING_GRACE_SECONDS.
+
         Args:
             wake_fd: when it becomes readable, the grace is looked at again.
             hurry_after_seconds: the grace in all, counted from now, if less is to be given than was meant.
         """
         started_at = time.monotonic()
+        self._written = {pid: _bytes_written(pid) for pid in self.alive().values()}
         self._signal(death_signal)
         deadline = started_at + grace_seconds
         while not self._wait(deadline, wake_fd):
@@ -116,10 +129,20 @@ class TrainingProcesses:
             if hurry is not None:
                 deadline, wake_fd = min(deadline, started_at + hurry), None
             if time.monotonic() >= deadline:
+                if self._writes(until=started_at + SAVING_GRACE_SECONDS):
+                    deadline = time.monotonic() + _LOOK_SECONDS
+                    continue
                 alive = list(self.alive().values())
                 logger.warning("processes %s outlived %s: killing them", alive, death_signal.name)
                 break
         self.kill()
+
+    def _writes(self, until: float) -> bool:
+        """Whether a process writes more than it logs, before that time; a first look cannot tell."""
+        before, self._written = self._written, {pid: _bytes_written(pid) for pid in self.alive().values()}
+        if time.monotonic() >= until:
+            return False
+        return any(count - before.get(pid, 0) >= SAVING_BYTES for pid, count in self._written.items())
 
     def kill(self) -> None:
         """End everything at once, with what the processes have left behind. May be repeated."""
@@ -173,15 +196,64 @@ class TrainingProcesses:
         return True
 
     def _signal(self, signum: signal.Signals) -> None:
-        """Signal the process group of each process that leads one, as torch does, and else the process."""
-        for pid in self.alive().values():
-            try:
+        """Send SIGKILL to whole process groups, as torch does, and any other signal to the scripts alone."""
+        alive = list(self.alive().values())
+        if signum != signal.SIGKILL:
+            for pid in above_scripts(alive):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signum)
+            return
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
                 if os.getpgid(pid) == pid:
                     os.killpg(pid, signum)
                 else:
                     os.kill(pid, signum)
-            except (ProcessLookupError, PermissionError):
-                pass  # It has ended meanwhile.
+
+
+def above_scripts(leaders: Collection[int]) -> list[int]:
+    """Return these processes and what they started, down to the first Python process of each line.
+
+    A shell does not pass a signal on, so what it runs gets the signal too. A script's own processes do not:
+    a script that saves at SIGTERM needs its data loader for the step that it is in.
+    """
+    children: dict[int, list[int]] = {}
+    for process in descendants():
+        if not process.ended:
+            children.setdefault(process.parent, []).append(process.pid)
+    found: list[int] = []
+    for leader in leaders:
+        line = [leader]
+        for pid in line:
+            if not _is_python(pid):
+                line += [child for child in children.get(pid, ()) if _group(child) == leader]
+        found += line
+    return found
+
+
+def _is_python(pid: int) -> bool:
+    """Whether the process is a Python interpreter, or another user's, of which that cannot be seen."""
+    try:
+        program = Path(f"/proc/{pid}/exe").readlink()
+    except OSError:
+        return True
+    return program == Path("/proc/self/exe").readlink() or program.name.startswith("python")
+
+
+def _bytes_written(pid: int) -> int:
+    """Return how many bytes the process has written to anything (proc(5), /proc/PID/io); 0 if unknown."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("wchar:")), 0)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def abandon_start(pcontext: PContext | None, orphans: Orphans) -> None:

@@ -48,6 +48,7 @@ def _text(version: tuple[int, int]) -> str:
 
 require_supported(torch.__version__)
 
+from torch.distributed.elastic import events  # noqa: E402
 from torch.distributed.elastic.agent.server.local_elastic_agent import (  # noqa: E402
     LocalElasticAgent as LocalElasticAgent,
 )
@@ -60,7 +61,11 @@ from torch.distributed.launcher.api import LaunchConfig  # noqa: E402
 EXCEPTHOOK_PREFIX = "[rank"
 """How each line of a traceback begins that torch.distributed's excepthook prints. In 2.6 to 2.13."""
 
+SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+UNLIMITED_RESTARTS = 2**31 - 1
+"""The job's `restartCount` counts, for all its workers together; an agent counts only with --max-restarts."""
 LOG_FOLDER_PREFIX = "attempt_"
 """DefaultLogsSpecs puts the logs of a start into the folder `attempt_<n>`, which it clears first; n is that
 variable in the environment of local rank 0. In 2.6 to 2.13."""
@@ -194,9 +199,27 @@ def signals_to_handle(args: Namespace) -> str:
     return getattr(args, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
 
 
-def shutdown_timeout(args: Namespace) -> int | None:
+def shutdown_timeout(args: Namespace, environ: Mapping[str, str]) -> int | None:
     """Return the seconds from SIGTERM to SIGKILL that the user asked for, if any.
 
-    `--shutdown-timeout` is there from 2.12 on.
+    `--shutdown-timeout` and its variable are there from 2.12 on.
+
+    Raises:
+        ValueError: the variable has no such number.
     """
-    return getattr(args, "shutdown_timeout", None)
+    asked: int | None = getattr(args, "shutdown_timeout", None)
+    if asked is None and (text := environ.get(SHUTDOWN_TIMEOUT)):
+        if not text.isdigit():
+            raise ValueError(f"{SHUTDOWN_TIMEOUT}={text} is no number of seconds: set it to one such as 30")
+        asked = int(text)
+    return asked
+
+
+def record_end(agent: LocalElasticAgent, config: LaunchConfig, *, is_good: bool) -> None:
+    """Record the agent's last event, as torch's launcher does; `--event-log-handler` is there from 2.8 on.
+
+    Args:
+        is_good: the agent has run to its end, whatever became of its processes.
+    """
+    event = agent.get_event_succeeded() if is_good else agent.get_event_failed()
+    events.record(event, getattr(config, "event_log_handler", None) or "null")

@@ -1,14 +1,24 @@
-"""The messages between the agent and the warm parent: one datagram each way, with file descriptors."""
+"""The messages between the agent and the warm parent: one datagram each way, with file descriptors.
+
+A request is in a file in memory, of which the datagram has the descriptor: an environment may have megabytes,
+and a datagram may not (net.core.wmem_max).
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-MAX_BYTES = 1 << 20
-"""The size of the largest datagram. The kernel allows a larger environment, but then a process is spawned."""
+from agent.memory_file import memory_file
+
+MAX_BYTES = 64 << 10
+"""The size of the largest datagram."""
+REQUEST = b"request"
+MAX_DESCRIPTORS = 4
+"""Of a request: its file, the pipe of the permission, and what the process gets as its 1 and 2."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +30,24 @@ class ForkRequest:
     env: Mapping[str, str]
     """Its whole environment."""
     redirected: Sequence[int] = ()
-    """Those of its descriptors that are sent along (1, 2, both or none). The first descriptor that is sent is
+    """Those of its descriptors that are sent along (1, 2, both or none), after the file of the request and
     the pipe on which the process waits for permission to run."""
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+    def to_file(self) -> int:
+        """Write it to a file in memory, and return the descriptor.
+
+        Raises:
+            OSError: the kernel gives none.
+        """
+        descriptor = memory_file("dlr-fork-request")
+        with open(os.dup(descriptor), "wb") as file:  # noqa: PTH123
+            file.write(json.dumps(asdict(self)).encode())
+        return descriptor
 
     @classmethod
-    def decode(cls, data: bytes) -> ForkRequest:
+    def of_file(cls, descriptor: int) -> ForkRequest:
+        """Read the whole file."""
+        data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         return cls(**json.loads(data))
 
 
@@ -49,7 +69,4 @@ class ParentReply:
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Open two connected ends that keep datagrams whole; each sees when the other is gone."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in ends:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_BYTES)
-    return ends
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

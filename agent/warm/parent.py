@@ -20,12 +20,11 @@ import select
 import signal
 import socket
 import stat
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.warm.messages import MAX_BYTES, ForkRequest, ParentReply, socket_pair
+from agent.warm.messages import MAX_DESCRIPTORS, REQUEST, ForkRequest, ParentReply, socket_pair
 from agent.warm.script import run_script, show_command
 
 PR_SET_PDEATHSIG = 1
@@ -66,7 +65,7 @@ USUAL_MODULES = (
 
 
 def main(argv: list[str]) -> None:
-    """Run `python -u -m agent.warm.parent FD [MODULE…] PADDING`. In training processes it returns too.
+    """Run as `agent.warm.warm_parent.BOOT` with `FD [MODULE…] PADDING`. In training processes it returns too.
 
     PADDING is as long as the training processes' own commands may be for `ps` to show them.
     """
@@ -164,10 +163,10 @@ def serve(control: socket.socket) -> ForkRequest | None:
                 return _become([control, *(other.channel for other in ahead)], child)
             ahead.append(child)
             continue
-        data, descriptors, _, _ = socket.recv_fds(control, MAX_BYTES, 3)
+        data, descriptors, _, _ = socket.recv_fds(control, len(REQUEST), MAX_DESCRIPTORS)
         if not data:
             return None
-        wanted = int(ForkRequest.decode(data).env.get(LOCAL_WORLD_SIZE, "1"))
+        wanted = int(ForkRequest.of_file(descriptors[0]).env.get(LOCAL_WORLD_SIZE, "1"))
         ahead = [child for child in ahead if _is_silent(child.channel)]  # one may have been killed
         child = ahead.pop() if ahead else _fork_child()
         if child.pid == 0:
@@ -205,12 +204,13 @@ def _become(others: Sequence[socket.socket], child: Child) -> ForkRequest:
     for other in others:
         other.close()
     with child.channel:
-        data, descriptors, _, _ = socket.recv_fds(child.channel, MAX_BYTES, 3)
+        data, descriptors, _, _ = socket.recv_fds(child.channel, len(REQUEST), MAX_DESCRIPTORS)
     if not data:
         os._exit(0)  # the parent is gone, and nobody knows of this process
-    request = ForkRequest.decode(data)
-    _await_permission(descriptors[0])
-    _set_up(request, descriptors[1:])
+    request = ForkRequest.of_file(descriptors[0])
+    os.close(descriptors[0])
+    _await_permission(descriptors[1])
+    _set_up(request, descriptors[2:])
     return request
 
 
@@ -281,7 +281,3 @@ def set_environment(env: Mapping[str, str]) -> None:
     """Replace the whole environment: what is not in `env` is gone."""
     os.environ.clear()
     os.environ.update(env)
-
-
-if __name__ == "__main__":
-    main(sys.argv)

@@ -12,16 +12,27 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from agent.supervision.exit_fd import open_exit_fd
 from agent.warm.argv_padding import PADDING, VARIABLE
-from agent.warm.messages import MAX_BYTES, ForkRequest, ParentReply, socket_pair
+from agent.warm.messages import MAX_BYTES, REQUEST, ForkRequest, ParentReply, socket_pair
 
 READY_SECONDS = 300.0
 """How long a round waits for torch to be imported: minutes, where thousands of nodes read one file server."""
 ANSWER_SECONDS = 10.0
 """How long a parent that is ready may take to fork."""
+
+MODULE = "agent.warm.parent"
+ROOT = str(Path(__file__).parents[__name__.count(".")])
+"""The folder, or the zip, that our top-level package is in."""
+BOOT = (
+    "import sys; path, sys.path = sys.path, [*filter(None, sys.path), sys.argv.pop(1)]; "
+    f"import dlr; from {MODULE} import main; sys.path = path; main(sys.argv)"
+)
+"""The program of a parent that is started as an interpreter of its own. With `-m`, a folder `dlr` or `agent`
+in the working directory would be taken for ours. Modules of `--preload` are found there all the same."""
 
 ROUND_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -70,7 +81,7 @@ class WarmParent:
         control, theirs = socket_pair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), *modules, PADDING],
+                [sys.executable, "-u", "-c", BOOT, ROOT, str(theirs.fileno()), *modules, PADDING],
                 env={**without_round_variables(env), VARIABLE: PADDING},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
@@ -113,15 +124,15 @@ class WarmParent:
         Raises:
             OSError: the parent has ended, or does not answer within ANSWER_SECONDS.
         """
-        request = ForkRequest(argv, dict(env), tuple(redirects)).encode()
+        request = ForkRequest(argv, dict(env), tuple(redirects)).to_file()
         theirs, permission = os.pipe()
         try:
-            socket.send_fds(self._control, [request], [theirs, *redirects.values()])
+            socket.send_fds(self._control, [REQUEST], [request, theirs, *redirects.values()])
             process = ForkedProcess(argv, self._answer(ANSWER_SECONDS).pid)
             os.write(permission, b"1")
         finally:
-            os.close(theirs)
-            os.close(permission)
+            for descriptor in (request, theirs, permission):
+                os.close(descriptor)
         return process
 
     def _answer(self, timeout_seconds: float) -> ParentReply:

@@ -20,7 +20,7 @@ import operator
 import os
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ class Checkpointer:
         keep: how many checkpoints stay in storage; None for all.
 
     Raises:
-        ValueError: one of the numbers is none, or below 1.
+        ValueError: one of the numbers is none, or below 1; or a loader in the state has none of its own.
         RuntimeError: there is one already, in this process or in one that shares its environment, which uses
             the agent's memory and is not closed.
     """
@@ -85,6 +85,7 @@ class Checkpointer:
         _check("every", every, "auto")
         _check("persist_every", persist_every, None)
         _check("keep", keep, None)
+        _refuse_loaders(state)
         self.state = state
         self._path = Path(path).absolute()
         self._every = every
@@ -387,6 +388,21 @@ class Checkpointer:
 def _unused(here: Surroundings, persist_every: int | None) -> list[CheckpointTrouble]:
     """What cannot fail, though a process of an earlier Pod may have told that it did."""
     return [*(() if here.slots else _OF_MEMORY), *(() if persist_every is not None else _OF_STORAGE)]
+
+
+def _refuse_loaders(state: Mapping[str, Any]) -> None:
+    """Refuse loaders over what `dlr.data` deals, whose state would put that back where an epoch began.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name, value in state.items():
+        dealing = (getattr(value, kind, None) for kind in ("batch_sampler", "dataset"))
+        if any(getattr(each, "has_no_loader_state", False) for each in dealing):
+            raise ValueError(
+                f"state[{name!r}] is a loader over a sampler or stream of dlr.data, which says itself where "
+                "training is: put that into the state, and leave the loader out"
+            )
 
 
 def _check(name: str, number: object, or_else: str | None) -> None:

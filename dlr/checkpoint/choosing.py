@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from dlr.ranks import are_connected, from_all, from_rank_0
 
 OUTAGE_SECONDS = 60.0
 """So long `load` waits for storage that is away: then the process fails, which spends a restart."""
+HUNG_SECONDS = 10.0
+"""For storage to answer where memory has a checkpoint, too."""
 _LOOK_SECONDS = 2.0
 _AWAY = frozenset(
     {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
@@ -37,7 +40,9 @@ class Listing:
     """Whether that may pass."""
 
 
-def choose(path: Path, here: Surroundings, beyond: int | None = None) -> Manifest | None:
+def choose(
+    path: Path, here: Surroundings, beyond: int | None = None, *, is_start: bool = False
+) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
     Each rank reads its share of the files, so that together they read each once. These are collectives of
@@ -46,6 +51,7 @@ def choose(path: Path, here: Surroundings, beyond: int | None = None) -> Manifes
     Args:
         beyond: what storage has up to this step is left alone, since memory has a checkpoint; storage that
             cannot be read is no error then. None if memory has nothing.
+        is_start: whether this start has not saved anything yet, so that nothing there is its own.
 
     Returns:
         None if there is no checkpoint, or none that is newer.
@@ -56,7 +62,7 @@ def choose(path: Path, here: Surroundings, beyond: int | None = None) -> Manifes
     grouped = are_connected()
     if beyond is not None and not grouped and here.world_size > 1:
         return None  # ranks that cannot agree might see different ones
-    found_here = _list_patiently(path, here.job, beyond) if not grouped or here.rank == 0 else None
+    found_here = _list_here(path, here, beyond, is_start) if not grouped or here.rank == 0 else None
     listing = from_rank_0(found_here)
     assert listing is not None  # rank 0 has one
     refusal = listing.refusal or (listing.unreadable if beyond is None else None)
@@ -83,6 +89,31 @@ def choose(path: Path, here: Surroundings, beyond: int | None = None) -> Manifes
     return None
 
 
+def _list_here(path: Path, here: Surroundings, beyond: int | None, is_start: bool) -> Listing:
+    """List what is there; where memory has a checkpoint too, without waiting for storage that hangs.
+
+    All ranks wait for rank 0 meanwhile, and their collective has a time-out of its own.
+    """
+    found: list[Listing] = []
+
+    def look() -> None:
+        if here.rank == 0 and is_start:
+            storage.clear_attempt(path, here.attempt)
+        found.append(_list_patiently(path, here.job, beyond))
+
+    if beyond is None:
+        look()
+        return found[0]
+    looking = threading.Thread(target=look, name="dlr-storage", daemon=True)
+    looking.start()
+    looking.join(HUNG_SECONDS)
+    if found:
+        return found[0]
+    sentence = f"{path} cannot be listed: storage has not answered for {HUNG_SECONDS:.0f} s"
+    logger.warning("%s; training goes on from memory", sentence)
+    return Listing(unreadable=sentence)
+
+
 def _list_patiently(path: Path, job: str, beyond: int | None) -> Listing:
     """As `list_path`; where storage is the only hope, wait for one that is away for a while."""
     deadline = time.monotonic() + OUTAGE_SECONDS
@@ -98,6 +129,7 @@ def list_path(path: Path, job: str, beyond: int) -> Listing:
     """Read the manifests of all checkpoints whose steps are greater than `beyond`."""
     try:
         storage.check_owner(path, job)
+        storage.put_back(path)
         steps = [step for step in storage.steps_in(path) if step > beyond]
     except StorageError as error:
         return Listing(refusal=str(error))

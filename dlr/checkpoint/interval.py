@@ -72,6 +72,14 @@ def decides(count: int) -> bool:
     return count >= _FIRST_DECISION and (count & (count - 1) == 0 or count % _LAST_SPACING == 0)
 
 
+def applies_from(count: int) -> int:
+    """The step of the processes from which on a decision after `count` steps counts.
+
+    That is so much later that all ranks can have read it by then, and none has to wait for rank 0.
+    """
+    return count + min(count, _LAST_SPACING) // 2
+
+
 def is_due(step: int, last: int, interval: int) -> bool:
     """Whether a multiple of the interval comes after step `last`, and not after `step`.
 
@@ -87,6 +95,8 @@ class Board(Protocol):
     def set(self, key: str, value: str) -> None: ...
 
     def get(self, key: str) -> bytes: ...
+
+    def check(self, keys: list[str]) -> bool: ...
 
 
 class Pace:
@@ -116,6 +126,10 @@ class Pace:
         )
         self._copy_seconds = copy_seconds
         self._count = 0
+        self._decision: int | None = None
+        """After how many steps the newest decision was made that this rank has not taken over."""
+        self._decided = FIRST
+        """What that is, as rank 0 knows."""
         self._missed = 0
         """Decisions in a row that this rank has not read."""
         self._plain: deque[float] = deque(maxlen=_REMEMBERED)
@@ -124,9 +138,11 @@ class Pace:
 
     def is_due(self, step: int, last: int) -> bool:
         """Whether to save after this step, `last` being the one before. Called once a step, on all ranks."""
-        self._count += 1
-        if decides(self._count - 1):
-            self._learn(self._count - 1)
+        count, self._count = self._count, self._count + 1
+        if decides(count):
+            self._expect(count)
+        if self._decision is not None and count >= applies_from(self._decision):
+            self._take_over(self._decision)
         return is_due(step, last, self.interval)
 
     def trained(self, seconds: float, saved_before: bool) -> None:
@@ -151,31 +167,43 @@ class Pace:
         stall_seconds = median(self._stalls) + beside
         return best_interval(stall_seconds, step_seconds, self._failures_per_hour, self._copy_seconds())
 
-    def _learn(self, count: int) -> None:
+    def _expect(self, count: int) -> None:
+        """Make a decision as rank 0, or expect one that all take over later at the same step."""
+        if self._decision is not None:
+            self._miss("without an answer from rank 0")
         if self._board is None:
-            # A rank that is never told has no step in common with the others in the end, as theirs grow.
             self._board = self._find_board()
-        if self._board is None:
-            self._missed += 1
+        self._decision = count
+        if self._rank != 0:
             return
-        key = f"interval/{count}"
+        self._decided = next_interval(self.interval, self.best())
         try:
-            if self._rank == 0:
-                wanted = next_interval(self.interval, self.best())
-                self._board.set(key, str(wanted))
-                self.interval = wanted
-            else:
-                self.interval = self._read(self._board.get(key))
-            self._missed = 0
-        except (RuntimeError, ValueError) as error:  # torch's DistStoreError is a RuntimeError
-            # Of the next decision it may be told again: rank 0 may just have been busy, with an evaluation.
-            logger.warning(
-                'every="auto" stays at %s steps for now, without an answer from rank 0: %s',
-                self.interval,
-                error,
-            )
-            self._board = None  # whose connection may be broken
-            self._missed += 1
+            if self._board is not None:
+                self._board.set(_key(count), str(self._decided))
+                return
+        except RuntimeError as error:  # torch's DistStoreError is one
+            self._miss(str(error))
+        self._decision = None  # what the others cannot read does not count here either
+
+    def _take_over(self, decision: int) -> None:
+        """Take over what was decided, if it is there; else it is looked for at the next step."""
+        if self._rank == 0:
+            self.interval, self._decision = self._decided, None
+            return
+        if self._board is None:
+            return
+        try:
+            if self._board.check([_key(decision)]):
+                self.interval = self._read(self._board.get(_key(decision)))
+                self._decision, self._missed = None, 0
+        except (RuntimeError, ValueError) as error:
+            self._miss(str(error))
+
+    def _miss(self, reason: str) -> None:
+        """Go on without a decision; the next one counts, read over a new connection."""
+        logger.warning('every="auto" stays at %s steps for now: %s', self.interval, reason)
+        self._board, self._decision = None, None
+        self._missed += 1
 
     def _read(self, text: bytes) -> int:
         """Read what rank 0 has decided; whoever reaches the store may have written it instead.
@@ -192,6 +220,10 @@ class Pace:
         return interval
 
 
+def _key(decision: int) -> str:
+    return f"interval/{decision}"
+
+
 class Alone:
     """The board of a world of one."""
 
@@ -200,6 +232,9 @@ class Alone:
 
     def get(self, key: str) -> bytes:
         raise RuntimeError("there is no other rank")
+
+    def check(self, keys: list[str]) -> bool:
+        return False
 
 
 def find_board(world_size: int, environ: Mapping[str, str] = os.environ) -> Board | None:

@@ -104,9 +104,7 @@ class Loading:
     def _find(self, is_start: bool) -> Manifest | None:
         """What storage has that is newer than what memory has, or that goes before it."""
         if self._found is False:
-            if self._here.rank == 0 and is_start:  # so nothing of this start is there
-                storage.clear_attempt(self._path, self._here.attempt)
-            self._found = choose(self._path, self._here, self._preferred_up_to())
+            self._found = choose(self._path, self._here, self._preferred_up_to(), is_start=is_start)
         return self._found
 
     def _preferred_up_to(self) -> int | None:
@@ -137,7 +135,8 @@ class Loading:
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
-                self._restore(state, in_slots(resume, here.rank), where, resume.world_size)
+                resharded = in_slots(resume, here.rank, here.world_size)
+                self._restore(state, resharded, where, resume.world_size)
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
                 f"the checkpoint of step {resume.step} in memory is not used: {error}; "

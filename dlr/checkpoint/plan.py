@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ Place = tuple[str, tuple[int, ...]]
 _OWN = re.compile(r"dlr\.rank-(\d+)\.(.+)", re.DOTALL)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A tensor that a rank has, or its part of a DTensor."""
 
@@ -47,13 +48,20 @@ class Piece:
         """Whether the rank has no part of a tensor that others have."""
         return 0 in self.shape and 0 not in self.global_shape
 
-    @classmethod
-    def decode(cls, fields: Mapping[str, Any]) -> Piece:
-        """Read it from JSON."""
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
-        }
-        return cls(**values)
+
+def decode_plan(data: bytes, memo: dict[Any, Any]) -> list[Piece]:
+    """Read what a rank has from JSON.
+
+    Args:
+        memo: holds each name and shape once, for the plans of all ranks.
+    """
+
+    def once(value: Any) -> Any:
+        value = tuple(value) if isinstance(value, list) else value
+        return memo.setdefault(value, value) if isinstance(value, str | tuple) else value
+
+    fields: list[dict[str, Any]] = json.loads(data)
+    return [Piece(**{key: once(value) for key, value in each.items()}) for each in fields]
 
 
 def pieces_of(slot: Slot, header: Header, rank: int) -> list[Piece]:

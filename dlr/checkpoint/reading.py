@@ -5,9 +5,11 @@ Importing it takes a second, so that nothing else here does.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,14 @@ from agent.memory.layout import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Part
 from agent.memory.slot import DamagedError, Mark, Slot, header_offset
 from agent.memory.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
+from dlr.checkpoint.outlines import Outline, boxes_of, first_to_open, outline_of, overlapping
 from dlr.checkpoint.own_slot import check_pickles
 from dlr.checkpoint.plan import Piece, holders, owner_of, pieces_of
 from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.surroundings import MemoryResume
+from dlr.checkpoint.tensors import local_tensor, part_of
 from dlr.checkpoint.unshared import different_pair, differing, digest, own_of_each
+from dlr.ranks import are_connected, from_all
 
 
 class Resharded:
@@ -93,6 +98,8 @@ def in_storage(folder: Path, rank: int, same_world: bool) -> Resharded:
 # --- Slots of all ranks of a world of another size ---------------------------------------------------------
 
 
+_GAP_BYTES, _ROW_BYTES = 1 << 20, 256 << 20
+"""So much between two tensors is fetched with them, and so much at once."""
 _LOOKED_AT = 8
 """Of the tensors that differ between ranks; where ranks train different things, nearly all do."""
 
@@ -118,6 +125,7 @@ class Shard:
         self._address = where.removeprefix("tcp://")
         self.slot = Slot.open(where) if self.is_here else self._remote()
         self._verified: set[str] = set()
+        self._fetched: set[str] = set()
         if self.slot.mark != mark:
             raise DamagedError(f"{where} holds {self.slot.mark}, not {mark}")
         header = self._verify(only=())
@@ -134,11 +142,23 @@ class Shard:
         """
         entry = self._entries[name]
         if name not in self._verified:
-            if not self.is_here:
-                self._fetch(entry.offset, entry.offset + entry.nbytes)
+            self.fetch([name])
             self._verify(only=(entry,))
             self._verified.add(name)
         return self.slot.tensor(entry)
+
+    def fetch(self, names: Collection[str]) -> None:
+        """Fetch tensors that are asked for next, if the slot is elsewhere: those in a row with one request.
+
+        Raises:
+            OSError: the agent that has them does not answer.
+        """
+        if self.is_here:
+            return
+        wanted = [self._entries[name] for name in names if name not in self._verified | self._fetched]
+        for row in _rows(sorted(wanted, key=lambda entry: entry.offset)):
+            self._fetch(row[0].offset, row[-1].offset + row[-1].nbytes)
+            self._fetched.update(entry.name for entry in row)
 
     def _verify(self, only: Collection[Entry]) -> Header:
         try:
@@ -173,19 +193,58 @@ class Shard:
         return data
 
 
+def _rows(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Entries in the order of their places, those together that lie side by side."""
+    row: list[Entry] = []
+    for entry in entries:
+        if row and (
+            entry.offset - (row[-1].offset + row[-1].nbytes) > _GAP_BYTES
+            or entry.offset + entry.nbytes - row[0].offset > _ROW_BYTES
+        ):
+            yield row
+            row = []
+        row.append(entry)
+    if row:
+        yield row
+
+
 class SlotReader(StorageReader):
-    """Reads a checkpoint from the slots of all ranks that wrote it.
+    """Reads a checkpoint from the slots of the ranks that wrote it, as far as they have been opened.
 
     Args:
-        shards: by rank, the lowest first.
+        open_slot: opens that of a rank.
+        rank: of this process, which spreads the reading of what several slots have.
     """
 
-    def __init__(self, shards: Mapping[int, Shard]) -> None:
-        self._shards = shards
+    def __init__(self, open_slot: Callable[[int], Shard], rank: int) -> None:
+        self._open_slot = open_slot
+        self._rank = rank
+        self._shards: dict[int, Shard] = {}
         self._holder: dict[MetadataIndex, tuple[str, Shard]] = {}
+        self._metadata = metadata((), ())
+
+    def open(self, ranks: Collection[int]) -> dict[int, Shard]:
+        """Open these slots too.
+
+        Raises:
+            OSError, DamagedError: one of them cannot be used.
+        """
+        if fresh := sorted(set(ranks) - self._shards.keys()):
+            opened = {**self._shards, **{rank: self._open_slot(rank) for rank in fresh}}
+            self._shards = {rank: opened[rank] for rank in sorted(opened)}  # the lowest first
+            self._look()
+        return self._shards
+
+    def _look(self) -> None:
+        shards = self._shards
         pieces = []
+        self._holder = {}
+
+        def cost(held: tuple[int, Piece]) -> tuple[bool, int]:
+            return not shards[held[0]].is_here, (held[0] - self._rank) % (max(shards) + 1)
+
         for having in holders({rank: shard.pieces for rank, shard in shards.items()}).values():
-            rank, piece = min(having, key=lambda held: (not shards[held[0]].is_here, held[0]))
+            rank, piece = min(having, key=cost)
             own_name = (
                 piece.name.removesuffix(f".{rank}") if piece.name.startswith((VALUES, RNG)) else piece.name
             )
@@ -210,6 +269,12 @@ class SlotReader(StorageReader):
         return self._metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        wanted: dict[Shard, list[str]] = defaultdict(list)
+        for item in plan.items:
+            name, shard = self._holder[item.storage_index]
+            wanted[shard].append(name)
+        for shard, names in wanted.items():
+            shard.fetch(names)
         for item in plan.items:
             name, shard = self._holder[item.storage_index]
             source = shard.tensor(name)
@@ -242,27 +307,95 @@ class SlotReader(StorageReader):
 
 
 class ReshardedSlots(Resharded):
-    """A checkpoint in the slots of a world of another size."""
+    """A checkpoint in the slots of a world of another size.
 
-    def __init__(self, reader: SlotReader, rank: int) -> None:
-        super().__init__(reader, rank, same_world=False)
+    Args:
+        reader: with the slots that have been opened.
+        rank: of this process.
+        outlines: of the slots, by old rank.
+    """
+
+    def __init__(self, reader: SlotReader, rank: int, outlines: Mapping[int, Outline]) -> None:
         self._slots = reader
+        self._outlines = outlines
+        super().__init__(reader, rank, same_world=False)
 
     def own_of_each(self, names: Collection[str]) -> str | None:
         """As `Source` says."""
         return self._slots.own_of_each(names)
 
+    def fill(self, targets: dict[str, Tensor]) -> None:
+        """As `Resharded.fill`; slots with a part of these are opened, or all where that is too little."""
+        parts = [part_of(name, target) for name, target in targets.items()]
+        needed = boxes_of(
+            (part.shape, part.global_shape, part.global_offset)
+            for part in parts
+            if part.global_shape is not None and part.global_offset is not None
+        )
+        self._slots.open(overlapping(self._outlines, needed))
+        self._metadata = self._slots.read_metadata()
+        if not self._covers(targets):
+            self._slots.open(self._outlines)
+            self._metadata = self._slots.read_metadata()
+        super().fill(targets)
 
-def in_slots(resume: MemoryResume, rank: int) -> Resharded:
-    """What the slots of all ranks of another world hold.
+    def _covers(self, targets: Mapping[str, Tensor]) -> bool:
+        """Whether the slots that are open have all of these."""
+        planner = DefaultLoadPlanner(flatten_state_dict=False)
+        planner.set_up_planner(
+            {self._stored_as[name]: target for name, target in targets.items()}, self._metadata, True
+        )
+        found: Counter[str] = Counter()
+        for item in planner.create_local_plan().items:
+            found[item.dest_index.fqn] += math.prod(item.lengths)
+        return all(
+            found[self._stored_as[name]] == local_tensor(target).numel() for name, target in targets.items()
+        )
+
+
+def in_slots(resume: MemoryResume, rank: int, world_size: int = 1) -> Resharded:
+    """What the slots of another world hold. All ranks call it.
+
+    Args:
+        rank: of this process.
+        world_size: the number of ranks now.
 
     Raises:
-        OSError, DamagedError: one of them cannot be used, or is not named.
+        OSError, DamagedError: a slot cannot be used, or is not named.
     """
     if missing := set(range(resume.world_size)) - resume.shards.keys():
         raise DamagedError(f"of {resume.world_size} ranks' slots that of rank {min(missing)} is not named")
-    shards = {
-        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size), resume.key)
-        for old_rank, where in sorted(resume.shards.items())
-    }
-    return ReshardedSlots(SlotReader(shards), rank)
+
+    def open_slot(old: int) -> Shard:
+        mark = Mark(resume.round, resume.step, old, resume.world_size)
+        return Shard(resume.shards[old], mark, resume.key)
+
+    reader = SlotReader(open_slot, rank)
+    if not are_connected() or world_size == 1:
+        opened = reader.open(resume.shards)
+        return ReshardedSlots(reader, rank, {old: outline_of(shard.pieces) for old, shard in opened.items()})
+    outlines = _told_outlines(reader, range(rank, resume.world_size, world_size))
+    reader.open(first_to_open(outlines, rank))
+    return ReshardedSlots(reader, rank, outlines)
+
+
+def _told_outlines(reader: SlotReader, share: Sequence[int]) -> dict[int, Outline]:
+    """Outline a share of the slots, and learn the outlines of all others from the other ranks.
+
+    Raises:
+        OSError, DamagedError: a slot cannot be used, whichever rank has tried; so all ranks raise.
+    """
+    trouble: Exception | None = None
+    mine: dict[int, Outline] = {}
+    try:
+        opened = reader.open(share)
+        mine = {old: outline_of(opened[old].pieces) for old in share}
+    except (OSError, DamagedError) as error:
+        trouble = error
+    told = from_all((mine, "" if trouble is None else str(trouble)))
+    if trouble is not None:
+        raise trouble
+    for rank, (_, reason) in enumerate(told):
+        if reason:
+            raise DamagedError(f"rank {rank} finds: {reason}")
+    return {old: outline for outlines, _ in told for old, outline in outlines.items()}

@@ -5,12 +5,7 @@ meanwhile. When the training process ends, the saver finishes what was begun, an
 the training process failed, the agent soon kills all that it leaves behind, the saver too: a step that is not
 complete by then does not reach the storage.
 
-The savers of all ranks agree through files in the working folder, since the process group is the training's:
-
-    plan-<rank>.json   what the rank has, with sums; when all are there, each saver knows who writes what
-    digest-<rank>.json where ranks hold different tensors under one name: how different they are
-    part-<rank>        what it has written, pickled; when all are there, rank 0's makes the folder complete
-    gave-up-<rank>     why it does not write: nobody waits for it any longer
+The savers of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
 """
 
 from __future__ import annotations
@@ -19,13 +14,11 @@ import json
 import pickle
 import signal
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -36,25 +29,13 @@ from agent.memory.slot import DamagedError, Slot
 from crds.protocol import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
-from dlr.checkpoint.plan import Piece, divide, name_of_rank, own_name, owner_of, pieces_of
+from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.request import Request
+from dlr.checkpoint.sharing import PART, SaveError, Savers, Shares
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.unshared import differing, digest, own_of_each
+from dlr.checkpoint.unshared import Digest, digest
 from dlr.checkpoint.values import WITHIN, TensorReference, load_values
-
-T = TypeVar("T")
-
-WAIT_SECONDS = 600.0
-"""For the other ranks' savers, at most."""
-GONE_SECONDS = 90.0
-"""So long a folder may seem to be gone on a shared file system that is slow to tell of a new name."""
-_LOOK_SECONDS = 0.02
-_SLOWEST_LOOK_SECONDS = 0.5
-
-
-class SaveError(Exception):
-    """A step does not reach the storage; one clause says why."""
 
 
 def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
@@ -113,7 +94,9 @@ class _Save:
         self.working = storage.working_folder(self.path, request.step, request.attempt)
         self._final = storage.folder_of(self.path, request.step)
         self._writer = FileSystemWriter(self.working)
-        self._plans: list[list[Piece]] = []
+        self._savers = Savers(self.path, self.working, request.rank, request.world_size)
+        self._shares = Shares(())
+        """What each rank writes; rank 0 alone knows it."""
         self._leaves: dict[str, Any] = {}
         self._paths: dict[str, Any] = {}
 
@@ -139,18 +122,12 @@ class _Save:
             header = slot.verify()
             entries = {name_of_rank(entry.name, request.rank): entry for entry in header.entries}
             pieces = pieces_of(slot, header, request.rank)
-            plan = json.dumps([asdict(piece) for piece in pieces]).encode()
-            storage.write_atomically(self.working / f"plan-{request.rank}.json", plan)
+            self._savers.announce(pieces)
             if request.rank == 0:
                 self._leaves, self._paths = _leaves(
                     slot.data(entries[name_of_rank(VALUES, 0)]), lambda name: slot.tensor(entries[name])
                 )
-            self._plans = [
-                [Piece.decode(fields) for fields in json.loads(data)]
-                for data in self._collect("plan-{}.json")
-            ]
-            self._tell_apart(lambda name: slot.tensor(entries[name]))
-            mine = divide(self._plans)[request.rank]
+            mine = self._share(pieces, lambda name: slot.tensor(entries[name]))
             prefix = self._writer.prepare_global_plan([SavePlan([])] * request.world_size)[
                 request.rank
             ].storage_data
@@ -162,86 +139,38 @@ class _Save:
             slot.close()  # with its lock
         names = sorted({result.storage_data.relative_path for result in results})
         files = [storage.describe(self.working / name) for name in names]
-        storage.write_atomically(self.working / f"part-{request.rank}", pickle.dumps((results, files)))
+        part = self.working / PART.format(request.rank)
+        storage.write_atomically(part, pickle.dumps((results, files)))
 
     def complete(self) -> None:
         """Make the checkpoint complete, or wait until rank 0's saver has."""
         request = self.request
         if request.rank != 0:
-            self._await(lambda: (not self.working.exists() and self._final.exists()) or None)
+            self._savers.wait(lambda: (not self.working.exists() and self._final.exists()) or None)
             return
-        parts = [pickle.loads(data) for data in self._collect("part-{}")]
-        pieces = [piece for of_rank in divide(self._plans) for piece in of_rank]
+        parts = [pickle.loads(data) for data in self._savers.collect(PART)]
+        pieces = [piece for of_rank in self._shares.pieces for piece in of_rank]
         self._writer.finish(metadata(pieces, self._leaves, self._paths), [results for results, _ in parts])
         files = [file for _, files in parts for file in files]
         files.append(storage.describe(self.working / ".metadata"))
-        for rank in range(request.world_size):
-            for name in (f"plan-{rank}.json", f"digest-{rank}.json", f"part-{rank}"):
-                (self.working / name).unlink(missing_ok=True)
+        self._savers.remove_notes()
         manifest = storage.Manifest(request.job, request.step, request.world_size, tuple(files))
         storage.publish(self.working, self.path, manifest)
         with suppress(OSError):  # the step is there; old ones go at the next save
             storage.retire(self.path, request.keep)
 
-    def _tell_apart(self, tensor: Callable[[str], Tensor]) -> None:
-        """Give tensors of which each rank has its own under one name names of their own in the plans."""
-        request, pieces = self.request, dict(enumerate(self._plans))
-        if not (names := differing(pieces)):
-            return
-        mine = {
-            piece.name: digest(tensor(piece.name)) for piece in pieces[request.rank] if piece.name in names
-        }
-        storage.write_atomically(self.working / f"digest-{request.rank}.json", json.dumps(mine).encode())
-        digests = dict(enumerate(map(json.loads, self._collect("digest-{}.json"))))
-        if not (own := own_of_each(pieces, digests)):
-            return
-        numbers = {name for of_rank in digests.values() for name, sums in of_rank.items() if sums is not None}
-        if request.rank == 0 and (
-            names := own & numbers
-        ):  # not where each rank of a data loader has its place
-            _warn(request.path, len(names), min(names), request.world_size)
-        self._plans = [
-            [
-                replace(piece, name=own_name(piece.name, rank)) if piece.name in own else piece
-                for piece in of_rank
-            ]
-            for rank, of_rank in pieces.items()
-        ]
+    def _share(self, pieces: Sequence[Piece], tensor: Callable[[str], Tensor]) -> Sequence[Piece]:
+        """What this rank writes; tensors of which each rank has its own have names of their own there."""
 
-    def _collect(self, name: str) -> list[bytes]:
-        """Read a file of every rank, as soon as it is there."""
-        found: dict[int, bytes] = {}
+        def digests(names: Collection[str]) -> dict[str, Digest | None]:
+            return {piece.name: digest(tensor(piece.name)) for piece in pieces if piece.name in names}
 
-        def look() -> list[bytes] | None:
-            for rank in range(self.request.world_size):
-                if rank not in found:
-                    with suppress(FileNotFoundError):
-                        found[rank] = (self.working / name.format(rank)).read_bytes()
-            return [found[rank] for rank in sorted(found)] if len(found) == self.request.world_size else None
-
-        return self._await(look)
-
-    def _await(self, look: Callable[[], T | None]) -> T:
-        """Look until there is something; a shared file system cannot tell by itself."""
-        deadline, pause = time.monotonic() + WAIT_SECONDS, _LOOK_SECONDS
-        seen_at = time.monotonic()
-        while (found := look()) is None:
-            if self.working.exists():
-                seen_at = time.monotonic()
-            elif time.monotonic() - seen_at > GONE_SECONDS:
-                raise SaveError("rank 0 has given it up, and removed it")
-            for gave_up in self.working.glob(f"{storage.GAVE_UP}*"):
-                reason = gave_up.read_text(errors="replace")
-                raise SaveError(
-                    f"rank {gave_up.name.removeprefix(storage.GAVE_UP)} has not saved it: {reason}"
-                )
-            if time.monotonic() > deadline:
-                raise SaveError(
-                    f"other ranks have not saved it within {WAIT_SECONDS:.0f} s: do all see {self.path}?"
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.2, _SLOWEST_LOOK_SECONDS)
-        return found
+        if self.request.rank != 0:
+            return self._savers.follow(pieces, digests)
+        self._shares = self._savers.lead(digests)
+        if names := self._shares.own:  # not where each rank of a data loader has its place
+            _warn(self.request.path, len(names), min(names), self.request.world_size)
+        return self._shares.pieces[0]
 
 
 @cache

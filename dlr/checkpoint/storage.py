@@ -12,6 +12,8 @@ killed.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import re
@@ -22,13 +24,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
+from agent.memory.sums import WordSum, sum_of
 from crds.protocol import AFTER_FAILURE
 
 MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"
 GAVE_UP = "gave-up-"
+REPLACED = "replaced-"
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Arguments of renameat2(2)."""
 _FOLDER = re.compile(r"step-(\d+)")
 _WORKING = re.compile(r"\.step-(\d+)\.(.+)")
 _CHUNK_BYTES = 1 << 24
@@ -45,7 +49,7 @@ class File:
     name: str
     nbytes: int
     sum: int
-    """Of its 64-bit words, modulo 2⁶⁴, the last one filled up with zeros."""
+    """As `agent.memory.sums` has it, modulo 2⁶⁴."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +146,12 @@ def describe(path: Path) -> File:
     Raises:
         OSError: it cannot be read.
     """
-    total = nbytes = 0
+    total, nbytes = WordSum(), 0
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
-            total += _sum(chunk)
+            total.add_bytes(bytearray(chunk))
             nbytes += len(chunk)
-    return File(path.name, nbytes, total % 2**64)
+    return File(path.name, nbytes, total.total() % 2**64)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -183,12 +187,56 @@ def publish(working: Path, path: Path, manifest: Manifest) -> None:
     write_atomically(working / MANIFEST, manifest.encode())
     target = folder_of(path, manifest.step)
     if target.exists():  # of a history that ended otherwise, or damaged
-        aside = target.rename(_aside(path))
-        working.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
+        _replace(target, working, path)
     else:
         working.rename(target)
     _sync_folder(path)
+
+
+def _replace(target: Path, working: Path, path: Path) -> None:
+    """Give a checkpoint the name of another one, so that at each moment one of them has it.
+
+    A file system that cannot exchange two names, as NFS, has for a moment none of that name; `put_back` mends
+    what a kill in that moment leaves.
+    """
+    try:
+        exchange(working, target)
+        aside = working.rename(_aside(path))
+    except OSError:
+        aside = target.rename(path / f".{target.name}.{REPLACED}{secrets.token_hex(4)}")
+        working.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two files or folders in one step (renameat2(2)).
+
+    Raises:
+        OSError: the file system, or the C library, cannot.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = os.fsencode(one), os.fsencode(other)
+    if rename is None or rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno() or errno.ENOSYS
+        raise OSError(number, os.strerror(number))
+
+
+def put_back(path: Path) -> None:
+    """Give a checkpoint its name back that was to be replaced, where the writer was killed in that moment.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    if not path.exists():
+        return
+    for entry in list(path.iterdir()):
+        match = _WORKING.fullmatch(entry.name)
+        if match is None or not match[2].startswith(REPLACED):
+            continue
+        target = folder_of(path, int(match[1]))
+        if not target.exists():
+            with suppress(OSError):  # storage that cannot be written still has what it has
+                entry.rename(target)
 
 
 def clear(path: Path, step: int, attempt: str) -> None:
@@ -202,6 +250,7 @@ def clear(path: Path, step: int, attempt: str) -> None:
     Raises:
         OSError: the path cannot be read.
     """
+    put_back(path)
     for entry in list(path.iterdir()):
         match = _WORKING.fullmatch(entry.name)
         if match is None:
@@ -301,8 +350,4 @@ def _canonical(body: object) -> bytes:
 
 
 def _sum(data: bytes) -> int:
-    padded = bytearray(data)
-    padded.extend(b"\0" * (-len(data) % 8))
-    if not padded:
-        return 0
-    return int(torch.frombuffer(padded, dtype=torch.int64).sum()) % 2**64
+    return sum_of(bytearray(data)) % 2**64

@@ -173,7 +173,7 @@ class Api:
 
     def _page(self, collection: Collection, parameters: dict[str, str | int]) -> JSON:
         of_all = collection.all_namespaces
-        return _object(self._ask("GET", collection.kind, parameters=parameters, all_namespaces=of_all))
+        return _page(self._ask("GET", collection.kind, parameters=parameters, all_namespaces=of_all))
 
     def watch(
         self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
@@ -358,9 +358,37 @@ def _writing(dry_run: bool) -> dict[str, str | int]:
     return parameters | {"dryRun": "All"} if dry_run else parameters
 
 
+def _page(answer: Answer) -> JSON:
+    """A page of a list. Objects that are nested too deeply are left out: they hide no others."""
+    try:
+        return _object(answer)
+    except NestedTooDeeply:
+        from controller import salvage  # a training image need not have what it imports
+
+        metadata, texts = salvage.items_of(answer.body) or ({}, [])
+        return {"metadata": metadata, "items": [each for text in texts if (each := _readable(text))]}
+
+
+def _readable(text: bytes) -> JSON | None:
+    try:
+        found: JSON = json.loads(text)
+        return found
+    except RecursionError:
+        return None
+
+
+class NestedTooDeeply(CommandError):
+    """An object is nested more deeply than Python reads; Kubernetes stores 10,000 levels."""
+
+    def __init__(self) -> None:
+        super().__init__("The object is nested too deeply to be read. Correct or delete it with kubectl.")
+
+
 def _object(answer: Answer) -> JSON:
     try:
         body = json.loads(answer.body)
+    except RecursionError:
+        raise NestedTooDeeply from None
     except ValueError:
         body = None
     if not isinstance(body, dict):

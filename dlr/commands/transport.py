@@ -132,7 +132,9 @@ class Transport:
     def _connection(self) -> HTTPConnection:
         """One that is open: the last one if the server has kept it."""
         while (connection := self._kept()) is not None:
-            if not select.select([connection.sock], [], [], 0)[0]:
+            ended = select.poll()  # and not `select`, which takes no descriptor beyond 1,023
+            ended.register(connection.sock, select.POLLIN)
+            if not ended.poll(0):
                 return connection
             connection.close()
         nearest = self._proxy or self._server

@@ -132,7 +132,7 @@ class Watch:
 
 def take_in(lines: Iterable[str], objects: Objects) -> bool:
     """What events of a watch make of the objects; False where only a list can tell (410, or no event)."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return all(_is_taken_in(json.loads(line), objects) for line in lines)
     return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -30,12 +30,26 @@ class MicroBatch(Generic[T]):
     """Whether the step ends with it: gradients need not be averaged before."""
 
     def accumulate(self, model: nn.Module) -> AbstractContextManager[None]:
-        """`model.no_sync()` for all but the last micro-batch of a step: forward and backward go inside.
+        """Average no gradients for all but the last micro-batch of a step: forward and backward go inside.
 
-        For a model without `no_sync`, as outside of DDP, nothing.
+        That is `model.no_sync()` of DDP and FSDP1, `set_requires_gradient_sync` of FSDP2 (`fully_shard`), and
+        nothing for a model that has neither.
         """
         no_sync: Callable[[], AbstractContextManager[None]] | None = getattr(model, "no_sync", None)
-        return nullcontext() if self.last or no_sync is None else no_sync()
+        synchronize: Callable[[bool], None] | None = getattr(model, "set_requires_gradient_sync", None)
+        if self.last or (no_sync is None and synchronize is None):
+            return nullcontext()
+        return no_sync() if no_sync is not None else _without(synchronize)
+
+
+@contextmanager
+def _without(synchronize: Callable[[bool], None] | None) -> Iterator[None]:
+    assert synchronize is not None
+    synchronize(False)
+    try:
+        yield
+    finally:
+        synchronize(True)
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,41 @@ class GlobalBatch(Generic[T]):
         return self.micro_batches
 
 
+NO_STATE_OF_LOADERS = (
+    "a loader has no state of its own over a sampler or stream of dlr.data, which says itself where training "
+    "is, in any world: save and load the state of that, and leave the loader's out"
+)
+
+
+class Dealt(Generic[T]):
+    """What is dealt in the rest of an epoch.
+
+    torchdata's StatefulDataLoader would save the state of a sampler or dataset with its own, and put it back
+    at the beginning of the next epoch. It looks for a state here first, and finds none.
+    """
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = iter(items)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: a loader asks at each batch."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Refuse it: samples would be trained on twice, or left out, in silence.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(NO_STATE_OF_LOADERS)
+
+
 class Epochs:
     """Where training is in its epochs, and which part of each step is this rank's.
 
@@ -61,6 +110,9 @@ class Epochs:
 
     Raises ValueError if there is no such rank, a size is below 1, or an epoch would be without a step.
     """
+
+    has_no_loader_state = True
+    """A loader over this has no state of its own to save."""
 
     def __init__(
         self,
@@ -143,8 +195,15 @@ class Epochs:
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from `state`; the number of ranks and the batch sizes may be others than they were.
 
-        Raises ValueError if it is from within an epoch whose order was another.
+        Raises ValueError if it is from within an epoch whose order was another, or from none.
         """
+        place = state["epoch"], state["consumed"]
+        if not all(type(number) is int and number >= 0 for number in place) or (
+            place[1] and self._drawn_with()["length"] == state.get("length") and place[1] >= self.length
+        ):
+            raise ValueError(
+                f"there is no place in training with {place[1]} samples of epoch {place[0]} done"
+            )
         here = self._drawn_with()
         there = {key: value for key, value in state.items() if key not in ("epoch", "consumed")}
         other = [key for key in {**there, **here} if there.get(key) != here.get(key)]

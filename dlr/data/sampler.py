@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from dlr.data.epochs import Epochs
+from dlr.data.epochs import Dealt, Epochs
 
 
 class ElasticDistributedSampler(Epochs, Sampler[list[int]]):
@@ -48,8 +48,7 @@ class ElasticDistributedSampler(Epochs, Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
-        for part in self._dealt():
-            yield order[part.start : part.stop].tolist()
+        return Dealt(order[part.start : part.stop].tolist() for part in self._dealt())
 
     def _drawn_with(self) -> dict[str, int]:
         return {"length": self.length, "shuffle": self.shuffle, "seed": self.seed}

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
-from dlr.data.epochs import Epochs
+from dlr.data.epochs import Dealt, Epochs
 from dlr.data.index import Read, sizes_of
 
 
@@ -92,8 +92,10 @@ class ElasticStream(Epochs, IterableDataset[Any]):
         """This rank's micro-batches in the rest of the epoch; in a DataLoader's worker, its share of them."""
         order, worker = self._order(), get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for part in islice(self._dealt(), first, None, step):
-            yield self._collate([order.sample(position) for position in part])
+        return Dealt(
+            self._collate([order.sample(position) for position in part])
+            for part in islice(self._dealt(), first, None, step)
+        )
 
     def _order(self) -> _Order:
         files = range(len(self.files))

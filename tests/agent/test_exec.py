@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -111,14 +112,20 @@ def test_each_round_starts_the_command_anew_and_a_failure_that_others_explain_co
     execute(agents, 1, "sleep", "300")
     cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
     assert not (folder / "rounds").exists()
+    port = cluster.agent(0)["storePort"]
+    with pytest.raises(OSError, match="in use"), socket.socket() as other:
+        other.bind(("", port))  # nobody is given it before the round
     cluster.form([0, 1])
     cluster.wait_state({0: "Running"}, 1)
     agents.wait_file("rounds")
+    with socket.socket() as other:
+        other.bind(("", port))  # it is the command's now
     (folder / "fail").touch()  # as the peer of one that has died
     agents.wait_file("failed")
     (folder / "fail").unlink()
     cluster.reform()
     cluster.wait_state({0: "Ready"}, 1)
+    assert cluster.agent(0)["storePort"] != port, "another round, another port"
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 2)
     cluster.wait(lambda: (folder / "rounds").read_text() == "0 of 2\n0 of 1\n", "both rounds")

@@ -118,6 +118,35 @@ def test_of_chained_exceptions_the_last_counts() -> None:
     assert last_traceback(log) == "TypeError: 2\nTraceback (most recent call last):\n  File b"
 
 
+KILLED = "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. "
+GONE = "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    "first", [KILLED, "subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", GONE]
+)
+@pytest.mark.parametrize("links", [0, 1, 5])
+def test_a_killed_child_is_found_wherever_in_a_chain_of_exceptions_it_is(
+    tmp_path: Path, *, first: str, links: int, recorded: bool
+) -> None:
+    frames = "".join(f'  File "loader.py", line {line}, in fetch\n    fetch()\n' for line in range(60))
+    chain = f"Traceback (most recent call last):\n{frames}{first}\n"
+    for link in range(links):
+        word = ("The above exception was the direct cause of the following exception:",
+                "During handling of the above exception, another exception occurred:")[link % 2]  # fmt: skip
+        chain += f"\n{word}\n\nTraceback (most recent call last):\n{frames}OSError: no batch {link}\n"
+    error_file, stderr = tmp_path / "error.json", tmp_path / "stderr.log"
+    if recorded:
+        message = {"message": "OSError: no batch", "extraInfo": {"py_callstack": chain, "timestamp": "1"}}
+        error_file.write_text(json.dumps({"message": message}))
+    else:
+        stderr.write_text("".join(f"[rank1]: {line}\n" for line in chain.splitlines()))
+    assert report(1, error_file=error_file if recorded else "", stderr=stderr).was_killed
+    stderr.write_text(f"{chain}caught\nTraceback (most recent call last):\n{frames}ValueError: other\n")
+    assert not report(1, stderr=stderr).was_killed, "an exception that was caught before"
+
+
 def printed_group(*, nested: bool) -> str:
     """As Python prints it, with torch's prefix."""
 

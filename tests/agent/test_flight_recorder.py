@@ -84,20 +84,24 @@ def test_what_is_no_record_takes_no_memory(data: bytes) -> None:
 
 def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -> None:
     """Rank 5 answers in two writes; rank 6 has no NCCL."""
-    stem = variables(tmp_path, 0, {}, "2.13.0")["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+    stem = variables(tmp_path, 0, {}, "2.13.0", tmp_path)["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     os.mkfifo(f"{stem}5.pipe")
     reader = os.open(f"{stem}5.pipe", os.O_RDWR)  # as a writer too, so that a read waits for the question
 
     def answer() -> None:
         assert os.read(reader, 128)
         data = written(entry(3, "scheduled"))
-        with Path(f"{stem}5").open("wb", buffering=0) as file:
+        with (tmp_path / "logs" / "nccl_trace_rank_5").open("wb", buffering=0) as file:
             file.write(data[:20])
             file.write(data[20:])
 
+    (tmp_path / "logs").mkdir()
     thread = threading.Thread(target=answer)
     thread.start()
-    assert Question(tmp_path, {0: 5, 1: 6}).answers() == {0: Record("all_reduce 3 of [4] in default_pg")}
+    records = {0: tmp_path / "logs", 1: tmp_path / "logs"}
+    assert Question(tmp_path, {0: 5, 1: 6}, records).answers() == {
+        0: Record("all_reduce 3 of [4] in default_pg")
+    }
     thread.join()
     os.close(reader)
 
@@ -108,7 +112,8 @@ def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -
      ("2.10.0a0+git12", "TORCH_FR_DUMP_TEMP_FILE"), ("2.13.0", "TORCH_FR_DUMP_TEMP_FILE")],
 )  # fmt: skip
 def test_the_names_are_those_of_that_torch(version: str, file: str, tmp_path: Path) -> None:
-    assert variables(tmp_path, 2, {}, version)[file] == f"{tmp_path}/nccl_2_"
+    found = variables(tmp_path, 2, {}, version, tmp_path / "logs")
+    assert found[file] == f"{tmp_path}/logs/nccl_trace_rank_", "what NCCL writes by itself outlives the agent"
     assert not list(tmp_path.iterdir())
 
 
@@ -121,9 +126,9 @@ def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(
         raise PermissionError(errno.EPERM, "Operation not permitted", path)
 
     monkeypatch.setattr(os, "mkfifo", refuse)
-    assert variables(tmp_path, 2, {}, "2.13.0") == {}
+    assert variables(tmp_path, 2, {}, "2.13.0", tmp_path) == {}
 
 
 @pytest.mark.parametrize("name", ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE"])
 def test_what_the_user_has_set_stays(name: str, tmp_path: Path) -> None:
-    assert variables(tmp_path, 2, {name: "0"}, "2.13.0") == {}
+    assert variables(tmp_path, 2, {name: "0"}, "2.13.0", tmp_path) == {}

@@ -375,3 +375,26 @@ def test_crash_leaves_the_place_where_python_was(cluster: FakeCluster, agents: A
         "the process was killed by SIGSEGV\nFatal Python error: Segmentation fault"
     )
     assert "line 3 in crash" in failure["message"]
+
+
+EXPORTS = """
+import os, time, dlr, other
+rank = int(os.environ["RANK"])
+dlr.report_step(1)
+if rank == 0:
+    time.sleep(7)  # an export, for longer than a hang may take
+"""
+
+
+def test_a_rank_that_works_on_after_all_others_have_ended_hangs_for_nobody(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    cluster.set_policy(hangTimeoutSeconds=1)
+    (tmp_path / "work/other.py").write_text(AWAIT_THE_OTHER)
+    script = agents.script(EXPORTS)
+    for index in range(2):
+        agents.start(index, script)
+    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
+    cluster.form([0, 1])
+    cluster.wait_state({0: "Succeeded", 1: "Succeeded"}, 1)
+    assert "failure" not in cluster.agent(0)

@@ -124,6 +124,75 @@ def test_what_ignores_the_signal_is_killed_after_the_grace(tmp_path: Path) -> No
     running.join(60)
 
 
+SAVES_AT_SIGTERM = """
+import multiprocessing, signal, sys, time
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+child.start()
+def save(*_):
+    time.sleep(0.3)  # as a step does that is being made
+    open({saved!r}, "w").write(str(child.is_alive()))
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+"""
+
+
+@pytest.mark.parametrize("below_a_shell", [False, True])
+def test_a_script_that_is_asked_to_stop_keeps_its_own_processes_to_save(
+    tmp_path: Path, *, below_a_shell: bool
+) -> None:
+    saved = tmp_path / "saved"
+    script = SAVES_AT_SIGTERM.format(saved=str(saved))
+    if below_a_shell:
+        file = tmp_path / "script.py"
+        file.write_text(script + READY.format(str(tmp_path / "0")))
+        pcontext = start_processes(
+            name="test",
+            entrypoint="sh",
+            args={0: ("-c", f"{sys.executable} {file}; true")},
+            envs={0: {"DLR_TEST_MARKER": str(tmp_path / "0")}},
+            logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL),
+        )
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "0").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        running = TrainingProcesses(pcontext, orphans(tmp_path))
+        signalled = processes.above_scripts(running.pids.values())
+        assert len(signalled) == 2, "the shell and the script, and not the script's child"
+        os.kill(signalled[1], signal.SIGTERM)  # the shell alone would end at once, and the script with it
+        wait_exit(running.exit_fds())
+    else:
+        _, running = start(tmp_path, script)
+        running.stop(signal.SIGTERM, 30)
+    assert saved.read_text() == "True"
+    running.kill()
+    running.join(60)
+
+
+WRITES = """
+import signal, sys, threading, time
+def save(*_):
+    with open({file!r}, "wb") as file:
+        for _ in range(25):
+            file.write(bytes(8 << 20))
+            file.flush()
+            time.sleep(0.1)
+    open({done!r}, "w").close()
+    time.sleep(600)  # and then it does nothing any more
+signal.signal(signal.SIGTERM, save)
+"""
+
+
+def test_what_still_writes_is_not_killed_in_the_middle_and_what_sits_there_is(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    _, running = start(tmp_path, WRITES.format(file=str(tmp_path / "saved"), done=str(done)), STUBBORN)
+    started_at = time.monotonic()
+    running.stop(signal.SIGTERM, 0.5)
+    assert done.exists(), "it was killed while it saved"
+    assert time.monotonic() - started_at < processes.SAVING_GRACE_SECONDS
+    running.join(60)
+
+
 def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
     _, running = start(tmp_path, STUBBORN)
     wake = os.eventfd(1)

@@ -401,3 +401,82 @@ def test_what_is_sent_is_utf8_whatever_the_texts(cluster: FakeCluster) -> None:
     path = "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticworkers/job-worker-0/status"
     client.merge_patch(path, {"status": {"agent": {"address": "host-\udcff", "note": "Größe"}}})
     assert cluster.agent(0) == {"address": "host-?", "note": "Größe"}
+
+
+class PickyApi(FakeApi):
+    """Finds fault with a section, as the CRD's schema does."""
+
+    def __init__(self, refused: str, named: bool) -> None:
+        super().__init__()
+        self._refused, self._named = refused, named
+
+    def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
+        agent = patch["status"]["agent"]
+        value = agent[self._refused]
+        if value and (self._refused != "failure" or value["message"] == "killed"):
+            fields = [f"status.agent.{self._refused}.message"] if self._named else []
+            raise ApiError(422, "is invalid: Too long", ["FieldValueTooLong"], fields)
+        return super().merge_patch(path, patch)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("section", ["failure", "memory", "usage"])
+def test_a_refused_section_mutes_no_agent(
+    caplog: pytest.LogCaptureFixture, section: str, named: bool
+) -> None:
+    api = PickyApi(section, named)
+    reporter = Reporter(
+        api,  # type: ignore[arg-type]
+        ME,
+        FACTS,
+        Report(AgentState.READY, NOW),
+        progress_seconds=0.3,
+        usage=lambda: Usage(1.0, 5),
+    )
+    reporter.follow_memory(lambda: {"slots": 1})  # type: ignore[typeddict-item, typeddict-unknown-key]
+    reporter.start()
+    reporter.report(AgentState.FAILED, 4, failure(1))
+    reporter.report(AgentState.READY, 4)
+    reporter.report(AgentState.FAILED, 5, failure(2))
+    reporter.report(AgentState.READY, 6)
+    try:
+        assert reporter.flush(60)
+    finally:
+        reporter.stop()
+    last = api.told[-1]
+    assert (last["state"], last["observedRound"], last["failure"]["sequence"]) == ("Ready", 6, 2)
+    assert next(told["failure"]["sequence"] for told in api.told if told["failure"]) == 1, "each is counted"
+    assert last["memory"] == (None if section == "memory" else {"slots": 1}) or not named
+    assert f"{section}" in caplog.text and "it is refused: is invalid: Too long" in caplog.text
+
+
+def test_a_defect_in_one_section_ends_no_reports(
+    api: FakeApi, reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter.follow_memory(lambda: {}["step"])
+    reporter.follow(lambda: {}["figures"])
+    reporter.start()
+    reporter.report(AgentState.RUNNING, 1)
+    reporter.report(AgentState.READY, 1)
+    assert reporter.flush(60) and reporter.is_alive()
+    assert (api.told[-1]["state"], api.told[-1]["memory"]) == ("Ready", None)
+    assert caplog.text.count("reports go on without memory, which cannot be made") == 1
+
+
+def test_a_defect_of_the_client_is_tried_again(
+    api: FakeApi, reporter: Reporter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([AttributeError("no such thing"), AttributeError("no such thing")])
+    real = api.merge_patch
+
+    def patch(path: str, patch: dict[str, Any]) -> dict[str, Any]:
+        if (error := next(answers, None)) is not None:
+            raise error
+        return real(path, patch)
+
+    monkeypatch.setattr(api, "merge_patch", patch)
+    reporter.start()
+    reporter.report(AgentState.RUNNING, 1)
+    assert reporter.flush(60)
+    assert api.told[-1]["state"] == "Running"
+    assert caplog.text.count("AttributeError: no such thing") == 1, "with its traceback, once"

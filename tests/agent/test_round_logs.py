@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 from agent.monitor import round_logs
@@ -18,6 +20,7 @@ from agent.monitor.round_logs import (
     Bounds,
     LogKeeper,
     RoundLogsSpecs,
+    _count_restarts,
     bounds_of,
     close_gap,
     cut_middle,
@@ -65,14 +68,33 @@ def test_the_log_of_a_failed_round_outlives_the_restart(rounds: Rounds) -> None:
     assert Path(rounds.specs.latest.stderrs[0]).parts[-3] == "attempt_2"
 
 
-def test_processes_learn_their_files_and_torchs_own_restart_count(rounds: Rounds, tmp_path: Path) -> None:
+@given(rounds=st.integers(1, 1000), failures=st.integers(0, 50), allowed=st.integers(0, 2**31 - 1))
+def test_the_restart_count_is_alike_on_all_ranks_and_leaves_what_max_restarts_leaves(
+    rounds: int, failures: int, allowed: int
+) -> None:
+    failures = min(failures, allowed)  # of this agent; another one has had others
+    here, there = ({"TORCHELASTIC_MAX_RESTARTS": str(allowed)} for _ in range(2))
+    _count_restarts([here], failures, rounds)
+    _count_restarts([there], 0, rounds)
+    count = int(here["TORCHELASTIC_RESTART_COUNT"])
+    assert there["TORCHELASTIC_RESTART_COUNT"] == here["TORCHELASTIC_RESTART_COUNT"]
+    assert (count > 0) == (rounds > 1)
+    left = int(here["TORCHELASTIC_MAX_RESTARTS"]) - count
+    assert left == min(allowed - failures, 2**31 - 1 - count)
+
+
+def test_processes_learn_their_files_and_how_often_training_was_restarted(
+    rounds: Rounds, tmp_path: Path
+) -> None:
     envs = rounds.start(processes=2)
     assert [env["TORCHELASTIC_RESTART_COUNT"] for env in envs.values()] == ["0", "0"]
+    envs = rounds.start(processes=2)
+    assert [env["TORCHELASTIC_RESTART_COUNT"] for env in envs.values()] == ["1", "1"]
     assert envs[0][ENV_PROGRESS_FILE] != envs[1][ENV_PROGRESS_FILE]
     folder = Path(rounds.specs.latest.error_files[1]).parent
     assert envs[1]["TORCHELASTIC_ERROR_FILE"] == str(folder / "error.json")
     assert envs[1][ENV_STACKS_FILE] == str(folder / "stacks.txt")
-    assert (envs[1][ENV_SHARDS_SOCKET], envs[1][ENV_ROUND]) == ("/desk", "1")
+    assert (envs[1][ENV_SHARDS_SOCKET], envs[1][ENV_ROUND]) == ("/desk", "2")
     assert rounds.specs.root_log_dir == str(tmp_path)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agent import run
-from agent.supervision.elastic_agent import UNLIMITED_RESTARTS
+from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +63,28 @@ def test_processes_get_the_pods_grace_less_a_margin() -> None:
     assert run.stop_grace_seconds(4, None) == 2
     assert run.stop_grace_seconds(0, None) == 0
     assert run.stop_grace_seconds(300, 10) == 10
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "seconds"),
+    [([], "", None), ([], "3", 3), (["--shutdown-timeout=7"], "3", 7), (["--shutdown-timeout=7"], "", 7)],
+)
+def test_the_grace_may_come_from_torchruns_variable(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], variable: str, seconds: int | None
+) -> None:
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", variable)
+    assert run.parse([*flags, "train.py"]).shutdown_timeout == seconds
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
+    with pytest.raises(ValueError, match="TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon is no number of seconds"):
+        run.parse(["train.py"])
+
+
+def test_a_master_that_is_named_is_told_to_be_ignored_and_a_port_is_not(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run.parse(["--master-port=29500", "--master-addr=localhost", "train.py"]).master_port == 29500
+    assert run.parse(["train.py"]).master_port is None
+    assert caplog.text == ""
+    monkeypatch.setenv("PET_MASTER_PORT", "1234")
+    assert run.parse(["--master-addr=node-7", "train.py"]).master_port == 1234
+    assert "--master-addr=node-7 is ignored: scripts find each round's master in MASTER_ADDR" in caplog.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -46,6 +48,29 @@ def test_a_handler_that_torch_has_set_is_taken_back() -> None:
     signals.take_back()
     with pytest.raises(SignalException):
         signal.raise_signal(signal.SIGUSR2)
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_hangup_ends_the_agent_unless_nohup_has_it_ignored(*, is_ignored: bool) -> None:
+    script = (
+        "import os, signal; from agent import signals\n"
+        "signals.handle('SIGTERM,SIGHUP', signals.raise_signal)\n"
+        "signals.take_back()\n"
+        "print(os.environ['TORCHELASTIC_SIGNALS_TO_HANDLE'], flush=True)\n"
+        "signal.raise_signal(signal.SIGHUP); print('lives')\n"
+        "signals.handle('SIGTERM,SIGHUP', signal.SIG_IGN); signals.handle('SIGHUP', signals.raise_signal)\n"
+        "signal.raise_signal(signal.SIGHUP); print('lives')"
+    )
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    if is_ignored:
+        assert (done.stdout.split(), done.returncode) == (["SIGTERM", "lives", "lives"], 0)
+    else:
+        assert done.stdout.split() == ["SIGTERM,SIGHUP"]
+        assert "SignalException: the agent got SIGHUP" in done.stderr
 
 
 def test_a_name_that_is_none_is_told() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,6 +80,42 @@ def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) 
     assert done.stdout.splitlines() == ["begins at 1 with 0", "begins at 21 with 20", "ends with 30"]
     assert "training process failed: rank=1 exit_code=1 message=ValueError: no luck" in done.stderr
     assert "resumes from memory, step=20" in done.stderr
+
+
+MEETS_AT_A_PORT = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"tcp://localhost:{sys.argv[1]}",
+                        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+dist.all_reduce(torch.ones(1))
+count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+if dist.get_rank() == 0:
+    print(f"met at start {count}", flush=True)
+dist.barrier()
+if count == "0" and dist.get_rank() == 1:
+    raise ValueError("no luck")
+dist.barrier()
+"""
+
+
+def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    script = tmp_path / "train.py"
+    script.write_text(MEETS_AT_A_PORT)
+    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
+    done = subprocess.run(
+        [*command, f"--master-port={port}", "--event-log-handler=console", str(script), port],
+        env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["met at start 0", "met at start 1"]
+    assert '"source": "AGENT"' in done.stderr, "the last event"
 
 
 def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) -> None:

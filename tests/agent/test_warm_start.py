@@ -305,6 +305,32 @@ def test_environment_that_is_longer_than_the_padding_still_shows_whose_process_i
     assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == "DLR_PROGRESS_FILE\n"
 
 
+def test_an_environment_of_megabytes_is_no_reason_to_start_cold(warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os; print(sum(map(len, os.environ.values())) > 1_300_000)")
+    env = {**ENV, **{f"MASTER_{number}": "x" * 100_000 for number in range(14)}}
+    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == "True\n"
+    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path).stdout == "False\n"
+
+
+def test_a_parent_is_ours_and_preloads_what_is_in_a_working_directory_with_packages_of_our_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("agent", "dlr"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('their own')")
+    (tmp_path / "theirs.py").touch()
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "train.py"
+    script.write_text("import dlr.checkpoint, sys; print('theirs' in sys.modules)")
+    monkeypatch.chdir(tmp_path)
+    starter = WarmStart(["theirs"])
+    try:
+        assert run_warm(starter, [sys.executable, "-u", str(script)], tmp_path).stdout == "True\n"
+    finally:
+        starter.close()
+
+
 def test_what_is_read_when_torch_is_imported_renews_the_parent(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch; print(torch.get_num_threads())")

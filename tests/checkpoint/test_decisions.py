@@ -81,8 +81,11 @@ class Board(dict[str, bytes]):
 
     def get(self, key: str) -> bytes:  # type: ignore[override]
         if key not in self:
-            raise RuntimeError("nobody has said so")
+            raise RuntimeError("nobody has said so, and who asks would wait for ten seconds")
         return self[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
 
 
 @settings(max_examples=30, deadline=None)
@@ -125,9 +128,32 @@ def test_a_rank_that_was_not_told_once_is_told_the_next_decision() -> None:
             pace.stalled(0.01)
             pace.is_due(step, step - 1)
             if step == interval._FIRST_DECISION + 1:
-                board.clear()  # rank 0 is busy for longer than the others wait
+                board.clear()  # and nobody reads what was decided
     assert paces[0].interval > 2 * interval.FIRST
     assert paces[1].interval == paces[0].interval
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), evaluations=st.integers(1, 6))
+def test_ranks_in_step_save_the_same_steps_however_late_rank_0_comes_to_a_decision(
+    data: st.DataObject, evaluations: int
+) -> None:
+    """Rank 0 evaluates for a while, step after step, and the others are at the next step before it."""
+    board = Board()
+    paces = [Pace(rank, lambda: board, None) for rank in range(2)]
+    lag, saved = 0, [set[int](), set[int]()]
+    for step in range(1, 400):
+        if data.draw(st.integers(0, 20)) == 0 and evaluations:
+            evaluations -= 1
+            lag = 1 - lag
+        order = [1, 0] if lag else [0, 1]  # a collective keeps them within a step of one another
+        for rank in order:
+            paces[rank].trained(0.1, False)
+            paces[rank].stalled(0.01)
+            if paces[rank].is_due(step, step - 1):
+                saved[rank].add(step)
+    assert saved[0] == saved[1]
+    assert paces[1].interval > 2 * interval.FIRST
 
 
 garbage = st.binary(max_size=12) | st.integers(-9, 2**70).map(lambda number: str(number).encode())
@@ -163,7 +189,7 @@ def test_what_is_no_interval_leaves_the_one_there_is_and_the_next_decision_count
             if pace is paces[1] and step == interval._FIRST_DECISION + 1:
                 board[f"interval/{interval._FIRST_DECISION}"] = text
             pace.is_due(step, step - 1)
-        if step == interval._FIRST_DECISION + 1:
+        if step == interval.applies_from(interval._FIRST_DECISION) + 1:
             assert paces[1].interval == interval.FIRST
     assert paces[1].interval == paces[0].interval > 2 * interval.FIRST
 

@@ -469,3 +469,42 @@ def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:
     writer.close()
     assert {slot.mark.step for slot in slots if slot.mark} == {1, 7, 8}
     assert read[0].mark == Mark(1, 1, 0, 1)
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_step_that_is_written_again_is_there_at_each_moment_or_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, can_exchange: bool
+) -> None:
+    save(tmp_path, 3)
+    before = storage.read_manifest(tmp_path / "step-3")
+    seen, rename, exchange = [], Path.rename, storage.exchange
+
+    def observe(path: Path, target: Path) -> Path:
+        done = rename(path, target)
+        seen.append((tmp_path / "step-3").exists())
+        return done
+
+    def refuse(one: Path, other: Path) -> None:
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(Path, "rename", observe)
+    monkeypatch.setattr(storage, "exchange", exchange if can_exchange else refuse)
+    save(tmp_path, 3, round=2)
+    assert all(seen) is can_exchange
+    assert storage.read_manifest(tmp_path / "step-3").files[0] == before.files[0]
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".step")] == []
+    (tmp_path / "step-3").rename(tmp_path / ".step-3.replaced-1234")  # killed in between
+    assert [manifest.step for manifest in choosing.list_path(tmp_path, "", 0).manifests] == [3]
+
+
+def test_storage_that_hangs_holds_up_no_resume_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(choosing, "HUNG_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "clear_attempt", lambda *_: answers.wait(60))
+    try:
+        assert choosing.choose(tmp_path, here(), 5, is_start=True) is None
+    finally:
+        answers.set()
+    assert "storage has not answered for 0 s; training goes on from memory" in caplog.text

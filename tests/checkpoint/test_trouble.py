@@ -19,9 +19,10 @@ from torch import Tensor
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
 from dlr import progress
-from dlr.checkpoint import Checkpointer, leaving, persistence, saver, storage
+from dlr.checkpoint import Checkpointer, leaving, persistence, sharing, storage
 from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
+from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
 from dlr.checkpoint.surroundings import Surroundings
@@ -399,15 +400,15 @@ def test_what_fails_again_and_again_is_not_said_to_work_in_between(
 def test_a_saver_whose_folder_was_removed_does_not_wait_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saver, "GONE_SECONDS", 0.1)
+    monkeypatch.setattr(sharing, "GONE_SECONDS", 0.1)
     slot = saved(state(3), mark := Mark(1, 3, 1, 2))
-    collect = saver._Save._collect
+    follow = sharing.Savers.follow
 
-    def removed(save: saver._Save, name: str) -> list[bytes]:
+    def removed(savers: sharing.Savers, *arguments: Any) -> list[Piece]:
         storage.clear(tmp_path, 4, "try1")
-        return collect(save, name)
+        return follow(savers, *arguments)
 
-    monkeypatch.setattr(saver._Save, "_collect", removed)
+    monkeypatch.setattr(sharing.Savers, "follow", removed)
     with pytest.raises(SaveError, match="rank 0 has given it up, and removed it"):
         persist(request(slot, mark, tmp_path), lambda: None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,6 +164,19 @@ class TestList:
         done = dlr("job", "list", "-A", "-o", "json")
         assert [found["metadata"]["name"] for found in done.json] == ["a", "b"]
         assert server.requests[-1].query["continue"] == "more"
+
+    def test_an_object_that_is_nested_too_deeply_hides_no_other(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        deep = '{"a":' * 9_000 + "1" + "}" * 9_000
+        page = json.dumps(listing(job("before"), job("evil") | {"x": "HERE"}, job("after")))
+        server.answers[f"GET {JOBS}"] = page.replace('"HERE"', deep)
+        rows = dlr("job", "list").out.splitlines()[1:]
+        assert [row.split()[0] for row in rows] == ["before", "after"]
+        server.answers[f"GET {JOBS}/evil"] = json.dumps(job("evil") | {"x": "HERE"}).replace('"HERE"', deep)
+        done = dlr("job", "status", "evil")
+        assert done.exit_code == 1
+        assert "nested too deeply to be read. Correct or delete it with kubectl." in done.err
 
     def test_empty_is_said_and_a_missing_namespace_is_an_error(
         self, server: ScriptedServer, dlr: Dlr

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
+from dlr.checkpoint import Checkpointer
 from dlr.data import ElasticDistributedSampler
+from dlr.data.epochs import MicroBatch
 
 many = settings(max_examples=300, deadline=None)
 sizes = st.integers(1, 40)
@@ -300,3 +303,92 @@ def test_two_samplers_that_step_together_draw_each_order_once(monkeypatch: pytes
 def test_without_a_process_group_ranks_have_to_be_given() -> None:
     with pytest.raises(ValueError, match="process group"):
         ElasticDistributedSampler(range(10), global_batch_size=4)
+
+
+class StatefulLoader:
+    """As torchdata's StatefulDataLoader: at `iter`, what is given to the sampler's iterator, or to the sampler."""
+
+    def __init__(self, sampler: ElasticDistributedSampler) -> None:
+        self.batch_sampler = sampler
+        self._state: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampler": self._holder(iter(self.batch_sampler)).state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def __iter__(self) -> Iterator[list[int]]:
+        dealt = iter(self.batch_sampler)
+        if self._state is not None:
+            self._holder(dealt).load_state_dict(self._state["sampler"])
+        return iter(dealt)
+
+    def _holder(self, dealt: Any) -> Any:
+        return dealt if hasattr(dealt, "load_state_dict") else self.batch_sampler
+
+
+def test_a_loaders_own_state_never_begins_an_epoch_again_in_silence(tmp_path: Path) -> None:
+    (sampler,) = samplers(40, 1, global_batch_size=4)
+    loader = StatefulLoader(sampler)
+    state = loader.state_dict()
+    for _ in range(5):
+        sampler.advance()
+    loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="a loader has no state of its own over a sampler or stream"):
+        next(sampler.global_batches(loader))
+    with pytest.raises(
+        ValueError, match=r"state\['loader'\] is a loader over a sampler or stream of dlr.data"
+    ):
+        Checkpointer(tmp_path, {"loader": loader, "sampler": sampler})
+    assert sampler.consumed == 20
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(workers: int) -> None:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loading(sampler: ElasticDistributedSampler) -> Any:
+        return torchdata.StatefulDataLoader(range(40), batch_sampler=sampler, num_workers=workers)
+
+    (sampler,), (other,) = samplers(40, 1, global_batch_size=4), samplers(40, 1, global_batch_size=4)
+    loader = loading(sampler)
+    for _, batch in zip(range(5), sampler.global_batches(loader), strict=False):
+        list(batch)
+    other.load_state_dict(sampler.state_dict())
+    resumed = [batch.indices for batch in other.global_batches(loading(other))]
+    assert len(resumed) == 5
+    again = loading(other)
+    again.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="a loader has no state of its own"):
+        next(other.global_batches(again))
+
+
+@pytest.mark.parametrize("place", [(0, -1), (-1, 0), (0, 40), (0, 1.5), (True, 0)])
+def test_a_place_that_is_none_is_refused(place: tuple[Any, Any]) -> None:
+    (sampler,) = samplers(40, 1, global_batch_size=4)
+    state = {**sampler.state_dict(), "epoch": place[0], "consumed": place[1]}
+    with pytest.raises(ValueError, match="there is no place in training"):
+        sampler.load_state_dict(state)
+    assert (sampler.epoch, sampler.consumed) == (0, 0)
+
+
+class Fsdp2:
+    """As torch's FSDPModule."""
+
+    def __init__(self) -> None:
+        self.synchronizes = True
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        self.synchronizes = requires_gradient_sync
+
+
+def test_fsdp2_averages_gradients_with_the_last_micro_batch_alone() -> None:
+    model = Fsdp2()
+    for last in (False, True):
+        with MicroBatch([1], 1.0, last=last).accumulate(model):  # type: ignore[arg-type]
+            assert model.synchronizes is last
+        assert model.synchronizes
+    with pytest.raises(KeyError), MicroBatch([1], 1.0, last=False).accumulate(model):  # type: ignore[arg-type]
+        raise KeyError
+    assert model.synchronizes

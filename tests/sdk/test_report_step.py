@@ -215,3 +215,47 @@ def test_import_is_light() -> None:
         [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert not {"torch", "typer", "pydantic", "urllib3", "asyncio"} & set(output.stdout.split())
+
+
+class OnGpu:
+    """A tensor on a GPU, whose number nobody may wait for."""
+
+    is_cuda = True
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def __float__(self) -> float:
+        raise AssertionError("this waits for the GPU")
+
+
+def test_a_loss_on_a_gpu_is_told_when_it_has_arrived_and_never_waited_for(
+    progress_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    class Copy:
+        def __init__(self, tensor: OnGpu, step: int, now: float) -> None:
+            self.tensor, self.step, self.begun_at = tensor, step, now
+            self.is_told = self.has_arrived = False
+            made.append(self)
+
+        def is_done(self) -> bool:
+            return self.has_arrived
+
+        def value(self) -> float:
+            return self.tensor.number
+
+    monkeypatch.setattr(progress, "_Copy", Copy)
+    monkeypatch.setattr(progress, "_copies", {})
+    for step in range(100):
+        report_step(step, loss=OnGpu(1.0))
+    assert [copy.step for copy in made] == [0], "one copy at a time"
+    made[0].tensor.number, made[0].has_arrived = math.nan, True
+    report_step(100, loss=OnGpu(1.0))
+    assert numbers(progress_file)[4] == 1, "of step 0"
+    report_step(101, loss=OnGpu(1.0))
+    assert len(made) == 1, "once a second"
+    monkeypatch.setattr(progress, "_COPY_SECONDS", 0.0)
+    report_step(102, loss=OnGpu(1.0))
+    assert [copy.step for copy in made] == [0, 102]

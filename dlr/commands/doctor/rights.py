@@ -22,7 +22,7 @@ class Right:
     verb: str
     group: str
     resource: str
-    """Plural, with its subresource: `elasticjobs/status`."""
+    """Plural, with its subresource: `elasticjobs/status`; or a path of the API server, such as `/metrics`."""
     namespace: str = ""
     """Empty: in all namespaces, or of a kind that is in none."""
     name: str = ""
@@ -34,6 +34,8 @@ class Right:
 
     def review(self) -> JSON:
         """The SelfSubjectAccessReview that asks for it."""
+        if self.resource.startswith("/"):
+            return _review(nonResourceAttributes={"verb": self.verb, "path": self.resource})
         resource, _, subresource = self.resource.partition("/")
         asked = {
             "verb": self.verb,
@@ -43,11 +45,7 @@ class Right:
             "namespace": self.namespace,
             "name": self.name,
         }
-        return {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
-        }
+        return _review(resourceAttributes={key: value for key, value in asked.items() if value})
 
 
 def escalation(role: JSON) -> Right:
@@ -102,8 +100,14 @@ def rights_given(roles: Iterable[JSON]) -> list[Right]:
     return list(found)
 
 
+def _review(**asked: JSON) -> JSON:
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": asked}
+
+
 def _rights_of(rule: JSON, namespace: str) -> Iterator[Right]:
-    for group in rule["apiGroups"]:
+    for path in rule.get("nonResourceURLs") or ():
+        yield from (Right(verb, "", path) for verb in rule["verbs"])
+    for group in rule.get("apiGroups") or ():
         for resource in rule["resources"]:
             for verb in rule["verbs"]:
                 for name in rule.get("resourceNames") or ("",):

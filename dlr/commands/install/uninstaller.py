@@ -25,7 +25,8 @@ JSON = dict[str, Any]
 POLL_SECONDS = 0.5
 _NOT_FOUND = 404
 _USER_ROLES = ("ClusterRole/dlr-view", "ClusterRole/dlr-edit", "ClusterRole/dlr-admin")
-_SHARED = (*_USER_ROLES, "PriorityClass/dlr-controller")
+_METRICS_ROLES = ("ClusterRole/dlr-metrics-auth", "ClusterRole/dlr-metrics-reader")
+_SHARED = (*_USER_ROLES, *_METRICS_ROLES, "PriorityClass/dlr-controller")
 """What all installations of a cluster have in common, beside the CRDs."""
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import resource
 
+import pytest
+
 from agent.memory.slot import Slot
+from agent.memory_file import MFD_NOEXEC_SEAL
 
 
 def faults() -> int:
@@ -43,3 +47,20 @@ def test_what_has_no_pages_is_not_given_any_where_it_is_mapped() -> None:
     assert faults() - before < 8
     for slot in (opened, made):
         slot.close()
+
+
+@pytest.mark.parametrize("kernel_has_seals", [True, False])
+def test_a_slot_cannot_be_executed_where_the_kernel_can_refuse_that(
+    monkeypatch: pytest.MonkeyPatch, *, kernel_has_seals: bool
+) -> None:
+    asked, real = [], os.memfd_create
+
+    def create(name: str, flags: int) -> int:
+        asked.append(flags)
+        if flags & MFD_NOEXEC_SEAL and not kernel_has_seals:
+            raise OSError(errno.EINVAL, "no such flag")
+        return real(name, flags & ~MFD_NOEXEC_SEAL)
+
+    monkeypatch.setattr(os, "memfd_create", create)
+    Slot.create("slot", 1 << 16).close()
+    assert asked[0] & MFD_NOEXEC_SEAL and len(asked) == (1 if kernel_has_seals else 2)

@@ -1,0 +1,223 @@
+"""How the savers of all ranks agree on who writes what: through files in the working folder.
+
+The process group is the training's, so that savers have none.
+
+    plan-<rank>.json   what the rank has, with sums
+    differing.json     by rank 0: of which tensors ranks hold different ones under one name, if of any
+    digest-<rank>.json how different they are
+    shares             by rank 0, which alone reads the files of all ranks: what each rank writes
+    part-<rank>        what it has written, pickled; when all are there, rank 0's makes the folder complete
+    gave-up-<rank>     why it does not write: then rank 0 gives up too, and the others look at its file alone
+
+So both the files that are opened and the bytes that are read are linear in the number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dlr.checkpoint import storage
+from dlr.checkpoint.plan import Piece, decode_plan, divide, own_name
+from dlr.checkpoint.unshared import Digest, differing, own_of_each
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 600.0
+"""For the other ranks' savers, at most."""
+GONE_SECONDS = 90.0
+"""So long a folder may seem to be gone on a shared file system that is slow to tell of a new name."""
+_LOOK_SECONDS = 0.02
+_SLOWEST_LOOK_SECONDS = 0.5
+_LOOKS_PER_SECOND = 1000
+"""Of all ranks together, at most, once each has looked for a while."""
+
+_PLAN, _DIGEST, PART = "plan-{}.json", "digest-{}.json", "part-{}"
+_DIFFERING, _SHARES = "differing.json", "shares"
+_PLACE = struct.Struct("<QQ")
+"""Where a rank's share begins in the file of all shares, and how long it is. These come first, by rank."""
+
+
+class SaveError(Exception):
+    """A step does not reach the storage; one clause says why."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What each rank writes, as rank 0 decides it."""
+
+    pieces: tuple[tuple[Piece, ...], ...]
+    """By rank, with the names that they have in storage."""
+    own: frozenset[str] = frozenset()
+    """Names of tensors of which each rank has its own, with numbers that a training rounds."""
+
+
+class Savers:
+    """The savers of all ranks, as one of them deals with the others.
+
+    Args:
+        path: of the checkpoints.
+        working: the folder that this one is written in.
+        rank: of this saver.
+        world_size: the number of ranks.
+    """
+
+    def __init__(self, path: Path, working: Path, rank: int, world_size: int) -> None:
+        self._path = path
+        self._working = working
+        self._rank = rank
+        self._world_size = world_size
+
+    def announce(self, pieces: Sequence[Piece]) -> None:
+        """Tell rank 0 what this rank has."""
+        self._write(_PLAN, json.dumps([asdict(piece) for piece in pieces]).encode())
+
+    def lead(self, digests: Callable[[Collection[str]], Mapping[str, Digest | None]]) -> Shares:
+        """Decide what each rank writes, as rank 0.
+
+        Args:
+            digests: returns those of this rank's tensors of these names.
+
+        Raises:
+            SaveError, OSError: a rank does not take part.
+        """
+        memo: dict[Any, Any] = {}
+        plans = {rank: decode_plan(data, memo) for rank, data in enumerate(self.collect(_PLAN))}
+        own, numbers = set[str](), set[str]()
+        if names := differing(plans):
+            storage.write_atomically(self._working / _DIFFERING, json.dumps(sorted(names)).encode())
+            self._write(_DIGEST, json.dumps(digests(names)).encode())
+            found = dict(enumerate(map(json.loads, self.collect(_DIGEST))))
+            own = own_of_each(plans, found)
+            numbers = {name for each in found.values() for name, sums in each.items() if sums is not None}
+        renamed = [
+            [
+                replace(piece, name=own_name(piece.name, rank)) if piece.name in own else piece
+                for piece in plan
+            ]
+            for rank, plan in plans.items()
+        ]
+        written = divide(renamed)
+        shares = []
+        for rank, plan in enumerate(renamed):
+            at = {piece.place: number for number, piece in enumerate(plan)}
+            mine = [at[piece.place] for piece in written[rank]]
+            shares.append(json.dumps([mine, [n for n in mine if plans[rank][n].name in own]]).encode())
+        storage.write_atomically(self._working / _SHARES, _joined(shares))
+        return Shares(tuple(map(tuple, written)), frozenset(own & numbers))
+
+    def follow(
+        self, pieces: Sequence[Piece], digests: Callable[[Collection[str]], Mapping[str, Digest | None]]
+    ) -> list[Piece]:
+        """Return what this rank writes, as rank 0 decides it.
+
+        Args:
+            pieces: of this rank.
+            digests: as above.
+
+        Raises:
+            SaveError, OSError: rank 0 has given it up, or does not decide.
+        """
+        shares, asked = self._working / _SHARES, self._working / _DIFFERING
+        if self.wait(lambda: shares if shares.exists() else asked if asked.exists() else None) == asked:
+            names = frozenset(json.loads(_read(asked)))
+            self._write(_DIGEST, json.dumps(digests(names)).encode())
+            self.wait(lambda: shares.exists() or None)
+        start, length = _PLACE.unpack(_read(shares, self._rank * _PLACE.size, _PLACE.size))
+        numbers, own = json.loads(_read(shares, start, length))
+        renamed = set(own)
+        return [
+            replace(pieces[n], name=own_name(pieces[n].name, self._rank)) if n in renamed else pieces[n]
+            for n in numbers
+        ]
+
+    def collect(self, name: str) -> Iterator[bytes]:
+        """Read a file of every rank, one after the other, as soon as all are there, as rank 0.
+
+        Raises:
+            SaveError: a rank does not take part.
+        """
+        wanted = {name.format(rank) for rank in range(self._world_size)}
+
+        def look() -> bool | None:
+            with suppress(FileNotFoundError):
+                return wanted <= {entry.name for entry in self._working.iterdir()} or None
+            return None
+
+        self.wait(look)
+        for rank in range(self._world_size):
+            yield _read(self._working / name.format(rank))
+
+    def remove_notes(self) -> None:
+        """Remove the files by which the savers have agreed, as rank 0."""
+        for rank in range(self._world_size):
+            for name in (_PLAN, _DIGEST, PART):
+                (self._working / name.format(rank)).unlink(missing_ok=True)
+        for name in (_DIFFERING, _SHARES):
+            (self._working / name).unlink(missing_ok=True)
+
+    def wait(self, look: Callable[[], T | None]) -> T:
+        """Look until there is something; a shared file system cannot tell by itself.
+
+        Raises:
+            SaveError: a rank has given it up, or the time is over.
+        """
+        deadline, pause = time.monotonic() + WAIT_SECONDS, _LOOK_SECONDS
+        seen_at = time.monotonic()
+        slowest = max(_SLOWEST_LOOK_SECONDS, self._world_size / _LOOKS_PER_SECOND)
+        while (found := look()) is None:
+            if self._working.exists():
+                seen_at = time.monotonic()
+            elif time.monotonic() - seen_at > GONE_SECONDS:
+                raise SaveError("rank 0 has given it up, and removed it")
+            self._refuse_what_is_given_up()
+            if time.monotonic() > deadline:
+                raise SaveError(
+                    f"other ranks have not saved it within {WAIT_SECONDS:.0f} s: do all see {self._path}?"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.2, slowest)
+        return found
+
+    def _refuse_what_is_given_up(self) -> None:
+        """Look at what rank 0 says, or as rank 0 at what any rank says.
+
+        Raises:
+            SaveError: a rank has given it up.
+        """
+        if self._rank == 0:
+            gave_up = next(self._working.glob(f"{storage.GAVE_UP}*"), None)
+        else:
+            of_rank_0 = self._working / f"{storage.GAVE_UP}0"
+            gave_up = of_rank_0 if of_rank_0.exists() else None
+        if gave_up is None:
+            return
+        reason = _read(gave_up).decode(errors="replace")
+        if not reason.startswith("rank "):  # else rank 0 passes on why another rank has given it up
+            reason = f"rank {gave_up.name.removeprefix(storage.GAVE_UP)} has not saved it: {reason}"
+        raise SaveError(reason)
+
+    def _write(self, name: str, data: bytes) -> None:
+        storage.write_atomically(self._working / name.format(self._rank), data)
+
+
+def _joined(shares: Sequence[bytes]) -> bytes:
+    """The file of all shares."""
+    places, start = [], _PLACE.size * len(shares)
+    for share in shares:
+        places.append(_PLACE.pack(start, len(share)))
+        start += len(share)
+    return b"".join((*places, *shares))
+
+
+def _read(path: Path, start: int = 0, length: int | None = None) -> bytes:
+    """Read a file, or a part of it."""
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(-1 if length is None else length)
