@@ -46,9 +46,9 @@ class MetricsAccess:
     async def refusal(self, authorization: str) -> Refusal | None:
         """Why the request with this header is refused; None if it is not."""
         scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        if scheme.lower() != "bearer" or not token.strip() or not token.isascii():
             return Refusal(401, "send the token of an account that may get /metrics, as a bearer token")
-        key, now = hashlib.sha256(token.encode("utf-8", "replace")).digest(), clock.monotonic()
+        key, now = hashlib.sha256(token.encode()).digest(), clock.monotonic()
         if self._allowed.get(key, now) > now:
             return None
         until, refusal = self._refused.get(key, (now, None))
