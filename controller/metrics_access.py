@@ -1,8 +1,8 @@
-"""Who may read the metrics: the bearer of a token that Kubernetes knows, whom RBAC lets get `/metrics`.
+"""Access to the metrics: for the bearer of a token whose account may, by RBAC, get `/metrics`.
 
-As controllers made with controller-runtime have it (JobSet, Kueue): a TokenReview says whose token it is, a
-SubjectAccessReview whether that account may. Answers are remembered for a while. False tokens cannot push out
-good ones, and cost the API server a few questions at a time.
+Controllers made with controller-runtime (JobSet, Kueue) have the same rule: a TokenReview says whose token it
+is, a SubjectAccessReview whether that account may. Answers are remembered for a while. False tokens cannot
+push out good ones, and cost the API server a few questions at a time.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Precedence(IntEnum):
     """Which checks go first."""
 
     ADMINISTRATORS = 0
-    """In namespaces that may cordon."""
+    """Checks in namespaces that may cordon."""
     JOBS = 1
     """A job's world waits for them."""
     OTHERS = 2
@@ -55,7 +55,7 @@ class Claim:
     wanted: frozenset[str] = frozenset()
     """The nodes that it is to test, without those that it is through with."""
     present: frozenset[str] = frozenset()
-    """Those of them on which its agent is ready."""
+    """The wanted nodes on which its agent is ready."""
     is_fixed: bool = False
     """It is written, or being written, which nodes it is of."""
     tests: bool = False
