@@ -236,9 +236,13 @@ class StoreServer:
     def _take_in(self) -> None:
         for connection in self._inbox.take():
             connection.setblocking(False)
-            client = _Client(connection)
-            self._clients[connection.fileno()] = client
-            self._epoll.register(connection, select.EPOLLIN)
+            try:
+                self._epoll.register(connection, select.EPOLLIN)
+            except OSError as error:  # no more may be watched (fs.epoll.max_user_watches)
+                logger.warning("a connection to the store was given up: %s", error)
+                connection.close()
+                continue
+            self._clients[connection.fileno()] = _Client(connection)
 
     def _attend(self, client: _Client) -> None:
         """Receive what has come and answer it; one client's trouble is no other's."""

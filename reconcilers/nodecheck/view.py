@@ -25,7 +25,7 @@ from reconcilers.trust import Trust
 from reconcilers.worker import owner_uids, workers_owned_by
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
-"""Of all nodes, by name."""
+"""The labels of all nodes, by name."""
 
 
 class CheckView:
