@@ -53,7 +53,7 @@ class Permit:
         """The nodes that a job's check has waited for in vain, each with the reason."""
         return {
             node: Out(
-                f"{claim.told_in(check.metadata.namespace)} had it for all of timeoutSeconds "
+                f"{claim.named_in(check.metadata.namespace)} had it for all of timeoutSeconds "
                 f"({check.spec.timeout_seconds} s), so training goes on without a test of it",
                 reason="Taken",
             )

@@ -71,7 +71,7 @@ class Claim:
         known = self.namespace == namespace or self.precedence is Precedence.ADMINISTRATORS
         return self.wanted if self.tests or known else self.present
 
-    def told_in(self, namespace: str) -> str:
+    def named_in(self, namespace: str) -> str:
         """The check, in a message in a namespace: nobody learns the names of another one's objects."""
         is_ours = self.namespace == namespace
         return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
@@ -116,7 +116,7 @@ def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
     node = min(contested)
     claim = contested[node]
     more = f", and {len(contested) - 1} more nodes are too" if len(contested) > 1 else ""
-    return f"node {node} is being checked by {claim.told_in(namespace)}{more}"
+    return f"node {node} is being checked by {claim.named_in(namespace)}{more}"
 
 
 def has_nodes(check: dict[str, Any]) -> bool:
