@@ -83,8 +83,9 @@ class Cache:
 
         Of those that are no model of ours, those count that somebody has tried to read.
         """
+        parsed = list(self._models.items())  # first: each has an informer, which is older
         counts = {i.resource.group_resource: len(i.unreadable) for i in list(self._informers.values())}
-        for (resource, _), models in list(self._models.items()):
+        for (resource, _), models in parsed:
             counts[resource.group_resource] += models.unreadable
         return counts
 

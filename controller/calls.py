@@ -23,7 +23,7 @@ class Call:
     body: bytes | None = None
     content_type: str = JSON
     most_bytes: int | None = None
-    """Of the answer; None if it may be as large as it is."""
+    """The greatest size of the answer; None for any size."""
 
     @property
     def is_read(self) -> bool:

@@ -29,7 +29,7 @@ class Source:
     predicate: Predicate | None = None
 
     def requests(self, change: Change) -> set[Request]:
-        """For the object as it was and as it is: an owner that lost it must hear of that too.
+        """The requests for the object as it was and as it is: an owner that lost it must hear of that too.
 
         What a predicate cannot read is worth a look; what a map function cannot read concerns nobody.
         """

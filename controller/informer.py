@@ -109,7 +109,7 @@ class Informer:
         self._handlers.append(handler)
 
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
-        """From now on, every object that cannot be read, as often as it is seen."""
+        """Tells `handler` from now on of every object that cannot be read, as often as it is seen."""
         self._unreadable_handlers.append(handler)
 
     def keep_only(self, shape: Shape) -> None:
@@ -348,7 +348,7 @@ class Informer:
             self._tell_handlers(change)
 
     def _delete(self, obj: Object) -> None:
-        """Of one that cannot be read, or could not be, whatever is there of it goes."""
+        """Removes the object, also one that cannot be read."""
         self.unreadable.pop(key_of(obj), None)
         try:
             change = self.store.delete(self._kept(obj))

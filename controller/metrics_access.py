@@ -1,8 +1,8 @@
-"""Who may read the metrics: the bearer of a token that Kubernetes knows, whom RBAC lets get `/metrics`.
+"""Access to the metrics: for the bearer of a token whose account may, by RBAC, get `/metrics`.
 
-As controllers made with controller-runtime have it (JobSet, Kueue): a TokenReview says whose token it is, a
-SubjectAccessReview whether that account may. Answers are remembered for a while. False tokens cannot push out
-good ones, and cost the API server a few questions at a time.
+Controllers made with controller-runtime (JobSet, Kueue) have the same rule: a TokenReview says whose token it
+is, a SubjectAccessReview whether that account may. Answers are remembered for a while. False tokens cannot
+push out good ones, and cost the API server a few questions at a time.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class MetricsAccess:
     async def refusal(self, authorization: str) -> Refusal | None:
         """Why the request with this header is refused; None if it is not."""
         scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        if scheme.lower() != "bearer" or not token.strip() or not token.isascii():
             return Refusal(401, "send the token of an account that may get /metrics, as a bearer token")
-        key, now = hashlib.sha256(token.encode("utf-8", "replace")).digest(), clock.monotonic()
+        key, now = hashlib.sha256(token.encode()).digest(), clock.monotonic()
         if self._allowed.get(key, now) > now:
             return None
         until, refusal = self._refused.get(key, (now, None))

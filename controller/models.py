@@ -56,7 +56,7 @@ class Models(Generic[M]):
             return None
 
     def readable(self, raws: Iterable[Object]) -> Iterator[M]:
-        """Those of the objects that can be read."""
+        """The objects that can be read, as models."""
         return (model for raw in raws if (model := self.parse_or_none(raw)) is not None)
 
     @property

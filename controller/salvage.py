@@ -219,7 +219,7 @@ def _outline(text: bytes, level: int, kept: Mapping[bytes, int], ends_early: boo
 
 
 def _item_spans(page: bytes) -> Iterator[tuple[int, int]]:
-    """Where each item of a list begins and ends."""
+    """The places at which each item of a list begins and ends."""
     depth, at, in_items = 0, 0, False
     while bracket := (match := _BRACKET.match(page, at))[1]:  # type: ignore[index]
         before, at = at, match.end()  # type: ignore[union-attr]
@@ -242,7 +242,7 @@ def _key_before(text: bytes, start: int, end: int) -> bytes:
 
 
 def _end_of(text: bytes, at: int) -> int:
-    """Where the value ends that begins with the bracket at this place."""
+    """The place at which the value ends that begins with the bracket at this place."""
     depth = 0
     for match in _BRACKETS.finditer(text, at):
         opening, closing = match.span(1), match.span(2)

@@ -189,7 +189,11 @@ class Store:
             memory.forget(uid)
 
     def _index_keys(self, obj: Object) -> dict[str, IndexKeys]:
-        """By index; each of them can be a key of a dictionary, or this raises TypeError."""
+        """The keys of an object, by index.
+
+        Raises:
+            TypeError: one of them cannot be a key of a dictionary.
+        """
         keys = {index_name: [*function(obj)] for index_name, function in self._functions.items()}
         for index_keys in keys.values():
             hash(tuple(index_keys))

@@ -143,7 +143,6 @@ class SeriesPoint(Model):
     numbers: Annotated[
         dict[str, Number], Field(max_length=MAX_NUMBERS, json_schema_extra=_names(MAX_NUMBER_NAME))
     ] = Field(default_factory=dict)
-
     """What was told with `dlr.report`, by name: the mean since the point before."""
 
 
@@ -352,7 +351,7 @@ class AgentReport(Model):
     pod_uid: Annotated[str, Field(max_length=64)]
     address: Annotated[str, Field(max_length=253)]
     store_port: Annotated[int, Field(ge=0, le=65_535)]
-    """The agent's TCPStore, which the world uses when this agent is rank 0; 0 where `dlr exec` needs none."""
+    """The agent's port, where a world meets whose rank 0 it is; 0 where `dlr exec` needs none."""
     local_world_size: Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
     observed_round: Count = 0
     """The highest round acted upon."""

@@ -105,7 +105,7 @@ class CheckGroup(Model):
     master_address: Annotated[str, Field(max_length=253)]
     """Of the first member's agent."""
     master_port: Annotated[int, Field(ge=1, le=65_535)]
-    """That agent's TCPStore, where the group meets."""
+    """The port of that agent, in whose store the group meets."""
 
 
 Measured = Annotated[

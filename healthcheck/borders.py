@@ -78,7 +78,7 @@ class Borders:
         others: Tests,
         domain: Domain,
     ) -> float:
-        """Of one domain.
+        """The odds where the way out of one domain is the best other story.
 
         Args:
             name: the node.

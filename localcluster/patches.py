@@ -241,7 +241,7 @@ def _identity(item: Any, merge_key: str | None) -> Any:
 
 
 def _positions(items: list[Any], merge_key: str | None) -> dict[Any, int]:
-    """Where each element is; of those that are alike, the first."""
+    """The position of each element; the first, of those that are alike."""
     found: dict[Any, int] = {}
     for position, item in enumerate(items):
         found.setdefault(_identity(item, merge_key), position)

@@ -124,7 +124,7 @@ class _Setters:
     of_containers: tuple[tuple[str, Any], ...]
 
     def bad(self, is_bad: Callable[[Any], bool]) -> tuple[list[str], set[Any]]:
-        """Who sets a bad value, and the values."""
+        """The Pod and containers that set a bad value, and the values."""
         values = [value for _, value in self.of_containers if is_bad(value)]
         names = [name for name, value in self.of_containers if is_bad(value)]
         subjects = ["pod"] if is_bad(self.of_pod) else []

@@ -102,7 +102,7 @@ class Companions:
             return None
 
     @contextlib.contextmanager
-    def told(self, owner: Object, kind: str, failures: list[ApiError]) -> Iterator[None]:
+    def reporting(self, owner: Object, kind: str, failures: list[ApiError]) -> Iterator[None]:
         """Put a refusal into an Event on the owner, and collect it; the other objects do not wait."""
         try:
             yield
@@ -129,19 +129,19 @@ class CompanionReconciler(Reconciler):
         job, companions = self._parse_job.parse(raw), self._companions
         runs, group = _is_to_run(job), pod_group_of(job)
         failures: list[ApiError] = []
-        with companions.told(raw, NETWORKPOLICIES.kind, failures):
+        with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
             wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
             await companions.keep(NETWORKPOLICIES, raw, found, wanted)
-        with companions.told(raw, PODDISRUPTIONBUDGETS.kind, failures):
+        with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):
             found = self._budgets.get(job.metadata.namespace, job.metadata.name)
             await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget_of(job) if runs else None)
         look_again = None
         if group is not None:
-            with companions.told(raw, group.resource.kind, failures):
+            with companions.reporting(raw, group.resource.kind, failures):
                 look_again = await self._keep_group(raw, group, runs=runs)
         if in_cluster(job):
-            with companions.told(raw, SERVICES.kind, failures):
+            with companions.reporting(raw, SERVICES.kind, failures):
                 found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
                 await companions.keep(SERVICES, raw, found, service_of(job) if runs else None)
                 look_again = RECHECK_SECONDS if runs else look_again
@@ -175,7 +175,7 @@ class CheckCompanionReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp") or raw["spec"].get("jobName"):
             return Result()
         failures: list[ApiError] = []
-        with self._companions.told(raw, NETWORKPOLICIES.kind, failures):
+        with self._companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(request.namespace, owned_name(raw["metadata"]["uid"]))
             await self._companions.keep(NETWORKPOLICIES, raw, found, network_policy_of(raw))
         if failures:

@@ -162,7 +162,7 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
     def workers_beside(obj: dict[str, Any]) -> Iterable[Request]:
-        """Those of its owner: what their agents have rights by is gone."""
+        """The workers of its owner: what their agents have rights by is gone."""
         return _requests(found for uid in owner_uids(obj) for found in workers.by_index(BY_OWNER, uid))
 
     def owner(request: Request) -> Request:
@@ -327,7 +327,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
 
 
 def _add_unreadable(manager: Manager, clock: Clock) -> None:
-    """Who has conditions, by the name of the controller that withdraws them."""
+    """Report unreadable objects; their conditions have the name of the controller that withdraws them."""
     conditions = {
         resource: _reporter(manager, controller, resource, clock)
         for controller, resource in (

@@ -41,7 +41,7 @@ _LATER = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"
 
 
 def keep_what_is_read(cache: Cache) -> None:
-    """Before the cache begins to watch."""
+    """Shape what the cache keeps, before it begins to watch."""
     cache.keep_only(ELASTICJOBS, kept_of_job)
     cache.keep_only(NODECHECKS, kept_of_check)
     cache.keep_only(SCALEPLANS, kept_of_plan)
@@ -79,7 +79,7 @@ def kept_of_check(check: Object) -> Object:
 
 
 def kept_of_plan(plan: Object) -> Object:
-    """Of resources by Pod, which no plan may ask for, whether there are any."""
+    """The plan with a mark in place of resources by Pod, which no plan may ask for."""
     if _size_bytes(plan) <= WHOLE_BYTES:
         return plan
     spec = dict(plan["spec"])
@@ -92,7 +92,7 @@ def kept_of_plan(plan: Object) -> Object:
 
 
 def kept_of_worker(worker: Object) -> Object:
-    """Without what its agent tells people alone: they read it from the API server."""
+    """The worker without the parts of its report that people alone read, from the API server."""
     status = worker.get("status") or {}
     agent = status.get("agent")
     if agent is None:
@@ -105,7 +105,7 @@ def kept_of_worker(worker: Object) -> Object:
 
 
 def kept_of_pod(pod: Object) -> Object:
-    """Without what it is made of, but for what its end is judged by: our part in it is on its labels and
+    """The Pod without its spec, but for what its end is judged by: our part in it is on its labels and
     annotations."""
     spec, budget = pod.get("spec") or {}, Budget(WHOLE_BYTES)
     kept = {field: spec[field] for field in ("nodeName", "restartPolicy", *_SCALARS) if field in spec}
@@ -201,13 +201,13 @@ def _first_container(container: Object, budget: Budget) -> Object:
 
 
 def _variables(env: Iterable[Object]) -> Iterator[Object]:
-    """Those that decide something, then the others; of a value from elsewhere, that it is."""
+    """The variables that decide something, then the others, without the source of a value from elsewhere."""
     for entry in sorted(env, key=lambda entry: entry["name"] not in _READ_FIRST):
         yield {key: value for key, value in entry.items() if key in ("name", "value")}
 
 
 def _count_writers(fields: Any) -> list[Object]:
-    """Of `managedFields`, who wrote the count of workers, and how."""
+    """The entries of `managedFields` that say who wrote the count of workers, and how."""
     owned: Object = {"f:spec": {"f:replicaSpecs": {f"f:{names.WORKER}": {"f:replicas": {}}}}}
     return [
         {key: value for key, value in entry.items() if key != "fieldsV1"} | {"fieldsV1": owned}
@@ -217,7 +217,7 @@ def _count_writers(fields: Any) -> list[Object]:
 
 
 def _metadata(metadata: Object) -> Object:
-    """Of labels, annotations and owners what fits, ours first."""
+    """The metadata with the labels, annotations and owners that fit, ours first."""
     budget = Budget(METADATA_BYTES)
     labels, annotations = metadata.get("labels") or {}, dict(metadata.get("annotations") or {})
     if APPLIED in annotations:
@@ -236,7 +236,7 @@ def _is_ours(key: str) -> bool:
 
 
 def _applied(text: str) -> str:
-    """What was applied, as far as it says a count of workers."""
+    """The part of the applied object that has the count of workers."""
     try:
         worker = orjson.loads(text)["spec"]["replicaSpecs"][names.WORKER]
         count = {"replicas": worker["replicas"]} if "replicas" in worker else {}

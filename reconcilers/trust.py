@@ -1,4 +1,4 @@
-"""Whose word counts where.
+"""The rule of which statements count in which namespaces.
 
 A statement counts in the namespace that it was made in: a verdict on a node, a pass, a claim on a node, the
 exit code of a worker. Beyond it, in other namespaces and for the cluster's nodes, a statement counts only if
@@ -44,7 +44,7 @@ class Trust:
         return self._namespaces is None or may_cordon(self._namespaces.get(None, namespace))
 
     def counting(self, objects: Iterable[Object], reader: str | None) -> list[Object]:
-        """Those of the stored objects whose statements count for the reader."""
+        """The stored objects whose statements count for the reader."""
         known: dict[str, bool] = {}
         found = []
         for raw in objects:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
+import time
 from dataclasses import dataclass
 
 from crds.names import ENV_JOB_KEY
@@ -92,16 +93,18 @@ def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
         OSError: the agent cannot be reached.
         RefusedError: it has another key, or does not offer the service now.
     """
+    deadline = time.monotonic() + CONNECT_SECONDS
     connection = socket.create_connection((host, port), CONNECT_SECONDS)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        nonce = _receive(connection, NONCE_BYTES)
+        nonce = _receive(connection, NONCE_BYTES, deadline)
         name = service.encode().ljust(SERVICE_BYTES, b"\0")
         ours = secrets.token_bytes(NONCE_BYTES)
         connection.sendall(name + ours + _proof(key, b"client", name, nonce, ours))
-        proof = _receive(connection, PROOF_BYTES)
+        proof = _receive(connection, PROOF_BYTES, deadline)
         if not hmac.compare_digest(proof, _proof(key, b"server", name, nonce, ours)):
             raise RefusedError(f"{host}:{port} is no agent of this job")
+        connection.settimeout(CONNECT_SECONDS)
     except BaseException:
         connection.close()
         raise
@@ -112,10 +115,18 @@ def _proof(key: bytes, role: bytes, service: bytes, server_nonce: bytes, client_
     return hmac.digest(key, role + service + server_nonce + client_nonce, "sha256")
 
 
-def _receive(connection: socket.socket, count: int) -> bytes:
-    """Receive exactly so many bytes, and no more: what follows is the service's."""
+def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """Receive exactly so many bytes, and no more: what follows is the service's.
+
+    Raises:
+        OSError: they have not come by the deadline, however slowly they trickle, or the connection has ended.
+    """
     received = b""
     while len(received) < count:
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0:
+            raise TimeoutError("timed out")
+        connection.settimeout(left_seconds)
         part = connection.recv(count - len(received))
         if not part:
             raise RefusedError(

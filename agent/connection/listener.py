@@ -143,8 +143,8 @@ class Listener:
             connection.setblocking(False)
             challenge = Challenge.draw(self._key)
             deadline = time.monotonic() + HANDSHAKE_SECONDS
-            self._unproven[connection.fileno()] = _Unproven(connection, challenge, deadline)
             self._epoll.register(connection, select.EPOLLIN)
+            self._unproven[connection.fileno()] = _Unproven(connection, challenge, deadline)
             with contextlib.suppress(OSError):  # it is gone again, which its next event says
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.send(challenge.nonce)

@@ -18,7 +18,7 @@ from agent.connection.store_server import SERVICE, Answer, Operation, decode, en
 TIMEOUT_SECONDS = 60.0
 """Time limit of a call that waits for keys, unless `set_timeout` sets another."""
 SILENCE_SECONDS = 10.0
-"""Time beyond its limit after which a server that has not answered is gone."""
+"""Time that a server has for its answer, beyond the time limit of the call."""
 
 
 class PeerStore(Store):

@@ -127,10 +127,10 @@ class Values:
                 for key in [key for key in self._values if key.startswith(prefix)]:
                     del self._values[key]
 
-    def has_all(self, keys: Sequence[bytes]) -> bool:
-        """Whether all keys are there."""
+    def has(self, key: bytes) -> bool:
+        """Whether a key is there."""
         with self._lock:
-            return all(key in self._values for key in keys)
+            return key in self._values
 
     def apply(self, operation: Operation, strings: Sequence[bytes]) -> tuple[Answer, list[bytes], bool]:
         """Carry out a request other than WAIT.
@@ -184,6 +184,8 @@ class _Client:
     unsent: bytearray = field(default_factory=bytearray)
     awaited: list[bytes] = field(default_factory=list)
     """The keys that its request waits for."""
+    found: int = 0
+    """How many of them were there, from the first on: none is looked for twice."""
     turn: int = 0
     """The number of its newest wait."""
 
@@ -234,9 +236,13 @@ class StoreServer:
     def _take_in(self) -> None:
         for connection in self._inbox.take():
             connection.setblocking(False)
-            client = _Client(connection)
-            self._clients[connection.fileno()] = client
-            self._epoll.register(connection, select.EPOLLIN)
+            try:
+                self._epoll.register(connection, select.EPOLLIN)
+            except OSError as error:  # no more may be watched (fs.epoll.max_user_watches)
+                logger.warning("a connection to the store was given up: %s", error)
+                connection.close()
+                continue
+            self._clients[connection.fileno()] = _Client(connection)
 
     def _attend(self, client: _Client) -> None:
         """Receive what has come and answer it; one client's trouble is no other's."""
@@ -274,23 +280,30 @@ class StoreServer:
             self._wake(strings[::2] if operation is Operation.SET else strings[:1])
 
     def _wait(self, client: _Client, milliseconds: int, keys: list[bytes]) -> None:
-        missing = next((key for key in keys if not self.values.has_all([key])), None)
-        if missing is None:
+        client.awaited, client.found = keys, 0
+        if not self._has_to_wait(client):
+            client.awaited = []
             self._send(client, encode(Answer.OK, []))
             return
-        client.awaited, client.turn = keys, next(self._turns)
-        self._waiting.setdefault(missing, set()).add(client)
+        client.turn = next(self._turns)
         heapq.heappush(self._deadlines, (time.monotonic() + milliseconds / 1000, client.turn, client))
 
     def _wake(self, keys: Sequence[bytes]) -> None:
-        """Look again at who waits for one of these keys."""
+        """Answer those who waited for one of these keys, and for no other one."""
         for key in keys:
             for client in self._waiting.pop(key, ()):
-                missing = next((other for other in client.awaited if not self.values.has_all([other])), None)
-                if missing is None:
+                if not self._has_to_wait(client):
                     self._end_wait(client, Answer.OK)
-                else:
-                    self._waiting.setdefault(missing, set()).add(client)
+
+    def _has_to_wait(self, client: _Client) -> bool:
+        """Go on through the keys that a client waits for, to the first that is missing; False if none is."""
+        while client.found < len(client.awaited):
+            key = client.awaited[client.found]
+            if not self.values.has(key):
+                self._waiting.setdefault(key, set()).add(client)
+                return True
+            client.found += 1
+        return False
 
     def _end_wait(self, client: _Client, answer: Answer) -> None:
         client.awaited, client.turn = [], 0

@@ -81,9 +81,8 @@ class SlotServer:
         except RuntimeError as error:  # out of threads for a while; who waits is served by those there are
             with self._lock:
                 self._threads -= 1
-                left = [self._waiting.pop()] if self._waiting and not self._threads else []
-            for unserved in left:
-                unserved.close()
+                if self._waiting and not self._threads:
+                    self._waiting.pop().close()
             logger.warning("a request for a slot waits: %s", error)
 
     def _run(self) -> None:

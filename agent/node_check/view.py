@@ -33,7 +33,7 @@ class PairTest:
     rank: int
     master_address: str
     master_port: int
-    """Where the group meets: the store of the first member's agent."""
+    """The port of the first member's agent, in whose store the group meets."""
 
     @property
     def others(self) -> bool:

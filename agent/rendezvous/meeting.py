@@ -58,7 +58,7 @@ class RoundStores:
     agents: Store
     """The round's part of the store of rank 0's agent, which agents of the job alone can read and write."""
     bootstrap: RendezvousStoreInfo
-    """Where the training processes find their store. It asks nobody for a proof, so agents do not use it."""
+    """The address of the training processes' store. It asks for no proof, so agents do not use it."""
     server: TCPStore | None
     """That store, on rank 0: it lives as long as this reference."""
 
@@ -69,7 +69,7 @@ class Announcement:
 
     address: str
     port: int
-    """Of the training processes' store."""
+    """The port of the training processes' store."""
     prefix: str
     """The prefix of the meeting's keys, below the round's."""
 
@@ -84,7 +84,7 @@ class Announcement:
 
     @property
     def bootstrap(self) -> RendezvousStoreInfo:
-        """As torch's agent gives it to the training processes."""
+        """The address of that store, as torch's agent gives it to the training processes."""
         return RendezvousStoreInfo(self.address, self.port)
 
 

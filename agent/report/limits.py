@@ -11,6 +11,9 @@ from typing import Any
 
 from crds.protocol import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS
 
+_NAMED_BY_OTHERS = ("numbers", "figures")
+"""Fields with numbers by name, where a name says nothing of the number."""
+
 
 def within_limits(value: Any, name: str = "") -> Any:
     """Return a part of a report with each number that is out of bounds at its bound.
@@ -20,7 +23,8 @@ def within_limits(value: Any, name: str = "") -> Any:
         name: its field. Fields with `seconds` in their name are durations.
     """
     if isinstance(value, dict):
-        return {key: within_limits(each, key) for key, each in value.items()}
+        has_fields = name not in _NAMED_BY_OTHERS
+        return {key: within_limits(each, key if has_fields else "") for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [within_limits(each, name) for each in value]
     if isinstance(value, int):

@@ -99,7 +99,10 @@ class NodeCordonReconciler(Reconciler):
         )
 
     async def _ignored_on(self, raw: dict[str, Any]) -> list[Verdict]:
-        """Of this machine: one of the same name that was there before was another, or has been repaired."""
+        """The verdicts on this machine that do not count by themselves.
+
+        An earlier machine of the same name was another one, or has been repaired.
+        """
         found = await self._verdicts.ignored_on(raw["metadata"]["name"])
         return [verdict for verdict in found if verdict.time >= created_at(raw)]
 
@@ -188,7 +191,7 @@ class NodeCordonReconciler(Reconciler):
             self._recorder.event(speaker, statement.event_type, statement.event_reason, message)
 
     def _tell_of_ignored_verdict(self, node: NodeState, ignored_verdicts: Sequence[Verdict]) -> None:
-        """On the object that accuses the node in a namespace whose word does not count, if it would have."""
+        """Put an Event on the object that would have cordoned the node, if its namespace counted."""
         passed = {v.namespace: v.time for v in sorted(ignored_verdicts, key=lambda v: v.time) if v.healthy}
         ignored = newest_verdict(
             verdict

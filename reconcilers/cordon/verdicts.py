@@ -36,14 +36,14 @@ class Verdicts:
         self._trust = Trust(cache)
 
     def on(self, node: str) -> list[Verdict]:
-        """Those on one node that count."""
+        """The verdicts on one node that count."""
         reports = self._trust.counting(self._workers.by_index(BY_VERDICT, node), CLUSTER)
         said = [verdict_of_check(done, node) for done in self._finished.on(node, CLUSTER)]
         said += map(verdict_of_worker, self._parse_worker.readable(reports))
         return [verdict for verdict in said if verdict is not None]
 
     async def ignored_on(self, node: str) -> list[Verdict]:
-        """Those on one node that do not count by themselves: they may be many, and long."""
+        """The verdicts on one node that do not count by themselves: they may be many, and long."""
         slices, found = Slices(), list[Verdict | None]()
         for done in self._finished.ignored_on(node):
             found.append(verdict_of_check(done, node))

@@ -27,7 +27,7 @@ class Happened:
     """What the rules look at."""
 
     exits: tuple[tuple[str | None, frozenset[int]], ...] = ()
-    """Of each container, or process, that failed: the container's name, and its code by all names it has."""
+    """The containers, or processes, that failed: the container's name, and all numbers of its exit code."""
     blamed: str | None = None
     """The container whose end it is: rules that name none go by its exit code."""
     conditions: frozenset[tuple[str, str]] = frozenset()

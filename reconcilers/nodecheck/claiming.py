@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.cache import Cache
 from controller.resources import NODECHECKS
+from controller.slices import computed
 from crds import names
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.claims import (
@@ -52,7 +53,7 @@ class Permit:
         """The nodes that a job's check has waited for in vain, each with the reason."""
         return {
             node: Out(
-                f"{claim.told_in(check.metadata.namespace)} had it for all of timeoutSeconds "
+                f"{claim.named_in(check.metadata.namespace)} had it for all of timeoutSeconds "
                 f"({check.spec.timeout_seconds} s), so training goes on without a test of it",
                 reason="Taken",
             )
@@ -83,7 +84,7 @@ class Claiming:
             beginning = dict(self._beginning)  # one that is written meanwhile is in the cache, or still here
             mine = self._view.claim_of(check, nodes)
             claims = [*await self._view.claims(check), *beginning.values()]
-            contested = in_the_way(mine, claims)
+            contested = await computed(sum(len(claim.wanted) for claim in claims), in_the_way, mine, claims)
             permit = Permit(contested, 0 if contested else _nodes_beside(mine, claims))
             if not permit.is_refused or without_contested:
                 wanted = mine.wanted - contested.keys()

@@ -37,7 +37,7 @@ class Precedence(IntEnum):
     """Which checks go first."""
 
     ADMINISTRATORS = 0
-    """In namespaces that may cordon."""
+    """Checks in namespaces that may cordon."""
     JOBS = 1
     """A job's world waits for them."""
     OTHERS = 2
@@ -55,7 +55,7 @@ class Claim:
     wanted: frozenset[str] = frozenset()
     """The nodes that it is to test, without those that it is through with."""
     present: frozenset[str] = frozenset()
-    """Those of them on which its agent is ready."""
+    """The wanted nodes on which its agent is ready."""
     is_fixed: bool = False
     """It is written, or being written, which nodes it is of."""
     tests: bool = False
@@ -71,7 +71,7 @@ class Claim:
         known = self.namespace == namespace or self.precedence is Precedence.ADMINISTRATORS
         return self.wanted if self.tests or known else self.present
 
-    def told_in(self, namespace: str) -> str:
+    def named_in(self, namespace: str) -> str:
         """The check, in a message in a namespace: nobody learns the names of another one's objects."""
         is_ours = self.namespace == namespace
         return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
@@ -116,7 +116,7 @@ def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
     node = min(contested)
     claim = contested[node]
     more = f", and {len(contested) - 1} more nodes are too" if len(contested) > 1 else ""
-    return f"node {node} is being checked by {claim.told_in(namespace)}{more}"
+    return f"node {node} is being checked by {claim.named_in(namespace)}{more}"
 
 
 def has_nodes(check: dict[str, Any]) -> bool:

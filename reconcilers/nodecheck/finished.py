@@ -120,7 +120,7 @@ class FinishedCheck:
 
 
 class FinishedChecks:
-    """Those that the cache shows, as far as their word counts for who asks (`reconcilers/trust.py`)."""
+    """The finished checks in the cache whose verdicts count for a reader (`reconcilers/trust.py`)."""
 
     def __init__(self, cache: Cache) -> None:
         self._store = cache.store(NODECHECKS)
@@ -129,11 +129,11 @@ class FinishedChecks:
         self._known: Memory[FinishedCheck] = self._store.memory()
 
     def on(self, node: str, reader: str | None) -> tuple[FinishedCheck, ...]:
-        """Those whose verdict on the node counts for the reader (`Trust.counts`)."""
+        """The checks whose verdict on the node counts for the reader (`Trust.counts`)."""
         return self.of(self._trust.counting(self._store.by_index(BY_VERDICT, node), reader))
 
     def ignored_on(self, node: str) -> tuple[FinishedCheck, ...]:
-        """Those with a verdict on the node that does not count for the cluster."""
+        """The checks with a verdict on the node that does not count for the cluster."""
         return self.of(
             raw
             for raw in self._store.by_index(BY_VERDICT, node)

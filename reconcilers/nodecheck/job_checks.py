@@ -39,7 +39,7 @@ class JobChecks:
     finished: tuple[FinishedCheck, ...] = ()
     """Those of them that have finished."""
     on_node: Mapping[str, Sequence[FinishedCheck]] = field(default_factory=dict)
-    """Those whose verdicts count for the job, by node: of the workers, and all that were found faulty."""
+    """The checks whose verdicts count for the job, by node: of the workers, and all found faulty."""
     nodes_created: Mapping[str, datetime] = field(default_factory=dict)
     """When the workers' nodes were added to the cluster."""
     taken: frozenset[str] = frozenset()

@@ -25,7 +25,7 @@ from reconcilers.trust import Trust
 from reconcilers.worker import owner_uids, workers_owned_by
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
-"""Of all nodes, by name."""
+"""The labels of all nodes, by name."""
 
 
 class CheckView:
@@ -160,7 +160,7 @@ class CheckView:
     async def _claim(
         self, check: NodeCheck, precedence: Precedence, labels: Callable[[], Labels], *, counts: bool
     ) -> Claim:
-        """Of a check whose word does not count, the nodes alone on which its agents are."""
+        """The claim of a check: only the nodes on which its agents are, if its word does not count."""
         status, spec = check.status, check.spec
         if status.nodes:
             wanted = frozenset(status.nodes) - settled_nodes(status)
@@ -185,7 +185,7 @@ class CheckView:
         return frozenset(found)
 
     async def _nodes_of_job(self, check: NodeCheck) -> tuple[frozenset[str], frozenset[str]]:
-        """Where the workers are that a check of a job wants, and where they are idle already."""
+        """The nodes of the workers that a check of a job wants, and those on which they are idle already."""
         job = self.job_of(check)
         if job is None or job.status.active_check != check.metadata.name:
             return frozenset(), frozenset()  # its turn in the job has not come

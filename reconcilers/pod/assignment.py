@@ -164,8 +164,7 @@ class JobAssignment(Assignment):
 
     @property
     def restart_count(self) -> int:
-        spec = self.job.spec.replica_specs.get(self.worker.spec.type)
-        return 0 if spec is None else spec.restart_count
+        return 0 if self._replica is None else self._replica.restart_count
 
     @property
     def topology_keys(self) -> Sequence[str]:

@@ -61,13 +61,13 @@ class Situation:
     report: AgentReport | None = None
     """Its own agent's."""
     is_unreadable: bool = False
-    """Its agent has reported what nobody can read."""
+    """Whether its agent's report cannot be read."""
     node: Object | None = None
-    """Where it is, or was."""
+    """The node on which it is, or was."""
     node_lost: str | None = None
     """Why its node counts as lost."""
     silent_seconds: float | None = None
-    """For so long its agent has been silent, if that is too long."""
+    """The silence of its agent, if that has lasted too long."""
 
     @property
     def has_agent(self) -> bool:
@@ -167,7 +167,7 @@ def _says_nothing(end: Object) -> bool:
 
 
 def _hidden_failure(report: AgentReport | None, training: Container, end: Object | None) -> PodEnd:
-    """Of a training container that left with exit code 0, without its agent's word of success."""
+    """The failure behind exit code 0 of a training container whose agent has not reported success."""
     whose: dict[str, Any] = {"container": training.name, "role": training.role}
     failure = last_failure(report)
     if failure is not None:

@@ -80,7 +80,7 @@ class PodMaker:
         return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:
-        """With its rights, its key and its Lease, which come first.
+        """Create the Pod, after its rights, its key and its Lease.
 
         Raises:
             Leftover: an earlier worker's Lease or Pod is still there.

@@ -146,7 +146,7 @@ class PodTrial:
         return pod
 
     async def _try(self, pod: Object, owner: Object) -> None:
-        """With the account that the Pod runs as, which comes first; it may have gone since we saw it."""
+        """Try the Pod, after its account, which may have gone since the cache showed it."""
         account = service_account(pod["spec"])
         await self._access.ensure(owner, account)
         try:

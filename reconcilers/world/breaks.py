@@ -87,7 +87,7 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
 
 
 def _missing_again(index: int, round_: int, report: AgentReport | None) -> Break | None:
-    """Of a worker that has succeeded: it is missing in a round after the one that it has finished."""
+    """The break by a worker that has succeeded, where the world is of a later round than it has finished."""
     if report is None or report.observed_round >= round_:
         return None
     return Break(index, f"worker {index} had finished in round {report.observed_round}, and has ended")

@@ -92,7 +92,7 @@ def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Map
 
 
 def expanded(text: str, variables: Variables) -> str:
-    """Without quotes, and with the values of variables; those that are not known stay as they are.
+    """The text without quotes, and with the values of variables; unset ones stay as they are.
 
     The text is cut at `MAX_EXPANDED` characters, or a long value that is named often would fill the memory.
     """

@@ -86,3 +86,9 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return [*map(_without_nulls, value)] if isinstance(value, list) else value
+
+
+def test_a_number_of_the_script_is_no_duration_by_its_name() -> None:
+    report = {"series": {"points": [{"secondsPerStep": -1.0, "numbers": {"drift_seconds": -0.5}}]}}
+    (point,) = within_limits(report)["series"]["points"]
+    assert point == {"secondsPerStep": 0.0, "numbers": {"drift_seconds": -0.5}}

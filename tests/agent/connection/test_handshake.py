@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.connection import handshake
 from agent.connection import listener as listening
 from agent.connection.handshake import (
     NONCE_BYTES,
@@ -190,6 +191,24 @@ def test_a_handshake_that_trickles_is_closed_within_its_time(
             time.sleep(listening.HANDSHAKE_SECONDS / 20)
     assert time.monotonic() - begun_at < listening.HANDSHAKE_SECONDS * len(right) / 20
     assert taken.empty()
+
+
+def test_a_server_that_trickles_is_given_up_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "CONNECT_SECONDS", 0.2)
+
+    def trickle(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            for _ in range(NONCE_BYTES):
+                connection.sendall(b"x")
+                time.sleep(handshake.CONNECT_SECONDS / 4)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=trickle, args=(server,), daemon=True).start()
+        begun_at = time.monotonic()
+        with pytest.raises(TimeoutError):
+            connect("127.0.0.1", server.getsockname()[1], KEY, "echo")
+    assert time.monotonic() - begun_at < handshake.CONNECT_SECONDS * NONCE_BYTES / 4
 
 
 def test_idle_strangers_are_bounded_in_number_and_hold_up_nobody(

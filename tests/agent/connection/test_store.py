@@ -96,6 +96,23 @@ def test_a_wait_ends_when_the_last_key_comes(agent: Agent) -> None:
     assert result.get(timeout=60) == [b"a", b"7", b"c"]
 
 
+def test_a_wait_for_many_keys_takes_linear_time(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, looks = [f"here/{number}" for number in range(300)], list[bytes]()
+    has = Values.has
+
+    def counted(values: Values, key: bytes) -> bool:
+        looks.append(key)
+        return has(values, key)
+
+    monkeypatch.setattr(Values, "has", counted)
+    waiting, writing = agent.store(), agent.store()
+    done = in_thread(lambda: waiting.wait(keys, timedelta(seconds=60)))
+    for key in keys:
+        writing.set(key, "x")
+    assert done.get(timeout=60) is None
+    assert len(looks) <= 2 * len(keys)
+
+
 def test_a_wait_for_what_does_not_come_ends_with_its_time(agent: Agent) -> None:
     store = agent.store()
     with pytest.raises(dist.DistStoreError, match=r"here/1 and 0 more keys are not all there after 0\.05 s"):
@@ -209,5 +226,5 @@ def test_the_keys_of_the_newest_two_rounds_are_kept(rounds: list[int]) -> None:
         values.open_round(round_)
         opened = opened if round_ in opened else [*opened, round_][-2:]
         values.apply(Operation.SET, [f"{round_prefix(round_)}key".encode(), b""])
-    kept = {r for r in range(10) if values.has_all([f"{round_prefix(r)}key".encode()])}
+    kept = {r for r in range(10) if values.has(f"{round_prefix(r)}key".encode())}
     assert kept == set(opened)
