@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.connection.handshake import RESPONSE_BYTES, Challenge
+from agent.connection.handshake import RESPONSE_BYTES, Challenge, packed_address
 from crds.names import with_port
 
 logger = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class Listener:
         self._socket.setblocking(False)
         self.host = host
         self.port: int = self._socket.getsockname()[1]
+        self._packed_address = packed_address(self._socket.getsockname())
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._socket, select.EPOLLIN)
@@ -141,7 +142,7 @@ class Listener:
                 self._resumes_at = time.monotonic() + PAUSE_SECONDS
                 return
             connection.setblocking(False)
-            challenge = Challenge.draw(self._key)
+            challenge = Challenge.draw(self._key, self._packed_address)
             deadline = time.monotonic() + HANDSHAKE_SECONDS
             self._unproven[connection.fileno()] = _Unproven(connection, challenge, deadline)
             self._epoll.register(connection, select.EPOLLIN)
