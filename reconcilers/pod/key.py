@@ -57,7 +57,7 @@ class OwnerKeys:
         async with self._making.setdefault(uid, asyncio.Lock()):
             if made.get(uid) and not missed:
                 return
-            if not self._is_in_use(uid):
+            if not self._is_in_use(owner):
                 with contextlib.suppress(AlreadyExists):
                     await self._client.create(SECRETS, secret_of(owner))
             made.put(uid, True)
@@ -66,10 +66,14 @@ class OwnerKeys:
         """Ask again before the next Pod: the owner has none any more, so it may have a new key."""
         self._made[owner["kind"]].forget(owner["metadata"]["uid"])
 
-    def _is_in_use(self, owner_uid: str) -> bool:
+    def _is_in_use(self, owner: Object) -> bool:
+        """Whether a Pod runs with the key. Pods in other namespaces have none, whatever owner they name."""
+        namespace = owner["metadata"]["namespace"]
         return any(
-            pod.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-            for worker in self._workers.by_index(BY_OWNER, owner_uid)
+            pod["metadata"]["namespace"] == namespace
+            and pod.get("status", {}).get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+            for worker in self._workers.by_index(BY_OWNER, owner["metadata"]["uid"])
             for pod in self._pods.by_index(BY_OWNER, worker["metadata"]["uid"])
         )
 
