@@ -27,6 +27,8 @@ HANDSHAKE_SECONDS = 1.0
 """Time limit for a new connection to prove the job's key."""
 MAX_UNPROVEN = 256
 """Connections that may be without a proof at a time; with one more, the oldest is closed."""
+ACCEPTED_AT_ONCE = 32
+"""Connections that are accepted before those that are there have their turn."""
 BACKLOG = 4_096
 """Connections that may wait in the kernel. It has a limit of its own (net.core.somaxconn)."""
 PAUSE_SECONDS = 0.1
@@ -108,7 +110,9 @@ class Listener:
 
     def _run(self) -> None:
         while not self._closed:
-            for fd, _ in self._epoll.poll(self._wait_seconds()):
+            ready = [fd for fd, _ in self._epoll.poll(self._wait_seconds())]
+            # Who may prove the key now goes before those who come: each of them may be one too many.
+            for fd in sorted(ready, key=lambda fd: fd == self._socket.fileno()):
                 try:
                     if fd == self._socket.fileno():
                         self._accept()
@@ -130,8 +134,8 @@ class Listener:
         return max(min(ends) - time.monotonic(), 0.0) if ends else None
 
     def _accept(self) -> None:
-        """Accept what waits, for as long as the oldest handshake has time: it may be a peer's."""
-        for _ in range(MAX_UNPROVEN):
+        """Accept some of what waits: those who are there already have their turn before they are too many."""
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):

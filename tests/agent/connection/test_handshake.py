@@ -232,6 +232,31 @@ def test_idle_strangers_are_bounded_in_number_and_hold_up_nobody(
         assert not listener._unproven
 
 
+def test_a_peer_that_has_answered_goes_before_strangers_who_have_just_come(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    is_busy, goes_on = threading.Event(), threading.Event()
+
+    def keep_busy(_: socket.socket) -> None:
+        is_busy.set()
+        goes_on.wait(60)
+
+    listener.offer("busy", keep_busy)
+    with contextlib.ExitStack() as cleanup:
+        peer = cleanup.enter_context(stranger(listener))
+        nonce = peer.recv(NONCE_BYTES)
+        busy = threading.Thread(target=lambda: connect(listener.host, listener.port, KEY, "busy").close())
+        busy.start()
+        assert is_busy.wait(60)
+        for _ in range(2 * MAX_UNPROVEN):
+            cleanup.enter_context(stranger(listener))
+        peer.sendall(response_to(nonce, (listener.host, listener.port)))
+        goes_on.set()
+        busy.join()
+        assert len(peer.recv(PROOF_BYTES)) == PROOF_BYTES
+    assert taken.get(timeout=60)
+
+
 def test_a_service_that_fails_harms_no_other_connection(
     listener: Listener, taken: Queue[socket.socket]
 ) -> None:
