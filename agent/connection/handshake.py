@@ -16,7 +16,7 @@ import hmac
 import ipaddress
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from crds.names import ENV_JOB_KEY
@@ -55,7 +55,7 @@ def key_from_text(text: str) -> bytes:
 class Challenge:
     """The server's side of one handshake."""
 
-    key: bytes
+    key: bytes = field(repr=False)
     address: bytes
     """Where the server listens, as `packed_address` has it."""
     nonce: bytes

@@ -194,6 +194,10 @@ def test_no_response_but_the_right_one_is_accepted(guess: bytes, bit: int) -> No
     assert challenge.accept(bytes(flipped)) is None
 
 
+def test_a_challenge_does_not_show_the_key() -> None:
+    assert repr(KEY)[2:-1] not in repr(Challenge.draw(KEY, packed_address(ADDRESS)))
+
+
 @pytest.mark.parametrize("sent", [0, 1, NONCE_BYTES, RESPONSE_BYTES - 1])
 def test_a_truncated_handshake_is_closed_within_its_time(
     listener: Listener, taken: Queue[socket.socket], sent: int
