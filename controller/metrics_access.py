@@ -39,7 +39,7 @@ class MetricsAccess:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._allowed: OrderedDict[bytes, float] = OrderedDict()
-        """Until when, by the digest of the token."""
+        """Until when, by the digest of the token. One that was allowed before need not wait for reviews."""
         self._refused: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
         self._reviews: dict[bytes, asyncio.Task[Refusal | None]] = {}
 
@@ -56,7 +56,7 @@ class MetricsAccess:
             return refusal
         review = self._reviews.get(key)
         if review is None:
-            if len(self._reviews) >= MOST_REVIEWS:
+            if len(self._reviews) >= MOST_REVIEWS and key not in self._allowed:
                 return Refusal(503, "too many tokens are being reviewed: come again in a second")
             review = self._reviews[key] = asyncio.create_task(self._review(key, token.strip()))
             review.add_done_callback(lambda _: self._reviews.pop(key, None))
@@ -72,6 +72,7 @@ class MetricsAccess:
         if refusal is None:
             self._allowed[key] = now + ALLOWED_SECONDS
         else:
+            self._allowed.pop(key, None)
             self._refused[key] = (now + REFUSED_SECONDS, refusal)
         for known in (self._allowed, self._refused):
             if len(known) > MOST_KNOWN:

@@ -1,21 +1,24 @@
 """Proof of the job's key at the beginning of a connection: challenge and response by HMAC-SHA256 (RFC 2104).
 
     server → client    server's nonce
-    client → server    service, client's nonce, HMAC(key, "client" + service + both nonces)
-    server → client    HMAC(key, "server" + service + both nonces)
+    client → server    service, client's nonce, HMAC(key, "client" + service + both nonces + address)
+    server → client    HMAC(key, "server" + service + both nonces + address)
 
 Each side has to prove the key for a nonce that the other has just drawn, so a recorded handshake is of no use
-again; the roles differ, so a proof cannot be sent back to its author. What follows is neither encrypted nor
-signed: who can change packets on their way is not kept out.
+again; the roles differ, so a proof cannot be sent back to its author. The address is the server's: a Pod that
+got the address of an agent which is gone cannot pass a handshake on to another agent. What follows is neither
+encrypted nor signed: who can change packets on their way is not kept out.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import secrets
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from crds.names import ENV_JOB_KEY
 
@@ -53,13 +56,15 @@ def key_from_text(text: str) -> bytes:
 class Challenge:
     """The server's side of one handshake."""
 
-    key: bytes
+    key: bytes = field(repr=False)
+    address: bytes
+    """Where the server listens, as `packed_address` has it."""
     nonce: bytes
 
     @classmethod
-    def draw(cls, key: bytes) -> Challenge:
+    def draw(cls, key: bytes, address: bytes) -> Challenge:
         """Draw a nonce for a new connection."""
-        return cls(key, secrets.token_bytes(NONCE_BYTES))
+        return cls(key, address, secrets.token_bytes(NONCE_BYTES))
 
     def accept(self, response: bytes) -> tuple[str, bytes] | None:
         """Check a client's response, of RESPONSE_BYTES.
@@ -71,10 +76,16 @@ class Challenge:
         service = response[:SERVICE_BYTES]
         theirs = response[SERVICE_BYTES : SERVICE_BYTES + NONCE_BYTES]
         proof = response[SERVICE_BYTES + NONCE_BYTES :]
-        if not hmac.compare_digest(proof, _proof(self.key, b"client", service, self.nonce, theirs)):
+        proven = service + self.nonce + theirs + self.address
+        if not hmac.compare_digest(proof, _proof(self.key, b"client", proven)):
             return None
-        name = service.rstrip(b"\0").decode(errors="replace")
-        return name, _proof(self.key, b"server", service, self.nonce, theirs)
+        return service.rstrip(b"\0").decode(errors="replace"), _proof(self.key, b"server", proven)
+
+
+def packed_address(name: tuple[Any, ...]) -> bytes:
+    """Return the address and port of a socket's name; both ends of a connection see the same."""
+    host, port = str(name[0]), int(name[1])
+    return ipaddress.ip_address(host.partition("%")[0]).packed + port.to_bytes(2, "big")
 
 
 def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
@@ -100,9 +111,10 @@ def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
         nonce = _receive(connection, NONCE_BYTES, deadline)
         name = service.encode().ljust(SERVICE_BYTES, b"\0")
         ours = secrets.token_bytes(NONCE_BYTES)
-        connection.sendall(name + ours + _proof(key, b"client", name, nonce, ours))
+        proven = name + nonce + ours + packed_address(connection.getpeername())
+        connection.sendall(name + ours + _proof(key, b"client", proven))
         proof = _receive(connection, PROOF_BYTES, deadline)
-        if not hmac.compare_digest(proof, _proof(key, b"server", name, nonce, ours)):
+        if not hmac.compare_digest(proof, _proof(key, b"server", proven)):
             raise RefusedError(f"{host}:{port} is no agent of this job")
         connection.settimeout(CONNECT_SECONDS)
     except BaseException:
@@ -111,8 +123,8 @@ def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
     return connection
 
 
-def _proof(key: bytes, role: bytes, service: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    return hmac.digest(key, role + service + server_nonce + client_nonce, "sha256")
+def _proof(key: bytes, role: bytes, proven: bytes) -> bytes:
+    return hmac.digest(key, role + proven, "sha256")
 
 
 def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
@@ -130,7 +142,7 @@ def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
         part = connection.recv(count - len(received))
         if not part:
             raise RefusedError(
-                "the agent closed the connection: it has another key, or has not begun to serve"
+                "the agent closed the connection: it has another key or address, or has not begun to serve"
             )
         received += part
     return received

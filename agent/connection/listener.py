@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.connection.handshake import RESPONSE_BYTES, Challenge
+from agent.connection.handshake import RESPONSE_BYTES, Challenge, packed_address
 from crds.names import with_port
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ HANDSHAKE_SECONDS = 1.0
 """Time limit for a new connection to prove the job's key."""
 MAX_UNPROVEN = 256
 """Connections that may be without a proof at a time; with one more, the oldest is closed."""
+ACCEPTED_AT_ONCE = 32
+"""Connections that are accepted before those that are there have their turn."""
 BACKLOG = 4_096
 """Connections that may wait in the kernel. It has a limit of its own (net.core.somaxconn)."""
 PAUSE_SECONDS = 0.1
@@ -71,6 +73,7 @@ class Listener:
         self._socket.setblocking(False)
         self.host = host
         self.port: int = self._socket.getsockname()[1]
+        self._packed_address = packed_address(self._socket.getsockname())
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._socket, select.EPOLLIN)
@@ -107,7 +110,9 @@ class Listener:
 
     def _run(self) -> None:
         while not self._closed:
-            for fd, _ in self._epoll.poll(self._wait_seconds()):
+            ready = [fd for fd, _ in self._epoll.poll(self._wait_seconds())]
+            # Who may prove the key now goes before those who come: each of them may be one too many.
+            for fd in sorted(ready, key=lambda fd: fd == self._socket.fileno()):
                 try:
                     if fd == self._socket.fileno():
                         self._accept()
@@ -129,8 +134,8 @@ class Listener:
         return max(min(ends) - time.monotonic(), 0.0) if ends else None
 
     def _accept(self) -> None:
-        """Accept what waits, for as long as the oldest handshake has time: it may be a peer's."""
-        for _ in range(MAX_UNPROVEN):
+        """Accept some of what waits: those who are there already have their turn before they are too many."""
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -141,7 +146,7 @@ class Listener:
                 self._resumes_at = time.monotonic() + PAUSE_SECONDS
                 return
             connection.setblocking(False)
-            challenge = Challenge.draw(self._key)
+            challenge = Challenge.draw(self._key, self._packed_address)
             deadline = time.monotonic() + HANDSHAKE_SECONDS
             self._epoll.register(connection, select.EPOLLIN)
             self._unproven[connection.fileno()] = _Unproven(connection, challenge, deadline)

@@ -119,8 +119,8 @@ class Loading:
 
         same_world = manifest.world_size == self._here.world_size
         folder = storage.folder_of(self._path, manifest.step)
-        source = in_storage(folder, self._here.rank, same_world)
         try:
+            source = in_storage(folder, self._here.rank, same_world)
             self._restore(state, source, str(folder), manifest.world_size)
         except DamagedError as error:
             raise StorageError(f"the checkpoint {folder} is not used: {error}") from error

@@ -26,6 +26,7 @@ from agent.memory.layout import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Part
 from agent.memory.slot import DamagedError, Mark, Slot, header_offset
 from agent.memory.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
+from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.outlines import Outline, boxes_of, first_to_open, outline_of, overlapping
 from dlr.checkpoint.own_slot import check_pickles
 from dlr.checkpoint.plan import Piece, holders, owner_of, pieces_of
@@ -34,6 +35,9 @@ from dlr.checkpoint.surroundings import MemoryResume
 from dlr.checkpoint.tensors import local_tensor, part_of
 from dlr.checkpoint.unshared import different_pair, differing, digest, own_of_each
 from dlr.ranks import are_connected, from_all
+
+METADATA = ".metadata"
+"""torch's name of the file that says what is in a folder."""
 
 
 class Resharded:
@@ -91,8 +95,22 @@ class Resharded:
 
 
 def in_storage(folder: Path, rank: int, same_world: bool) -> Resharded:
-    """A complete checkpoint in storage."""
-    return Resharded(FileSystemReader(folder), rank, same_world)
+    """A complete checkpoint in storage.
+
+    Raises:
+        DamagedError: its metadata are not what torch writes.
+    """
+    return Resharded(_FolderReader(folder), rank, same_world)
+
+
+class _FolderReader(FileSystemReader):
+    """torch's, which would run what is pickled in the folder's metadata."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        metadata = read_pickle((Path(self.path) / METADATA).read_bytes(), METADATA)
+        if not isinstance(metadata, Metadata):
+            raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
+        return metadata
 
 
 # --- Slots of all ranks of a world of another size ---------------------------------------------------------

@@ -29,6 +29,7 @@ from agent.memory.slot import DamagedError, Slot
 from crds.protocol import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
+from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.request import Request
 from dlr.checkpoint.sharing import PART, SaveError, Savers, Shares
@@ -148,7 +149,7 @@ class _Save:
         if request.rank != 0:
             self._savers.wait(lambda: (not self.working.exists() and self._final.exists()) or None)
             return
-        parts = [pickle.loads(data) for data in self._savers.collect(PART)]
+        parts = [read_pickle(data, "a rank's part") for data in self._savers.collect(PART)]
         pieces = [piece for of_rank in self._shares.pieces for piece in of_rank]
         self._writer.finish(metadata(pieces, self._leaves, self._paths), [results for results, _ in parts])
         files = [file for _, files in parts for file in files]

@@ -118,6 +118,10 @@ def owned_metadata(owner: Object, name: str) -> Object:
     }
 
 
+_OWNERS = (names.LABEL_JOB, names.LABEL_CHECK)
+"""Labels of which a Pod has that of its owner alone: a NetworkPolicy and a Service select by them."""
+
+
 def owner_label(owner: Object) -> dict[str, str]:
     """The label that the Pods of an ElasticJob or NodeCheck have, and no others."""
     label = names.LABEL_JOB if owner["kind"] == "ElasticJob" else names.LABEL_CHECK
@@ -186,6 +190,7 @@ def from_field(path: str) -> Object:
 def pod_of(worker: ElasticWorker, template: Object, environment: Environment) -> Object:
     """The Pod object to create for the worker's incarnation; it takes over parts of `template`."""
     metadata, spec = template.get("metadata") or {}, template["spec"]
+    own_labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _OWNERS}
     spec.setdefault("restartPolicy", "Never")
     if not service_account(spec):
         spec["serviceAccountName"] = environment.account
@@ -209,7 +214,7 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
             "name": pod_name(worker),
             "namespace": worker.metadata.namespace,
             "labels": {
-                **(metadata.get("labels") or {}),
+                **own_labels,
                 **labels_of(worker),
                 names.LABEL_INCARNATION: str(worker.spec.incarnation),
             },

@@ -23,7 +23,7 @@ from reconcilers.pod.ends import MAX_MESSAGE
 from reconcilers.pod.gang import GangGate, Obstacle
 from reconcilers.pod.heartbeat import lease_of
 from reconcilers.pod.injection import inject_agent
-from reconcilers.pod.key import OwnerKeys
+from reconcilers.pod.key import MISSED_RECHECK_SECONDS, OwnerKeys
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
 from reconcilers.pod.start import lacks_key
@@ -46,7 +46,7 @@ class PodMaker:
         self._leases = cache.store(LEASES)
         self._agent = options.agent
         self._access = WorkerAccess(client, cache, clock.monotonic)
-        self._keys = OwnerKeys(client, cache)
+        self._keys = OwnerKeys(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._draw = random.Random(0)  # the same in each run of the simulator
 
@@ -130,7 +130,7 @@ class PodMaker:
             message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
             self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
             return lease, self._refused_retry_seconds(assignment)
-        return lease, None
+        return lease, MISSED_RECHECK_SECONDS if lacks_key(pod) else None
 
     def _lease(self, assignment: Assignment) -> Object | None:
         metadata = assignment.worker.metadata

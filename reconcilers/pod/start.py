@@ -91,8 +91,14 @@ def lacks_key(pod: Object) -> bool:
 def _new_key(pod: Object) -> str:
     """What to do when that Secret was deleted while other Pods run with the key."""
     if LABEL_CHECK in (pod["metadata"].get("labels") or {}):
-        return "it was deleted, and other Pods of the check have its key; make the NodeCheck again"
-    return "it was deleted, and other Pods of the job have its key; suspend and resume the job"
+        return (
+            "it was deleted, and is made again once no Pod of the check runs with its key; if one does, "
+            "make the NodeCheck again"
+        )
+    return (
+        "it was deleted, and is made again once no Pod of the job runs with its key; if one does, "
+        "suspend and resume the job"
+    )
 
 
 class Asked(NamedTuple):

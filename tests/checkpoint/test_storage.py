@@ -6,6 +6,7 @@ import errno
 import gc
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -508,3 +509,40 @@ def test_storage_that_hangs_holds_up_no_resume_from_memory(
     finally:
         answers.set()
     assert "storage has not answered for 0 s; training goes on from memory" in caplog.text
+
+
+class RunsCode:
+    """A pickle that runs code where it is read."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.proof),)
+
+
+def test_metadata_that_somebody_else_wrote_run_no_code(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    folder, proof = tmp_path / "step-5", tmp_path / "proof"
+    (folder / ".metadata").write_bytes(pickle.dumps(RunsCode(proof)))
+    files = tuple(storage.describe(file) for file in folder.iterdir() if file.name != storage.MANIFEST)
+    (folder / storage.MANIFEST).write_bytes(storage.Manifest("", 5, 1, files).encode())
+    checkpointer = Checkpointer(tmp_path, state(0))
+    with pytest.raises(StorageError, match=r"posix\.mkdir, which does not belong there"):
+        checkpointer.load()
+    checkpointer.close()
+    assert not proof.exists()
+
+
+def test_a_savers_part_that_somebody_else_wrote_runs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof, write_atomically = tmp_path / "proof", storage.write_atomically
+
+    def replace_part(path: Path, data: bytes) -> None:
+        write_atomically(path, pickle.dumps(RunsCode(proof)) if path.name == "part-0" else data)
+
+    monkeypatch.setattr(storage, "write_atomically", replace_part)
+    with pytest.raises(DamagedError, match=r"posix\.mkdir, which does not belong there"):
+        save(tmp_path, 5)
+    assert not proof.exists()

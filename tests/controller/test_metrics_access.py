@@ -95,8 +95,13 @@ def test_false_tokens_push_out_no_good_one_and_take_few_reviews_at_a_time():
         await asyncio.sleep(0.1)
         assert sum(task.done() for task in many) == 100 - MOST_REVIEWS
         assert await statuses(access, "Bearer prometheus") == [200]
+        await asyncio.sleep(61)
+        again = asyncio.create_task(access.refusal("Bearer prometheus"))
+        await asyncio.sleep(0.1)
+        assert not again.done(), "it was allowed before, so it is reviewed beside them"
         reviews.gate.set()
         await asyncio.gather(*many)
+        assert await again is None
 
     virtual_time.run(scenario())
 

@@ -166,3 +166,11 @@ def test_gpus_that_the_template_asks_for_are_its_own_business() -> None:
 def test_a_node_that_is_gone_gets_a_pod_that_will_not_be_scheduled() -> None:
     pod = build_check_pod(check(), check_worker(3), None, "x")
     assert limits(pod) == {} and matches_node(pod["spec"], node())
+
+
+def test_a_template_makes_a_pod_no_part_of_another_job_or_check() -> None:
+    labels = {names.LABEL_JOB: "victim", names.LABEL_CHECK: "victim", "team": "fabric"}
+    of_check = check(template={**TEMPLATE, "metadata": {"labels": labels}})
+    found = built(of_check)["metadata"]["labels"]
+    assert names.LABEL_JOB not in found and found["team"] == "fabric"
+    assert found[names.LABEL_CHECK] == of_check.metadata.name

@@ -362,8 +362,23 @@ async def test_a_deleted_key_is_replaced_when_no_pod_has_it_any_more(
     await controller.look()
     assert api.pod() is not None and api.find(SECRETS, name) is None, "nobody has seen that it is gone"
     waits_for_key(api)
+    result = await controller.look()
+    assert api.find(SECRETS, name) is None, "of many Pods that wait not each makes one"
+    assert result.requeue_after_seconds is not None
+    api.seconds += result.requeue_after_seconds
     await controller.look()
     assert api.find(SECRETS, name) is not None
+
+
+async def test_a_pod_in_another_namespace_that_names_the_worker_as_its_owner_keeps_no_key_from_being_made(
+    api: Api, controller: Controller
+) -> None:
+    owner = {"uid": api.worker()["metadata"]["uid"], "controller": True}
+    labels = {names.LABEL_MANAGED_BY: names.MANAGER}
+    metadata = {"name": "stranger", "namespace": "team-b", "labels": labels, "ownerReferences": [owner]}
+    api.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}})
+    await controller.look()
+    assert re.fullmatch("[0-9a-f]{64}", key_of(api))
 
 
 async def test_a_job_that_was_suspended_gets_a_new_key_if_the_old_one_is_gone(

@@ -24,11 +24,13 @@ from agent.connection.handshake import (
     RefusedError,
     connect,
     key_from_text,
+    packed_address,
 )
 from agent.connection.listener import MAX_UNPROVEN, Inbox, Listener
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(32)
+ADDRESS = ("10.0.0.1", 4711)
 
 
 @pytest.fixture
@@ -84,15 +86,15 @@ def test_what_a_peer_sends_right_after_its_proof_reaches_the_service(
 ) -> None:
     with stranger(listener) as connection:
         nonce = connection.recv(NONCE_BYTES)
-        connection.sendall(response_to(nonce) + b"early")
+        connection.sendall(response_to(nonce, (listener.host, listener.port)) + b"early")
         received = b""
         while len(received) < PROOF_BYTES + len(b"early"):
             received += connection.recv(100)
         assert b"early" in received
 
 
-def response_to(nonce: bytes, key: bytes = KEY, service: bytes = b"echo") -> bytes:
-    """What a client with that key answers."""
+def response_to(nonce: bytes, address: tuple[str, int]) -> bytes:
+    """What a peer that has connected to that address answers."""
     sent: list[bytes] = []
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -101,8 +103,9 @@ def response_to(nonce: bytes, key: bytes = KEY, service: bytes = b"echo") -> byt
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "create_connection", lambda *_: ours)
             patch.setattr(socket.socket, "setsockopt", lambda *_: None)
+            patch.setattr(socket.socket, "getpeername", lambda _: address)
             with contextlib.suppress(RefusedError):
-                connect("", 0, key, service.decode())
+                connect(*address, KEY, "echo")
         sent.append(theirs.recv(4096))
     assert len(sent[0]) == RESPONSE_BYTES
     return sent[0]
@@ -136,7 +139,7 @@ def test_a_service_that_is_not_offered_is_refused(listener: Listener, taken: Que
 
 def test_a_recorded_handshake_is_of_no_use_again(listener: Listener, taken: Queue[socket.socket]) -> None:
     with stranger(listener) as first:
-        recorded = response_to(first.recv(NONCE_BYTES))
+        recorded = response_to(first.recv(NONCE_BYTES), (listener.host, listener.port))
         first.sendall(recorded)
         assert len(first.recv(PROOF_BYTES)) == PROOF_BYTES
     assert taken.get(timeout=60)
@@ -149,24 +152,51 @@ def test_a_recorded_handshake_is_of_no_use_again(listener: Listener, taken: Queu
 
 def test_a_servers_proof_is_no_clients(listener: Listener, taken: Queue[socket.socket]) -> None:
     """A stranger who has an agent prove its key learns nothing that another agent accepts."""
-    victim, target = Challenge.draw(KEY), Challenge.draw(KEY)
-    accepted = victim.accept(response_to(victim.nonce))
+    victim, target = (
+        Challenge.draw(KEY, packed_address(ADDRESS)),
+        Challenge.draw(KEY, packed_address(ADDRESS)),
+    )
+    accepted = victim.accept(response_to(victim.nonce, ADDRESS))
     assert accepted is not None
     forged = b"echo".ljust(SERVICE_BYTES, b"\0") + victim.nonce + accepted[1]
     assert target.accept(forged) is None
     assert victim.accept(forged) is None
 
 
+def test_a_stranger_who_got_the_address_of_an_agent_passes_no_handshake_on_to_another(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as relay:
+
+        def pass_on() -> None:
+            peer, _ = relay.accept()
+            with peer, stranger(listener) as agent:
+                peer.sendall(agent.recv(NONCE_BYTES))
+                agent.sendall(peer.recv(RESPONSE_BYTES))
+                peer.sendall(rest_of(agent))
+
+        thread = threading.Thread(target=pass_on, daemon=True)
+        thread.start()
+        with pytest.raises(RefusedError, match="address"):
+            connect("127.0.0.1", relay.getsockname()[1], KEY, "echo")
+        thread.join()
+    assert taken.empty()
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(st.binary(min_size=RESPONSE_BYTES, max_size=RESPONSE_BYTES), st.integers(0, RESPONSE_BYTES * 8 - 1))
 def test_no_response_but_the_right_one_is_accepted(guess: bytes, bit: int) -> None:
-    challenge = Challenge.draw(KEY)
+    challenge = Challenge.draw(KEY, packed_address(ADDRESS))
     assert challenge.accept(guess) is None
-    right = response_to(challenge.nonce)
+    right = response_to(challenge.nonce, ADDRESS)
     assert challenge.accept(right) is not None
     flipped = bytearray(right)
     flipped[bit // 8] ^= 1 << bit % 8
     assert challenge.accept(bytes(flipped)) is None
+
+
+def test_a_challenge_does_not_show_the_key() -> None:
+    assert repr(KEY)[2:-1] not in repr(Challenge.draw(KEY, packed_address(ADDRESS)))
 
 
 @pytest.mark.parametrize("sent", [0, 1, NONCE_BYTES, RESPONSE_BYTES - 1])
@@ -175,7 +205,7 @@ def test_a_truncated_handshake_is_closed_within_its_time(
 ) -> None:
     with stranger(listener) as connection:
         nonce = connection.recv(NONCE_BYTES)
-        connection.sendall(response_to(nonce)[:sent])
+        connection.sendall(response_to(nonce, (listener.host, listener.port))[:sent])
         assert rest_of(connection) == b""
     assert taken.empty()
 
@@ -185,7 +215,7 @@ def test_a_handshake_that_trickles_is_closed_within_its_time(
 ) -> None:
     begun_at = time.monotonic()
     with stranger(listener) as connection, contextlib.suppress(OSError):
-        right = response_to(connection.recv(NONCE_BYTES))
+        right = response_to(connection.recv(NONCE_BYTES), (listener.host, listener.port))
         for byte in right:
             connection.sendall(bytes((byte,)))
             time.sleep(listening.HANDSHAKE_SECONDS / 20)
@@ -223,6 +253,31 @@ def test_idle_strangers_are_bounded_in_number_and_hold_up_nobody(
         for each in idle:
             assert len(rest_of(each)) in (0, NONCE_BYTES)
         assert not listener._unproven
+
+
+def test_a_peer_that_has_answered_goes_before_strangers_who_have_just_come(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    is_busy, goes_on = threading.Event(), threading.Event()
+
+    def keep_busy(_: socket.socket) -> None:
+        is_busy.set()
+        goes_on.wait(60)
+
+    listener.offer("busy", keep_busy)
+    with contextlib.ExitStack() as cleanup:
+        peer = cleanup.enter_context(stranger(listener))
+        nonce = peer.recv(NONCE_BYTES)
+        busy = threading.Thread(target=lambda: connect(listener.host, listener.port, KEY, "busy").close())
+        busy.start()
+        assert is_busy.wait(60)
+        for _ in range(2 * MAX_UNPROVEN):
+            cleanup.enter_context(stranger(listener))
+        peer.sendall(response_to(nonce, (listener.host, listener.port)))
+        goes_on.set()
+        busy.join()
+        assert len(peer.recv(PROOF_BYTES)) == PROOF_BYTES
+    assert taken.get(timeout=60)
 
 
 def test_a_service_that_fails_harms_no_other_connection(
