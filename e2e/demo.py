@@ -110,7 +110,7 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
     struck_at = datetime.now(UTC)
     pod = jobs.current_pods(observation)[2]["metadata"]["name"]
     cluster.delete_pod(namespace, pod)
-    screen.say(f"kubectl delete pod {pod}", "bold red")
+    screen.say(f"kubectl delete pod {pod} --grace-period=0", "bold red")
     tell_recovery(observation, screen, world, struck_at)
 
     jobs.hurry(cluster, observation)

@@ -21,6 +21,8 @@ from dlr.commands.errors import CommandError
 JSON = dict[str, Any]
 
 STDIN = "-"
+MAX_NODES = 1_000_000
+"""Values in a document, with all that aliases stand for, at most."""
 PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -85,6 +87,8 @@ def read_documents(filename: str) -> list[JSON]:
         raise _not_yaml(error, source) from error
     except yaml.YAMLError as error:
         raise CommandError(f"{source} is not YAML: {error}.") from error
+    except RecursionError:
+        raise CommandError(f"{source} is nested too deeply.") from None
     documents = [document for document in found if document is not None]
     if not all(isinstance(document, dict) for document in documents):
         raise CommandError(f"{source} is no file of Kubernetes objects.")
@@ -115,6 +119,8 @@ def _documents(text: str, source: str) -> Iterator[JobFile]:
     try:
         while loader.check_node():
             node = loader.get_node()
+            if node:
+                _refuse_many_aliases(node, source)
             body = loader.construct_document(node) if node else None
             if node and body is not None:
                 yield _job(body, node, source)
@@ -122,6 +128,8 @@ def _documents(text: str, source: str) -> Iterator[JobFile]:
         raise _not_yaml(error, source) from error
     except yaml.YAMLError as error:
         raise CommandError(f"{source} is not YAML: {error}.") from error
+    except RecursionError:
+        raise CommandError(f"{source} is nested too deeply.") from None
     finally:
         loader.dispose()
 
@@ -146,18 +154,41 @@ def _job(body: Any, node: yaml.Node, source: str) -> JobFile:
 
 def _refuse_doubled_keys(node: yaml.Node, source: str) -> None:
     """YAML readers keep the last of two equal keys and say nothing; the first is then silently lost."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise CommandError(
-                    f"{source}:{key.start_mark.line + 1}: the key {key.value!r} is there twice."
-                )
-            seen.add(key.value)
-            _refuse_doubled_keys(value, source)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _refuse_doubled_keys(value, source)
+    waiting, seen_nodes = [node], set[int]()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen_nodes:  # an alias: each node is looked at once
+            continue
+        seen_nodes.add(id(current))
+        if isinstance(current, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in current.value:
+                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                    where = f"{source}:{key.start_mark.line + 1}"
+                    raise CommandError(f"{where}: the key {key.value!r} is there twice.")
+                seen.add(key.value)
+                waiting.append(value)
+        elif isinstance(current, yaml.SequenceNode):
+            waiting += current.value
+
+
+def _refuse_many_aliases(node: yaml.Node, source: str) -> None:
+    """A few lines of aliases may stand for more than any memory holds ("billion laughs")."""
+    sizes: dict[int, int] = {}
+
+    def size_of(current: yaml.Node) -> int:
+        if (size := sizes.get(id(current))) is None:
+            sizes[id(current)] = 0  # what an alias within itself adds is refused when it is constructed
+            parts: list[yaml.Node] = []
+            if isinstance(current, yaml.MappingNode):
+                parts = [part for pair in current.value for part in pair]
+            elif isinstance(current, yaml.SequenceNode):
+                parts = current.value
+            size = sizes[id(current)] = 1 + sum(map(size_of, parts))
+        return size
+
+    if size_of(node) > MAX_NODES:
+        raise CommandError(f"{source}: its aliases stand for more than {MAX_NODES:,} values.")
 
 
 def _child(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:
