@@ -57,7 +57,7 @@ def idle(port: int, count: int, active: Event, over: Event) -> None:
     kept: list[socket.socket] = []
     while not over.wait(LOOK_SECONDS):
         wanted = count if active.is_set() else 0
-        for connection in [each for each in kept if not wanted or _is_closed(each)]:
+        for connection in [each for each in kept if not wanted or is_closed(each)]:
             kept.remove(connection)
             connection.close()
         with contextlib.suppress(OSError):
@@ -65,7 +65,8 @@ def idle(port: int, count: int, active: Event, over: Event) -> None:
                 kept.append(socket.create_connection((HOST, port), 5))
 
 
-def _is_closed(connection: socket.socket) -> bool:
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed it. What it has sent is read."""
     connection.setblocking(False)
     try:
         while connection.recv(4096):

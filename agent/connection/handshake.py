@@ -58,7 +58,7 @@ class Challenge:
 
     key: bytes = field(repr=False)
     address: bytes
-    """Where the server listens, as `packed_address` has it."""
+    """The address and port that the server listens on, from `packed_address`."""
     nonce: bytes
 
     @classmethod

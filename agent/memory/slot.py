@@ -385,7 +385,7 @@ class Slot:
         )
 
     def _sum(self, offset: int, nbytes: int) -> int:
-        """Of the 64-bit words, each by its place; what a tensor leaves of its last word is not its own."""
+        """Sum up the 64-bit words by their places; what a tensor leaves of its last word is not its own."""
         return sum_of(self._memory[offset : offset + nbytes])
 
     def _sums_at(self, header: Header) -> int:

@@ -171,7 +171,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
 
     def _last_store(self) -> tuple[str, int] | None:
-        """Where the training processes' store of the last round is, if this agent has opened it."""
+        """Return the address of the training processes' last store, if this agent has opened it."""
         server = self._round_stores.server if self._round_stores is not None else None
         return None if server is None else (server.host, server.port)
 

@@ -30,8 +30,8 @@ class ForkRequest:
     env: Mapping[str, str]
     """Its whole environment."""
     redirected: Sequence[int] = ()
-    """Those of its descriptors that are sent along (1, 2, both or none), after the file of the request and
-    the pipe on which the process waits for permission to run."""
+    """The descriptors that are sent along (1, 2, both or none), after the file of the request and the pipe on
+    which the process waits for permission to run."""
 
     def to_file(self) -> int:
         """Write it to a file in memory, and return the descriptor.

@@ -27,7 +27,7 @@ class Outline:
     """What a slot holds."""
 
     boxes: Boxes
-    """Of its parts of DTensors."""
+    """The boxes of its parts of DTensors."""
     names: str
     """Digest of the names, types and global shapes of its tensors."""
     places: str

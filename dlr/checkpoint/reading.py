@@ -343,7 +343,7 @@ class ReshardedSlots(Resharded):
         return self._slots.own_of_each(names)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """As `Resharded.fill`; slots with a part of these are opened, or all where that is too little."""
+        """Fill the targets; open the slots with a part of them, or all slots if that is too little."""
         parts = [part_of(name, target) for name, target in targets.items()]
         needed = boxes_of(
             (part.shape, part.global_shape, part.global_offset)

@@ -53,7 +53,7 @@ class Shares:
     """What each rank writes, as rank 0 decides it."""
 
     pieces: tuple[tuple[Piece, ...], ...]
-    """By rank, with the names that they have in storage."""
+    """The pieces of each rank, by rank, with the names that they have in storage."""
     own: frozenset[str] = frozenset()
     """Names of tensors of which each rank has its own, with numbers that a training rounds."""
 

@@ -49,7 +49,7 @@ class File:
     name: str
     nbytes: int
     sum: int
-    """As `agent.memory.sums` has it, modulo 2⁶⁴."""
+    """The sum of its words, modulo 2⁶⁴ (`agent.memory.sums`)."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ SYSTEM = User("system:apiserver", groups=(SUPERUSERS, AUTHENTICATED))
 
 @dataclass(frozen=True)
 class Bearer:
-    """Who has a token, and for which of the audiences asked about."""
+    """The user of a token, and those of the audiences asked about that it is for."""
 
     user: User
     audiences: tuple[str, ...]

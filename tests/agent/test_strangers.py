@@ -17,6 +17,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from agent.connection.handshake import NONCE_BYTES
+from benchmarks.strangers import is_closed
 from tests.agent.conftest import Agent, Agents, children, kill, training_processes
 from tests.agent.fake_cluster import KEY, FakeCluster
 from tests.agent.memory.test_resuming import SCRIPT, WITH_REPLICAS, Logs, replicated, start
@@ -83,19 +84,6 @@ class Stranger:
                 while len(connections) < IDLE:
                     connections.append(socket.create_connection(port, 1))
                     self.opened[port] += 1
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed it. What it has sent is read."""
-    connection.setblocking(False)
-    try:
-        while connection.recv(4096):
-            pass
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def ask(address: tuple[str, int], request: bytes) -> bytes:

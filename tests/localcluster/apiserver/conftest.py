@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +22,19 @@ def start(home: Home, port: int = 0) -> subprocess.Popen[str]:
     """The server as a process of its own."""
     command = [sys.executable, "-m", "localcluster.apiserver", "--home", str(home.root), "--port", str(port)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def running(home: Home) -> Iterator[None]:
+    """The server as a process of its own, which lives until the end."""
+    process = start(home)
+    try:
+        assert process.stdout is not None and "listening" in process.stdout.readline()
+        yield
+        assert process.poll() is None, "the server died"
+    finally:
+        process.kill()
+        process.communicate()
 
 
 class Running:

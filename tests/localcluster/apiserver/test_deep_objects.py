@@ -10,7 +10,7 @@ import pytest
 
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CONFIG_MAPS, CRDS, JSON_PATCH, MERGE, Api, config_map, owned_by
-from tests.localcluster.apiserver.conftest import Running, connected, start
+from tests.localcluster.apiserver.conftest import Running, connected, running, start
 
 BAGS = "/apis/example.com/v1/namespaces/default/bags"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -57,14 +57,8 @@ def bag(name: str, deep: bytes, *, field: str = "spec", more: str = "") -> bytes
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A process, whose stack is deep enough."""
     home = Home(tmp_path_factory.mktemp("deep") / "home")
-    process = start(home)
-    try:
-        assert process.stdout is not None and "listening" in process.stdout.readline()
+    with running(home):
         yield home
-        assert process.poll() is None, "the server died"
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture

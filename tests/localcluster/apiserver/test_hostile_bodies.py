@@ -26,7 +26,7 @@ from tests.localcluster.apiserver.api import (
     STRATEGIC,
     config_map,
 )
-from tests.localcluster.apiserver.conftest import Running, start
+from tests.localcluster.apiserver.conftest import Running, running
 from tests.localcluster.apiserver.test_bad_bodies import VALID, places
 from tests.localcluster.apiserver.test_deep_objects import BAGS, bag_definition
 
@@ -201,14 +201,8 @@ class Innocent(threading.Thread):
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     home = Home(tmp_path_factory.mktemp("hostile") / "home")
-    process = start(home)
-    try:
-        assert process.stdout is not None and "listening" in process.stdout.readline()
+    with running(home):
         yield home
-        assert process.poll() is None, "the server died"
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")
