@@ -232,6 +232,7 @@ def _situation(
     trains = worker.spec.check_name is None
     return Situation(
         pod=pod,
+        trains=trains,
         report=current_report(worker, status) if trains else None,
         is_unreadable=trains and bool(worker.status.report_fault),
         node=seen.node,

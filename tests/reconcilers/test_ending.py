@@ -59,6 +59,8 @@ TAKEN: dict[str, JSON] = {
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
 SILENCES = (None, 45.0)
+LAUNCHED = (False, True)
+"""Whether the command is certain to start an agent."""
 
 ENDED = (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED)
 HAS_ENDED = {"left with 0": 0, "left with 3": 3, "killed": 137, "out of memory": 137}
@@ -77,6 +79,7 @@ class Case:
     said: str
     taken: str
     silent_seconds: float | None
+    launched: bool
 
     @property
     def is_over(self) -> bool:
@@ -95,8 +98,8 @@ class Case:
 
 
 def cases() -> Iterator[tuple[Case, Judgement]]:
-    bodies = product(MAIN, COMPANION, NATIVE, INIT, POLICIES, PHASES, TAKEN)
-    for main, companion, native, init, policy, phase, taken in bodies:
+    bodies = product(MAIN, COMPANION, NATIVE, INIT, POLICIES, PHASES, TAKEN, LAUNCHED)
+    for main, companion, native, init, policy, phase, taken, launched in bodies:
         pod = pod_with(
             MAIN[main],
             companion=COMPANION[companion],
@@ -104,16 +107,18 @@ def cases() -> Iterator[tuple[Case, Judgement]]:
             init=INIT[init],
             policy=policy,
             phase=phase,
+            launcher="torchrun" if launched else "",
             **TAKEN[taken],
         )
         for said, silent_seconds in product(REPORTS, SILENCES):
-            case = Case(main, companion, native, init, policy, phase, said, taken, silent_seconds)
+            case = Case(main, companion, native, init, policy, phase, said, taken, silent_seconds, launched)
             yield case, judge(Situation(pod, REPORTS[said], silent_seconds=silent_seconds))
 
 
 def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_invariants() -> None:
-    """302,400 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
-    container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, silent or not."""
+    """604,800 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
+    container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, silent or not, with a command
+    that is certain to start an agent or not."""
     count = 0
     by_training: dict[tuple[object, ...], Judgement] = {}
     for case, judged in cases():
@@ -123,21 +128,28 @@ def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_i
         _blames_no_innocent_node(case, judged)
         _tells_whose_end_it_was(case, judged)
         if case.has_begun and case.init in ("none", "done"):
-            key = (case.main, case.policy, case.phase, case.said, case.taken, case.silent_seconds)
+            key = (
+                *(case.main, case.policy, case.phase, case.said, case.taken),
+                *(case.silent_seconds, case.launched),
+            )
             assert by_training.setdefault(key, judged) == judged, f"a sidecar makes a difference: {case}"
-    assert count == 302_400
+    assert count == 604_800
 
 
 def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, judged: Judgement) -> None:
     if judged.phase is WorkerPhase.SUCCEEDED:
         nothing_listed = {case.main, case.companion, case.native, case.init} == {"unlisted", "none"}
         unlisted = nothing_listed and case.phase == "Succeeded"
-        left_well = case.said == "none" and (case.exit_code == 0 or unlisted)
+        no_agent = case.said == "none" and not case.launched
+        left_well = no_agent and (case.exit_code == 0 or unlisted)
         assert case.said == "succeeded" or left_well, case
     took_it = case.taken != "no" and (case.is_over or case.taken == "deleted")
     if case.said == "succeeded" and (took_it or (case.is_over and case.exit_code in (0, 137, None))):
         assert judged.phase is WorkerPhase.SUCCEEDED, case
     if case.said == "none" and case.taken == "no" and case.exit_code == 0 and case.has_begun:
+        if case.launched:
+            assert judged.end is not None and judged.end.reason == LEFT_EARLY, case
+            return
         init_failed = case.init not in ("none", "done")  # which cannot be, where training has begun
         assert judged.phase is WorkerPhase.SUCCEEDED or init_failed, case
 
