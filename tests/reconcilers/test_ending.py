@@ -15,7 +15,8 @@ from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situat
 from reconcilers.pod.worker_status import Observation, observe
 from reconcilers.shapes import kept_of_pod
 from reconcilers.world.participants import Ages, participants_of
-from tests.reconcilers.build import NOW, failure, job, report, worker
+from tests.reconcilers.build import NOW, check_worker, failure, job, report, worker
+from tests.reconcilers.failure_life import Life
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
 
 JSON = dict[str, Any]
@@ -243,6 +244,34 @@ def test_03_a_pipe_that_ends_well_does_not_hide_the_failure_that_the_agent_repor
         assert (end.exit_class, end.reason, end.exit_code) == (ExitClass.USER_ERROR, PROCESS_FAILED, 1)
         assert end.message == "ValueError: label 10 is out of range"
         assert status.failure_budget.spent == {"UserError": 1}
+
+
+def test_03_a_launcher_that_dies_before_its_first_report_behind_a_pipe_has_not_succeeded() -> None:
+    left = pod_with(ended(0), phase="Succeeded", launcher="torchrun")
+    status = seen(worker(), left)
+    assert (status.phase, status.last_exit.reason) == (WorkerPhase.FAILED, LEFT_EARLY)
+    assert status.failure_budget.spent == {"Unknown": 1}
+    assert status.message == (
+        "the training container left with exit code 0 before training had succeeded (torchrun has not reported "
+        "once; its log says why): a shell that ends so at SIGTERM, or goes on after its launcher has failed, "
+        "hides that; begin its text with `set -eo pipefail`, or start the launcher with `exec`"
+    )
+    without = seen(worker(), pod_with(ended(0), phase="Succeeded"))
+    assert without.phase is WorkerPhase.SUCCEEDED, "nobody knows of an agent: inject: false, a plain command"
+    check = seen(check_worker(), left)
+    assert check.phase is WorkerPhase.SUCCEEDED, "a check's agent says nothing of training"
+
+
+def test_peers_f1_a_launcher_of_torchs_whose_container_hides_its_failure_spends_the_budget() -> None:
+    """`elastic_launch` with `rdzv_backend="dlr"`, its exception caught, `restartCount: 0`."""
+    stopped = saying(AgentState.STOPPED, failure=failure(message="ValueError: bad"))
+    status = seen(stopped, pod_with(ended(0), phase="Succeeded"))
+    assert status.phase is WorkerPhase.FAILED and status.failure_budget.spent == {"UserError": 1}
+    once = stopped.model_copy(update={"status": status})
+    life = Life.of(replicas=1, worker={"restartCount": 0})
+    life.workers[0] = once
+    life.look()
+    assert life.ended.endswith("digits-worker-0 rank 0: ValueError: bad")
 
 
 @pytest.mark.parametrize("state", [AgentState.READY, AgentState.RUNNING, AgentState.STOPPED])

@@ -210,11 +210,22 @@ async def test_what_was_done_is_told_though_another_act_is_refused() -> None:
     assert api.done == ["status", "event WorldBroken", "digits-worker-2", "event WorkerRelaunched"]
 
 
-async def test_a_check_that_is_refused_is_planned_without() -> None:
-    of = job(replicas=2, nodeCheck={"enabled": True})
+def to_be_checked() -> Seen:
     ready = [worker(i, agent=report(i).to_wire()) for i in range(2)]
+    return seen(ready, job(replicas=2, nodeCheck={"enabled": True}))
+
+
+async def test_who_lost_the_race_for_the_status_makes_no_check() -> None:
+    assert "create nodechecks" in await look(Api(), to_be_checked())
+    api = Api(status=Conflict(409, "Conflict", "changed"))
+    with pytest.raises(Conflict):
+        await look(api, to_be_checked())
+    assert api.done == []
+
+
+async def test_a_check_that_is_refused_is_planned_without() -> None:
     api = Api(nodechecks=Forbidden(403, "Forbidden", "no"))
-    done = await look(api, seen(ready, of))
+    done = await look(api, to_be_checked())
     assert done[0] == "status" and "event WorldFormed" in done and "event CheckRefused" in done
 
 
