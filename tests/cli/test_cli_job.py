@@ -585,7 +585,7 @@ class TestScale:
         }
         done = dlr("job", "scale", "digits", "--replicas", "1")
         assert done.exit_code == 1
-        said = f"dlr: The job 'digits' cannot have 1 workers: spec.replicaSpecs[worker]: {reason}.\n"
+        said = f"dlr: The job 'digits' cannot have 1 worker: spec.replicaSpecs[worker]: {reason}.\n"
         assert done.err == said
 
     def test_a_job_that_has_ended_is_not_scaled(self, server: ScriptedServer, dlr: Dlr) -> None:

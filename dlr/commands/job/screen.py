@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controller.wording import counted
 from crds.job_status import Goodput
 from dlr.commands.job import report, workers
 from dlr.commands.job.checkpoints import checkpoints_line
@@ -57,7 +58,11 @@ def render(snapshot: Snapshot, now: datetime, console: Console) -> RenderableTyp
         )
         shown = workers.most_telling(snapshot.job, snapshot.workers, most_workers)
     left_out = len(snapshot.workers) - len(shown)
-    more = [Text(f"… and {left_out} more workers: dlr job status … | less", "dim")] if left_out else []
+    more = (
+        [Text(f"… and {counted(left_out, 'more worker')}: dlr job status … | less", "dim")]
+        if left_out
+        else []
+    )
     parts: list[RenderableType] = [head]
     width = console.width if console.is_terminal else None
     if rows := workers.rows(snapshot.job, shown, now):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.wording import counted
 from crds.nodecheck import NodeVerdict
 from dlr.commands.api import NODES, Api
 from dlr.commands.output import Format, age, cell, print_json, show, table, utc_now
@@ -45,7 +46,8 @@ def summary(name: str, record: Sequence[CheckResult]) -> str:
     unexplained = sum(bool(result.failed_with) for result in record)
     faulty = sum(result.verdict is NodeVerdict.FAULTY for result in record)
     passed, failed = sum(r.passed for r in record), sum(r.failed for r in record)
-    parts = [f"{name}: in {len(record)} checks {passed} tests with other nodes passed and {failed} failed"]
+    tests = f"{counted(passed, 'test')} with other nodes passed and {failed} failed"
+    parts = [f"{name}: in {counted(len(record), 'check')} {tests}"]
     if faulty:
         parts.append(f"{faulty} of the checks found it faulty")
     if unexplained:
