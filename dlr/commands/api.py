@@ -30,6 +30,8 @@ JSON = dict[str, Any]
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
+EMBEDDED_VERSION = "+dlr"
+"""What the version of the embedded cluster's API server ends with."""
 NOT_NOW_STATUSES = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
@@ -120,6 +122,11 @@ class Lines(Iterator[str]):
 
     def __next__(self) -> str:
         return next(self._lines)
+
+
+def is_embedded(version: JSON) -> bool:
+    """Whether the API server of this version is the embedded cluster's."""
+    return str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
 
 
 class Api:

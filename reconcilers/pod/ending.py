@@ -15,7 +15,7 @@ world says: one that is in a later round than it has finished is missing there (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crds import names
@@ -122,6 +122,18 @@ def is_over(pod: Object) -> bool:
     return _is_over(pod, containers_of(pod))
 
 
+def failed_sidecars(pod: Object | None) -> str:
+    """Which sidecars have failed by themselves, and how; empty where none has."""
+    beside = [each for each in containers_of(pod or {}) if each.role in (Role.SIDECAR, Role.COMPANION)]
+    ends = ((each, each.newest_end) for each in beside)
+    said = [
+        f"{each.role} {each.name}: exit code {end.get('exitCode')}"
+        for each, end in ends
+        if end is not None and failed(end) and end.get("exitCode") not in KILL_EXIT_CODES
+    ]
+    return "; ".join(said)
+
+
 def last_failure(report: AgentReport | None) -> AgentFailure | None:
     """The failure of the round that the agent acted on last; an earlier one has been told before."""
     if report is None or report.failure is None or is_well(report.failure):
@@ -160,8 +172,21 @@ def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) ->
         is_well_ended = taken or end is None or _says_nothing(end)
         return _ended_well() if is_well_ended else _failed(classify_pod(pod, seen.node))
     if taken or not succeeded(end):
-        return _failed(classify_pod(pod, seen.node))
+        return _failed(_by_the_agents_word(classify_pod(pod, seen.node), seen.report))
     return _failed(_hidden_failure(seen, training, end)) if seen.has_agent else _ended_well()
+
+
+def _by_the_agents_word(end: PodEnd, report: AgentReport | None) -> PodEnd:
+    """The end of a training container with the class that its agent reported, where it says more.
+
+    A launcher without restarts leaves with the exit code of its process: 1 too where the kernel has killed a
+    data loader for its memory, or a device has failed.
+    """
+    failure = last_failure(report)
+    is_plain = end.exit_class is ExitClass.USER_ERROR and bool(end.container) and not end.other_container
+    if failure is None or not is_plain:
+        return end
+    return replace(end, exit_class=classify_process(failure))
 
 
 def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
@@ -224,6 +249,5 @@ def _newest_failure(seen: Situation, counting: Sequence[Container], training: Co
         return _hidden_failure(seen, training, training.newest_end)
     suspects = [training] if training.has_started else counting
     ends = ((each, each.newest_end) for each in suspects)
-    return next(
-        (classify_container(each, end) for each, end in ends if end is not None and failed(end)), None
-    )
+    found = (classify_container(each, end) for each, end in ends if end is not None and failed(end))
+    return next((_by_the_agents_word(each, seen.report) for each in found), None)

@@ -130,7 +130,10 @@ def test_network_policies_select_pods_by_labels_that_these_have() -> None:
     assert allowed == {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
     worker = labels("digits", names.WORKER, 0)
     egress = yaml.safe_load((REPOSITORY / "deploy/network/workers-egress.yaml").read_text())
-    assert egress["spec"]["podSelector"]["matchLabels"].items() <= worker.items()
+    to_workers = egress["spec"]["egress"][0]["to"][0]["podSelector"]
+    for selector in (egress["spec"]["podSelector"], to_workers):
+        assert [each["operator"] for each in selector["matchExpressions"]] == ["Exists"]
+        assert {each["key"] for each in selector["matchExpressions"]} <= worker.keys()
 
 
 def test_crds_are_all_of_them() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from reconcilers.failure.memory import MemoryRoom
 from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situation, judge
 from reconcilers.pod.worker_status import Observation, observe
 from reconcilers.shapes import kept_of_pod
@@ -288,8 +289,9 @@ def test_04_a_wrapper_that_answers_sigterm_with_exit_code_0_has_not_finished(sta
 
 
 def test_06_a_plain_sidecar_that_crashes_after_training_has_succeeded_is_no_failure() -> None:
-    final = pod_with(ended(0), companion=ended(1), phase="Failed")
-    assert seen(saying(AgentState.SUCCEEDED), final).phase is WorkerPhase.SUCCEEDED
+    final = pod_with(ended(0), companion=ended(1), native=ended(137), phase="Failed")
+    status = seen(saying(AgentState.SUCCEEDED), final)
+    assert (status.phase, status.message) == (WorkerPhase.SUCCEEDED, "completed; sidecar proxy: exit code 1")
     assert seen(worker(), final).phase is WorkerPhase.SUCCEEDED, "without an agent too"
     over = seen(saying(AgentState.STOPPED), final, released=True, owner_ended=WorkerPhase.SUCCEEDED)
     assert over.phase is WorkerPhase.SUCCEEDED
@@ -348,6 +350,29 @@ def test_08_a_finished_rank_whose_pod_goes_has_succeeded() -> None:
         assert (status.phase, status.restarts) == (WorkerPhase.SUCCEEDED, {})
     lost = seen(finished, pod_with(RUNS), node_lost="node-0 is not ready")
     assert lost.phase is WorkerPhase.SUCCEEDED
+
+
+def test_17_a_launcher_without_restarts_whose_data_loader_was_killed_for_memory_ran_out_of_memory() -> None:
+    """`torchrun --max-restarts=0`: its exit code is 1, and the script's last words are a RuntimeError."""
+    told = failure(
+        message="RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed. ", cause="OOM"
+    )
+    for pod, of in (
+        (pod_with(ended(1), phase="Failed"), saying(AgentState.FAILED, failure=told)),
+        (pod_with(crash_loop(1), policy="OnFailure"), saying(AgentState.FAILED, failure=told)),
+    ):
+        status = seen(of, pod, restart_count=5)
+        assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.OOM)
+        assert status.last_exit.message == told.message
+        main = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
+        limited = job(replicas=1, template={"spec": {"containers": [main]}})
+        room = MemoryRoom(limited, [of], [{"status": {"allocatable": {"memory": "64Gi"}}}])
+        after = room.raised_memory(of.model_copy(update={"status": status}))
+        assert after is not None and "its next Pod gets 2Gi" in after.message
+    evicted = seen(
+        saying(AgentState.FAILED, failure=told), pod_with(ended(1), phase="Failed", reason="Evicted")
+    )
+    assert evicted.last_exit.exit_class is ExitClass.PREEMPTED, "the kubelet's word comes first"
 
 
 def test_20_an_init_container_out_of_memory_is_named_and_so_is_the_remedy() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from dlr.commands.api import PODS, Api, ApiFailure, Kind
+from dlr.commands.api import PODS, Api, ApiFailure, Kind, is_embedded
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -21,7 +21,6 @@ from dlr.commands.doctor.rights import (
 from dlr.commands.install import others
 from dlr.commands.install.installer import (
     EMBEDDED_LEASE_NAMESPACE,
-    EMBEDDED_VERSION,
     get_or_none,
     live_crds,
 )
@@ -70,7 +69,7 @@ class Facts:
 
     @property
     def embedded(self) -> bool:
-        return str(self.version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+        return is_embedded(self.version)
 
     @property
     def deployment(self) -> JSON | None:
@@ -96,7 +95,7 @@ def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
     def deployments(label: str) -> list[JSON]:
         return api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label)
 
-    embedded = str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+    embedded = is_embedded(version)
     leading = api.within(EMBEDDED_LEASE_NAMESPACE if embedded else api.namespace)
     return Facts(
         server=api.connection.server,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.wording import counted
-from crds.job_status import Goodput
+from crds.job_status import Goodput, JobState
 from dlr.commands.job import report, workers
 from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.failures import failures_line, job_failure_line
@@ -152,7 +152,8 @@ def _phase(job: JSON, account: Goodput | None, now: datetime) -> Text:
     line = Text.assemble(cell(word), " ", cell(rest))
     if account and not report.is_finished(job) and account.state != word:
         seconds = (now - account.since).total_seconds()
-        line.append(f"; {account.state} for {duration(seconds)}")
+        until = " until the first step" if (word, account.state) == ("Running", JobState.FORMING) else ""
+        line.append(f"; {account.state}{until} for {duration(seconds)}")
     return line
 
 
