@@ -60,8 +60,7 @@ def findings(case: Case) -> list[Finding]:
 
 def _unobserved(case: Case) -> Iterator[Finding]:
     if not case.status.get("phase") and (why := report.why_line(case.job)):
-        told = [f"status.{each}" for each in ("reason", "message") if case.status.get(each)]
-        fields = case.of_job(*told)
+        fields = case.of_job(*(f"status.{each}" for each in ("reason", "message") if case.status.get(each)))
         yield Finding(str(case.status.get("reason") or "Unobserved"), sentence(why, fields))
     elif not case.status.get("phase"):
         since = case.of_job("metadata.creationTimestamp")
