@@ -78,7 +78,8 @@ def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
         else [f"0 of {counted(size, 'line')}" if size else "waiting"]
     )
     if not report.is_finished(job):
-        parts.append(f"{report.workers_line(job)} workers")
+        counts = report.workers_line(job)
+        parts.append(f"{counts} {'worker' if counts == '1' else 'workers'}")
         if progress is None and (why := report.why_line(job)):
             parts.append(why)
     return ", ".join(parts)
@@ -115,7 +116,8 @@ def conclude(made: Submitted, job: JSON, folder: Path) -> None:
     found = outcome_of(job, made.task.size)
     ended_well = report.phase(job) == "Succeeded"
     if ended_well and not found.left:
-        print(f"dlr: all {counted(found.size, 'line is', 'lines are')} done.", file=sys.stderr)
+        lines = "its line is" if found.size == 1 else f"all {found.size} lines are"
+        print(f"dlr: {lines} done.", file=sys.stderr)
         return
     parts = []
     if found.failed:
