@@ -145,7 +145,7 @@ def resigned(tenure: Tenure) -> Tenure:
 
 
 def _is_news(tenure: Tenure, record: Record | None, asked_at: float) -> bool:
-    """Whether an answer is newer than what is known: by its version, or, without one, by when it was asked for."""
+    """Whether an answer is newer than the last: by its version, else by when it was asked for."""
     before = tenure.observation.record if tenure.observation else None
     if record is None or before is None:
         return record is not None or asked_at >= tenure.answered_at

@@ -146,7 +146,7 @@ class Elector:
         raise self._last_error or AssertionError
 
     async def _step(self) -> None:
-        """Begins an attempt if one is due, and waits for an answer, the next attempt or the end of leading."""
+        """Begins an attempt if one is due; waits for an answer, the next attempt or the end of leading."""
         now = clock.monotonic()
         if now >= self._attempt_due:
             self._begin_attempt(now)

@@ -94,3 +94,16 @@ def test_the_last_look_for_an_answer_begins_when_the_time_is_up(clock: Clock) ->
 
     assert not [*until_finished(fetch, bool, within_seconds=15)][-1]
     assert clock.now == 25
+
+
+def test_a_server_that_names_a_wait_is_not_asked_sooner(clock: Clock) -> None:
+    busy = Unreachable("The API server cannot answer now.")
+    busy.retry_after_seconds = 7.0
+
+    def fetch() -> bool:
+        if clock.now < 3:
+            raise busy
+        return True
+
+    assert [*until_finished(fetch, bool)][-1]
+    assert clock.slept == [7.0]
