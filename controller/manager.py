@@ -50,7 +50,7 @@ class ManagerOptions:
     lease_namespace: str | None = None
     """None: our own namespace."""
     identity: str | None = None
-    """Of the Lease's holder. None: one that is never the same twice."""
+    """The Lease's holder. None: another at each start."""
     election: ElectionTiming = field(default_factory=ElectionTiming)
     graceful_seconds: float = 30.0
     """How long the controllers may take to finish what is in work."""
