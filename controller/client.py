@@ -172,6 +172,8 @@ class Client:
     async def try_create(self, resource: Resource, obj: Object) -> None:
         """Ask whether the object would be made, without making it: raises what `create` would raise.
 
+        Raises Invalid, too, for fields that the server does not know, which `create` lets it leave out.
+
         https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
         """
         self.terminating.check(obj["metadata"].get("namespace"))
