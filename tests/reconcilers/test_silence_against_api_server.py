@@ -95,7 +95,7 @@ async def test_agents_that_are_cut_off_lose_no_pod_and_a_dead_node_is_noticed_wi
             return found is not None and found["status"] == "False"
 
         await hollow.until("the job to say that all are heard", all_heard)
-        assert await _reasons(hollow) == {"AgentsSilent": 1, "AgentsHeard": 1}
+        await hollow.until("the Events", lambda: _both_events(hollow))
         assert await hollow.pods("cut") == pods
 
         fleet.powered = fleet.powered - {7}
@@ -129,8 +129,9 @@ async def _silent(hollow: Hollow) -> dict[str, Any] | None:
     return found
 
 
-async def _reasons(hollow: Hollow) -> dict[str, int]:
-    """How often each of the two Events came."""
+async def _both_events(hollow: Hollow) -> bool:
+    """Each of the two came, and once."""
     events = (await hollow.client.list(EVENTS, NAMESPACE))["items"]
-    told = [e["reason"] for e in events if e["reason"] in ("AgentsSilent", "AgentsHeard")]
-    return {reason: told.count(reason) for reason in dict.fromkeys(told)}
+    told = [event["reason"] for event in events if event["reason"] in ("AgentsSilent", "AgentsHeard")]
+    assert len(told) == len(set(told))
+    return len(told) == 2
