@@ -192,9 +192,9 @@ async def heartbeats(fleet: Fleet) -> None:
     with fleet.measured("a scrape meanwhile"):
         await scraped(controller)
     beating.cancel()
-    worker = server.get(ELASTICWORKERS, silent) or {}
+    at_its_node = server.get(ELASTICWORKERS, silent) or {}
     with loop.outside():
-        node_lease = {"metadata": {"name": worker["status"]["nodeName"]}, "spec": {"renewTime": "once"}}
+        node_lease = {"metadata": {"name": at_its_node["status"]["nodeName"]}, "spec": {"renewTime": "once"}}
         server.create(LEASES, node_lease, "kubelet")
     beating = asyncio.create_task(fleet.beats_for(PATIENCE_SECONDS, silent))
     last_beat = loop.time()

@@ -88,9 +88,7 @@ def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
     return None if slow is None or is_told(condition_of(job.status.conditions, SLOW), slow) else slow
 
 
-def suspected_at(
-    known: datetime | None, job: ElasticJob, workers: Workers, now: datetime
-) -> datetime | None:
+def suspected_at(known: datetime | None, job: ElasticJob, workers: Workers, now: datetime) -> datetime | None:
     """A node may be why: checks that were passed before count no more, so one comes at the next pause.
 
     The time is ours, of the look that publishes the news: an agent's clock may be far ahead.

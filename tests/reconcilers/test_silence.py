@@ -182,9 +182,9 @@ def ends(fleet: Fleet) -> Iterator[tuple[Machine, float, Silence]]:
 
 
 @given(fleets(dying=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_never_all_workers_are_deleted_while_their_nodes_are_well(fleet: Fleet) -> None:
-    fleet.run(600)
+    fleet.run(420)
     assert len(list(ends(fleet))) < len(fleet.machines)
     assert fleet.most_at_once <= max(1, len(fleet.machines) // FEW)
     assert all(silence.seconds >= LEAST_AGENT_SECONDS for _, _, silence in ends(fleet))
@@ -201,9 +201,9 @@ def test_nobody_is_deleted_when_all_ways_to_the_api_server_are_cut(
 
 
 @given(fleets(dying=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_dead_nodes_worker_is_always_lost_within_the_time_out(fleet: Fleet) -> None:
-    fleet.run(600)
+    fleet.run(420)
     for machine in fleet.machines:
         if machine.dies_at is not None and not (machine.ended and machine.ended[0] < machine.dies_at):
             assert machine.ended is not None
@@ -211,10 +211,10 @@ def test_a_dead_nodes_worker_is_always_lost_within_the_time_out(fleet: Fleet) ->
 
 
 @given(fleets(dying=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_node_that_is_well_is_blamed(fleet: Fleet) -> None:
     """And so none gets into a worker's excludedNodes."""
-    fleet.run(600)
+    fleet.run(420)
     for machine, at, silence in ends(fleet):
         assert silence.verdict is not Verdict.NODE_LOST or not machine.lives(at)
 
