@@ -116,6 +116,9 @@ class AgentFailure(Model):
     """The exception with the end of its traceback, from torch's error file."""
     log_tail: Text = ""
     time: Time
+    """By the node's clock, for people: it is compared with no other machine's."""
+    after_seconds: Seconds | None = None
+    """Time from the start of the round's processes, which all agents start together, to the failure."""
 
 
 @agreed(ProgressStatus)

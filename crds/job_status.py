@@ -153,7 +153,10 @@ class JobFailure(Model):
     """The round that broke by it."""
     step: Annotated[int, Field(ge=0)] | None = None
     """The last that the failed process told."""
+    after_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time from the start of the round's processes to the failure, as its agent measured it."""
     time: datetime
+    """When the controller recorded it."""
 
 
 class FailureBudget(Model):

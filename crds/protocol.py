@@ -209,6 +209,7 @@ class FailureStatus(TypedDict):
     message: str
     logTail: str
     time: str
+    afterSeconds: float | None
 
 
 class ProgressStatus(TypedDict):

@@ -20,7 +20,7 @@ from controller.contact import Contact
 from controller.errors import Conflict, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
+from controller.resources import ELASTICWORKERS, NODES, PODS
 from controller.store import Store
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
@@ -31,13 +31,14 @@ from reconcilers.pod.assignment import Assignment, Assignments
 from reconcilers.pod.builder import pod_name
 from reconcilers.pod.containers import TERMINAL_PHASES, containers_of, may_run, training_container
 from reconcilers.pod.gang import Obstacle
-from reconcilers.pod.heartbeat import Heartbeats
 from reconcilers.pod.late_pods import LatePods
 from reconcilers.pod.maker import PodMaker
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import BY_OWNER as BY_OWNER
 from reconcilers.pod.ownership import belongs_to, number_label
 from reconcilers.pod.ownership import owner_uids as owner_uids
+from reconcilers.pod.silence import Silence, why_not_ready
+from reconcilers.pod.silences import Silences
 from reconcilers.pod.start import Hindrance
 from reconcilers.pod.worker_status import (
     ENDED,
@@ -56,7 +57,6 @@ START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
 STARTS_PER_SECOND = 250
 """That a cluster's scheduler manages at least; the Pods of more workers may take as much longer."""
-HEARTBEAT_SLACK_SECONDS = 0.1
 
 Object = dict[str, Any]
 
@@ -87,12 +87,10 @@ class WorkerReconciler(Reconciler):
         self._clock = clock
         self._workers = cache.store(ELASTICWORKERS)
         self._pods = cache.store(PODS)
-        self._leases = cache.store(LEASES)
         self._nodes = cache.store(NODES)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._assignments = Assignments(cache, options.check_image)
-        self._heartbeats = Heartbeats(client, self._leases, contact, clock)
-        cache.add_handler(LEASES, self._heartbeats.note)
+        self._silences = Silences(client, cache, contact, clock)
         self._maker = PodMaker(client, cache, recorder, clock, options)
         self._late = LatePods(client, cache, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
@@ -129,7 +127,7 @@ class WorkerReconciler(Reconciler):
         seen = Observation(
             pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
             gone_pod_uid=earlier.pod_uid if earlier else None,
-            heartbeat_lost_seconds=silence,
+            silence=silence,
             node_lost=self._node_lost(pod, lease, worker),
             node=self._node_of(pod, worker),
             topology_keys=assignment.topology_keys,
@@ -220,36 +218,23 @@ class WorkerReconciler(Reconciler):
 
     async def _silence(
         self, assignment: Assignment, lease: Object | None, pod: Object | None
-    ) -> tuple[float | None, float | None]:
-        """(seconds of silence if too long, seconds until it might be)."""
-        if pod is None or lease is None or _ended(pod):
+    ) -> tuple[Silence | None, float | None]:
+        """What the agent's silence means, if it was ever heard; and seconds until the next look at it."""
+        if pod is None or lease is None or _ended(pod) or assignment.released:
             return None, None
-        worker, timeout = assignment.worker, assignment.heartbeat_timeout_seconds
-        age = self._heartbeats.age_seconds(lease, pod, worker)
-        if age is not None and age >= timeout:
-            age = await self._heartbeats.confirmed_age_seconds(lease, pod, worker)
-            if age >= timeout:
-                return age, None
-        if age is None:
-            return None, None
-        return None, timeout - age + HEARTBEAT_SLACK_SECONDS
+        return await self._silences.judge(assignment, lease, pod)
 
     def _node_lost(self, pod: Object | None, lease: Object | None, worker: ElasticWorker) -> str | None:
         """Why the Pod's node counts as lost. An agent that is heard speaks for its node itself."""
         name = (pod or {}).get("spec", {}).get("nodeName")
         if pod is None or not name or self._is_heard(lease, pod, worker):
             return None
-        node = self._nodes.get(None, name)
-        if node is None:
-            return None  # just created, or gone: then its Pods are collected too
-        ready = next((c for c in node.get("status", {}).get("conditions", ()) if c["type"] == "Ready"), None)
-        if ready is None or ready.get("status") == "True":
-            return None
-        return f"node {name} is not ready: {ready.get('message', ready.get('reason', ''))}"
+        # A node that is not in the cache was just created, or is gone, and then its Pods are collected.
+        return why_not_ready(self._nodes.get(None, name)) or None
 
     def _is_heard(self, lease: Object | None, pod: Object, worker: ElasticWorker) -> bool:
         """Whether its agent was heard, and its container still runs."""
-        age_seconds = self._heartbeats.age_seconds(lease, pod, worker)
+        age_seconds = self._silences.heartbeats.age_seconds(lease, pod, worker)
         return age_seconds is not None and may_run(training_container(containers_of(pod)))
 
     async def _record(

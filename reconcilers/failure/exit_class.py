@@ -3,7 +3,8 @@
 Read from the top, the first entry that fits decides.
 
 * A Pod: its condition DisruptionTarget, `status.reason`, the container to blame (reason, exit code, text);
-  then a deletion, which is judged by the taints of the node; then the node's readiness and the Lease.
+  then a deletion, which is judged by the taints of the node; then the node's readiness, and the silence of
+  the agent (`reconcilers.pod.silence`).
   Whether a Pod has ended at all, and whether well, is judged in `reconcilers.pod.ending`.
 * A training process: the cause that its agent tells, the signal or exit code, the text.
 """
@@ -209,10 +210,20 @@ def node_lost(why: str) -> PodEnd:
     return PodEnd(ExitClass.NODE_LOST, "NodeLost", message=why)
 
 
-def heartbeat_lost(pod_name: str, seconds: float) -> PodEnd:
-    """The agent's Lease was not renewed."""
-    message = f"no heartbeat from {pod_name} for {seconds:.0f} s"
+def heartbeat_lost(pod_name: str, seconds: float, node: str) -> PodEnd:
+    """The agent's Lease was not renewed, and its node is lost too.
+
+    Args:
+        node: what is known of the node, as a clause.
+    """
+    message = f"no heartbeat from {pod_name} for {seconds:.0f} s, and {node}"
     return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
+
+
+def agent_silent(pod_name: str, seconds: float, node: str) -> PodEnd:
+    """The agent's Lease was not renewed, although its node is well and other agents are heard."""
+    message = f"no heartbeat from {pod_name} for {seconds:.0f} s, although {node}: its agent is stuck"
+    return PodEnd(ExitClass.UNKNOWN, "AgentSilent", message=message)
 
 
 def classify_process(failure: AgentFailure) -> ExitClass:

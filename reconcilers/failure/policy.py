@@ -144,6 +144,7 @@ def assess(
     """
     rules, status = rules_of(job), job.status
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
+    incident = None if incident is None else incident.at(now)
     restarts, budget = with_incident(status.restarts, incident), status.failure_budget
     failure = incident.failure if incident else last_failure(job, workers)
     late_loss = None

@@ -58,7 +58,7 @@ class Look:
     def suspected_at(self) -> datetime | None:
         workers = self.workers.exceptional
         known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
-        return slow.suspected_at(known, self.workers, self.published)
+        return slow.suspected_at(known, self.job, self.workers, self.now)
 
     @cached_property
     def standing(self) -> Standing:

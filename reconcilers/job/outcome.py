@@ -25,6 +25,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.job.loss import events_of_loss, with_loss
 from reconcilers.job.saving import events_of_saving
+from reconcilers.job.silent import events_of_silent
 from reconcilers.job.slow import Neighbour, events_of_slow
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
@@ -320,6 +321,7 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
     yield from events_of_slow(job.status.conditions, conditions)
+    yield from events_of_silent(job.status.conditions, conditions)
     before = {c.type: c for c in job.status.conditions}
     for condition in conditions:
         if says(before.get(condition.type), condition.status, condition.message):

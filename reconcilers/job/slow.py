@@ -25,7 +25,7 @@ SLOW_OVER = "SlowOver"
 BEFORE = timedelta(seconds=120)
 AFTER = timedelta(seconds=30)
 """What came so long before the first slow step, or so soon after, may be why. Windows of steps begin earlier
-than what slows them, and the clocks of two machines differ."""
+than what slows them, and a report takes a while."""
 MOST_NAMED = 2
 OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
 MAX_WHY = 64
@@ -64,8 +64,9 @@ def with_slow(
         return with_condition(conditions, SLOW, ConditionStatus.FALSE, AS_USUAL, "", now)
     if is_told(known, slow):
         return list(conditions)
-    what = "; ".join(changes(slow.since, workers, world, neighbours)) or NOTHING_CHANGED
-    message = f"{_figures(slow)}; {what}"
+    began = began_at(speaker, now)
+    what = "; ".join(changes(began, workers, world, neighbours)) or NOTHING_CHANGED
+    message = f"{_figures(slow, began)}; {what}"
     return with_condition(conditions, SLOW, ConditionStatus.TRUE, STEP_TIME_ROSE, message, now)
 
 
@@ -87,11 +88,23 @@ def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
     return None if slow is None or is_told(condition_of(job.status.conditions, SLOW), slow) else slow
 
 
-def suspected_at(known: datetime | None, workers: Workers, world: Rendezvous) -> datetime | None:
-    """A node may be why: checks that were passed before count no more, so one comes at the next pause."""
-    speaker = speaker_of(workers, world)
-    slow = _slow_of(speaker) if speaker is not None else None
-    return known if slow is None else max(slow.since, known or slow.since)
+def suspected_at(known: datetime | None, job: ElasticJob, workers: Workers, now: datetime) -> datetime | None:
+    """A node may be why: checks that were passed before count no more, so one comes at the next pause.
+
+    The time is ours, of the look that publishes the news: an agent's clock may be far ahead.
+    """
+    return known if news_of(job, workers) is None else now
+
+
+def began_at(speaker: ElasticWorker, now: datetime) -> datetime:
+    """When steps began to take longer, by our clock, if this is the first look at the agent's report of it.
+
+    How long ago that was is the difference of two times of the agent's own clock.
+    """
+    slow, report = _slow_of(speaker), current_report(speaker)
+    if slow is None or report is None or report.progress is None:
+        return now
+    return now - max(report.progress.time - slow.since, timedelta())
 
 
 def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
@@ -152,15 +165,15 @@ def _slow_of(worker: ElasticWorker) -> Slow | None:
     return report.slow if report is not None else None
 
 
-def _figures(slow: Slow) -> str:
+def _figures(slow: Slow, began: datetime) -> str:
     times = slow.seconds_per_step / slow.usual_seconds if slow.usual_seconds else 0.0
     usual = f"{times:.1f} times the {_seconds(slow.usual_seconds)} of before"
-    return f"{_beginning(slow)} (step {slow.step}), {usual}"
+    return f"{_beginning(slow)} ({_clock(began)}), {usual}"
 
 
 def _beginning(slow: Slow) -> str:
     """Which slowness it is."""
-    return f"a step takes {_seconds(slow.seconds_per_step)} since {_clock(slow.since)}"
+    return f"a step takes {_seconds(slow.seconds_per_step)} since step {slow.step}"
 
 
 def _seconds(value: float) -> str:

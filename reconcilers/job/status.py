@@ -19,6 +19,7 @@ from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
 from reconcilers.job.saving import with_saving
+from reconcilers.job.silent import AGENTS_SILENT, with_silent
 from reconcilers.job.slow import SLOW, Neighbour, with_slow
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
@@ -45,7 +46,7 @@ MAX_WHY = 96
 
 
 ENDED = "the job has ended"
-_WHILE_IT_TRAINS = (WORLD_FORMED, SLOW, PARAMETER_SERVER_HOT)
+_WHILE_IT_TRAINS = (WORLD_FORMED, SLOW, AGENTS_SILENT, PARAMETER_SERVER_HOT)
 _WAITS = (WORKERS_SCHEDULED, WORKERS_STARTED, SCALED)
 """Of a job that has ended they are False as they were, since they may be why; nothing waits any more."""
 _NO_WAIT = {WORKERS_SCHEDULED: "Scheduled", WORKERS_STARTED: "Started"}
@@ -139,6 +140,7 @@ def progress_conditions(
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
     conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
+    conditions = with_silent(conditions, job, workers, now)
     return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
 
 

@@ -15,6 +15,7 @@ from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import PROTOCOL, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.pod.builder import labels, owner_reference
+from reconcilers.pod.worker_status import silent_since
 from reconcilers.world.slots import Slot, present_slots, training_types
 
 
@@ -122,6 +123,7 @@ def simply_runs(worker: ElasticWorker) -> bool:
         and report.failure is None
         and report.protocol >= PROTOCOL
         and report.state is not AgentState.SUCCEEDED
+        and silent_since(worker) is None
     )
 
 

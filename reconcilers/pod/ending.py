@@ -26,6 +26,7 @@ from reconcilers.failure.exit_class import (
     CONTAINER_REASONS,
     KILL_EXIT_CODES,
     PodEnd,
+    agent_silent,
     classify_container,
     classify_pod,
     classify_process,
@@ -44,6 +45,7 @@ from reconcilers.pod.containers import (
     succeeded,
     training_container,
 )
+from reconcilers.pod.silence import Silence, Verdict
 from reconcilers.pod.start import USUAL
 
 PROCESS_FAILED = "ProcessFailed"
@@ -68,8 +70,8 @@ class Situation:
     """The node on which it is, or was."""
     node_lost: str | None = None
     """Why its node counts as lost."""
-    silent_seconds: float | None = None
-    """The silence of its agent, if that has lasted too long."""
+    silence: Silence | None = None
+    """The silence of its agent; None if it was never heard."""
     trains: bool = True
     """Whether it is a job's, whose agent reports on training; a check's says nothing of that."""
 
@@ -111,9 +113,9 @@ def judge(seen: Situation) -> Judgement:
         return _ended_well()
     if seen.node_lost:
         return _ended_well() if _has_said_so(seen) else _failed(node_lost(seen.node_lost))
-    if seen.silent_seconds is not None and may_run(training):
-        silence = heartbeat_lost(pod["metadata"]["name"], seen.silent_seconds)
-        return _ended_well() if _has_said_so(seen) else _failed(silence)
+    if seen.silence is not None and seen.silence.is_loss and may_run(training):
+        end = _of_silence(pod["metadata"]["name"], seen.silence)
+        return _ended_well() if _has_said_so(seen) else _failed(end)
     return _alive(seen, pod, containers, training)
 
 
@@ -157,6 +159,12 @@ def _failed(end: PodEnd) -> Judgement:
 def _has_said_so(seen: Situation) -> bool:
     """Whether its agent has said that training succeeded."""
     return seen.report is not None and seen.report.state is AgentState.SUCCEEDED
+
+
+def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
+    if silence.verdict is Verdict.NODE_LOST:
+        return heartbeat_lost(pod_name, silence.seconds, silence.node)
+    return agent_silent(pod_name, silence.seconds, silence.node)
 
 
 def _is_over(pod: Object, containers: Sequence[Container]) -> bool:

@@ -9,7 +9,7 @@ from controller.client import Client
 from controller.contact import Contact
 from controller.errors import NotFound
 from controller.resources import LEASES
-from controller.store import Change, Store
+from controller.store import Change, Memory, Store
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.observations import Observations
@@ -53,11 +53,14 @@ class Heartbeats:
         self._pods = Observations(leases, clock.monotonic)
         """By Lease, the Pod whose renewals count, and the run of its training container."""
         self._renewals = Observations(leases, clock.monotonic)
+        self._renewed: Memory[bool] = leases.memory()
 
     def note(self, change: Change) -> None:
         """A handler of the cache: when we have seen a renewal. It wakes nobody (`more_than_a_renewal`)."""
-        metadata, renewed = change.current["metadata"], change.current.get("spec", {}).get("renewTime")
-        self._renewals.age_seconds(metadata["uid"], renewed)
+        uid, renewed = change.current["metadata"]["uid"], change.current.get("spec", {}).get("renewTime")
+        self._renewals.age_seconds(uid, renewed)
+        if change.old is not None and change.old.get("spec", {}).get("renewTime") != renewed:
+            self._renewed.put(uid, True)
 
     def age_seconds(
         self, lease: dict[str, Any] | None, pod: dict[str, Any], worker: ElasticWorker
@@ -75,6 +78,18 @@ class Heartbeats:
             self._pods.age_seconds(uid, (pod["metadata"]["uid"], _run_of(pod))),
             self._clock.monotonic() - self._contact.since,
         )
+
+    def was_renewed(self, lease: dict[str, Any]) -> bool:
+        """Whether this process has seen a renewal come, and did not only find one when it began."""
+        return self._renewed.get(lease["metadata"]["uid"]) is True
+
+    def seconds_since_renewal(self, lease: dict[str, Any]) -> float | None:
+        """How long the Lease has not been renewed, by any Pod; None if it never was."""
+        renewed = lease.get("spec", {}).get("renewTime")
+        if not renewed:
+            return None
+        unchanged = self._renewals.age_seconds(lease["metadata"]["uid"], renewed)
+        return min(unchanged, self._clock.monotonic() - self._contact.since)
 
     async def confirmed_age_seconds(
         self, lease: dict[str, Any], pod: dict[str, Any], worker: ElasticWorker

@@ -29,6 +29,7 @@ from reconcilers.failure import budgets
 from reconcilers.failure.exit_class import PodEnd
 from reconcilers.pod.ending import Judgement, Situation, failed_sidecars, judge
 from reconcilers.pod.ends import MAX_MESSAGE, counted, ended, is_counted, replaced, taken_off
+from reconcilers.pod.silence import Silence, Verdict
 from reconcilers.pod.start import NOTHING, STARTED, Hindrance, hindrance_of
 
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
@@ -36,6 +37,8 @@ SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
 REPORT_READABLE = "ReportReadable"
 """Condition of an ElasticWorker: there, and False, while nobody can read what its agent reports."""
+AGENT_HEARD = "AgentHeard"
+"""Condition of an ElasticWorker: there, and False, while its agent is silent and its node is not lost."""
 MAX_FAULT = 400
 POD_REFUSED = "PodRefused"
 """Its reason where the API server does not take the Pod."""
@@ -53,8 +56,8 @@ class Observation:
     pod: dict[str, Any] | None
     gone_pod_uid: str | None = None
     """Of a Pod that was there, is gone, and is not in the status yet."""
-    heartbeat_lost_seconds: float | None = None
-    """Set when the agent's Lease has not been renewed for longer than allowed."""
+    silence: Silence | None = None
+    """The silence of the Pod's agent; None if it was never heard."""
     node_lost: str | None = None
     """Set when the Pod's node is gone or not ready: why."""
     node: Mapping[str, Any] | None = None
@@ -77,6 +80,8 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     """The new status, without the agent's part."""
     status = _of_the_pod(worker, seen, now)
     conditions = _with_report_fault(status.conditions, worker.status.report_fault, now)
+    silence = seen.silence if status.phase not in ENDED else None
+    conditions = _with_silence(conditions, silence, status.pod_name or "", now)
     return status if conditions == status.conditions else status.model_copy(update={"conditions": conditions})
 
 
@@ -88,6 +93,18 @@ def _with_report_fault(conditions: list[Condition], fault: str, now: datetime) -
     return with_condition(
         conditions, REPORT_READABLE, ConditionStatus.FALSE, "ReportUnreadable", message, now
     )
+
+
+def _with_silence(
+    conditions: list[Condition], silence: Silence | None, pod: str, now: datetime
+) -> list[Condition]:
+    """The conditions with `AgentHeard` while its agent is silent and nothing is done about it."""
+    if silence is not None and silence.verdict is Verdict.UNDECIDED:
+        return conditions  # a new leader has not listened for long enough to say anything else
+    if silence is None or silence.verdict is not Verdict.SILENT:
+        return [condition for condition in conditions if condition.type != AGENT_HEARD]
+    message = f"no heartbeat from {pod}, and {silence.node}; the Pod is left alone"
+    return with_condition(conditions, AGENT_HEARD, ConditionStatus.FALSE, "NoHeartbeat", message, now)
 
 
 def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
@@ -245,7 +262,7 @@ def _situation(
         is_unreadable=trains and bool(worker.status.report_fault),
         node=seen.node,
         node_lost=seen.node_lost,
-        silent_seconds=None if seen.released else seen.heartbeat_lost_seconds,
+        silence=None if seen.released else seen.silence,
     )
 
 
@@ -366,6 +383,12 @@ def current_report(worker: ElasticWorker, status: ElasticWorkerStatus | None = N
     if report is None or not report.incarnation == status.observed_incarnation == incarnation:
         return None
     return report if report.pod_uid == status.pod_uid else None
+
+
+def silent_since(worker: ElasticWorker) -> datetime | None:
+    """When its agent's silence became too long; None if it is heard."""
+    condition = condition_of(worker.status.conditions, AGENT_HEARD)
+    return None if condition is None else condition.last_transition_time
 
 
 def stuck_by(worker: ElasticWorker) -> Condition | None:

@@ -222,7 +222,7 @@ def a_nan() -> Case:
 
 
 def a_job_that_became_slower() -> Case:
-    message = "a step takes 0.42 s since 2026-01-01T00:04:00Z (step 1200), 1.4 times the 0.3 s of before"
+    message = "a step takes 0.42 s since step 1200 (2026-01-01T00:04:00Z), 1.4 times the 0.3 s of before"
     moved = "digits-worker-2 is on node-3 since then, before on node-2"
     slow = condition("Slow", "True", "StepTimeRose", f"{message}; {moved}")
     return case(troubled_job(conditions=[slow]))

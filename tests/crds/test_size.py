@@ -216,7 +216,7 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
         "Undersized": "worker: memory 1.8Ti, up to 1.7Ti used",
         "LossFinite": "NaN or infinite loss at step 1234567 of round 1233, the first, in "
         "llm-pretraining-405b-worker-5118 rank 40944; training goes on",
-        "Slow": "a step takes 12.3 s since 2026-11-22T08:00:00Z (step 1234567), 1.6 times the 7.7 s of before; round 1233 "
+        "Slow": "a step takes 12.3 s since step 1234567 (2026-11-22T08:00:00Z), 1.6 times the 7.7 s of before; round 1233 "
         "began at 2026-11-22T08:00:00Z (worker 5118 was lost: node gpu-5118 is not ready: Kubelet stopp…); "
         "llm-pretraining-405b-worker-5118 is on gpu-9118 since then, before on gpu-5118; 63 more workers came to other nodes",
         "PodsAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '

@@ -155,7 +155,7 @@ def test_what_others_refer_to_comes_before_them() -> None:
 def test_a_new_name_may_be_another_s_old_one() -> None:
     documents = deploy.documents(deploy.DEFAULT_JOBS_NAMESPACE, jobs_namespace="team-a")
     places = {each["metadata"].get("namespace") for each in documents}
-    assert places == {None, deploy.DEFAULT_JOBS_NAMESPACE, "team-a"}
+    assert places == {None, deploy.DEFAULT_JOBS_NAMESPACE, "team-a", "kube-node-lease"}
 
 
 def test_another_namespace_and_images_are_used_throughout() -> None:

@@ -47,6 +47,8 @@ COMPUTED = {
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
     ("outcome.py", "condition.type"): {"MasterReplicaIgnored", "TFConfigKept"},
     ("outcome.py", "PARAMETER_SERVER_HOT"): {"ParameterServerHot"},
+    ("silent.py", "AGENTS_SILENT"): {"AgentsSilent"},
+    ("silent.py", "AGENTS_HEARD"): {"AgentsHeard"},
     ("slow.py", "SLOW"): {"Slow"},
     ("slow.py", "SLOW_OVER"): {"SlowOver"},
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},

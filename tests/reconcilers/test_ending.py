@@ -13,6 +13,7 @@ from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situation, judge
+from reconcilers.pod.silence import Silence, Verdict
 from reconcilers.pod.worker_status import Observation, observe
 from reconcilers.shapes import kept_of_pod
 from reconcilers.world.participants import Ages, participants_of
@@ -60,7 +61,8 @@ TAKEN: dict[str, JSON] = {
     "deleted": {"deleted": True},
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
-SILENCES = (None, 45.0)
+SILENCES = (Verdict.SILENT, Verdict.AGENT_LOST, Verdict.NODE_LOST)
+GONE = Silence(60.0, Verdict.NODE_LOST, "its node is gone")
 LAUNCHED = (False, True)
 """Whether the command is certain to start an agent."""
 
@@ -80,7 +82,7 @@ class Case:
     phase: str
     said: str
     taken: str
-    silent_seconds: float | None
+    silence: Verdict
     launched: bool
 
     @property
@@ -112,15 +114,16 @@ def cases() -> Iterator[tuple[Case, Judgement]]:
             launcher="torchrun" if launched else "",
             **TAKEN[taken],
         )
-        for said, silent_seconds in product(REPORTS, SILENCES):
-            case = Case(main, companion, native, init, policy, phase, said, taken, silent_seconds, launched)
-            yield case, judge(Situation(pod, REPORTS[said], silent_seconds=silent_seconds))
+        for said, verdict in product(REPORTS, SILENCES):
+            case = Case(main, companion, native, init, policy, phase, said, taken, verdict, launched)
+            silence = Silence(45.0, verdict, "its node")
+            yield case, judge(Situation(pod, REPORTS[said], silence=silence))
 
 
 def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_invariants() -> None:
-    """604,800 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
-    container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, silent or not, with a command
-    that is certain to start an agent or not."""
+    """907,200 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
+    container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, 3 verdicts on silence, with a
+    command that is certain to start an agent or not."""
     count = 0
     by_training: dict[tuple[object, ...], Judgement] = {}
     for case, judged in cases():
@@ -130,12 +133,9 @@ def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_i
         _blames_no_innocent_node(case, judged)
         _tells_whose_end_it_was(case, judged)
         if case.has_begun and case.init in ("none", "done"):
-            key = (
-                *(case.main, case.policy, case.phase, case.said, case.taken),
-                *(case.silent_seconds, case.launched),
-            )
+            key = (case.main, case.policy, case.phase, case.said, case.taken, case.silence, case.launched)
             assert by_training.setdefault(key, judged) == judged, f"a sidecar makes a difference: {case}"
-    assert count == 604_800
+    assert count == 907_200
 
 
 def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, judged: Judgement) -> None:
@@ -169,7 +169,7 @@ def _does_not_run_for_ever(case: Case, judged: Judgement) -> None:
 def _blames_no_innocent_node(case: Case, judged: Judgement) -> None:
     if judged.end is None:
         return
-    is_silent = case.silent_seconds is not None and case.main in ("runs", "runs again", "unlisted")
+    is_silent = case.silence is Verdict.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
     lost = judged.end.exit_class in (ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR)
     assert not lost or (is_silent and not case.is_over and case.taken != "deleted"), case
 
@@ -177,7 +177,12 @@ def _blames_no_innocent_node(case: Case, judged: Judgement) -> None:
 def _tells_whose_end_it_was(case: Case, judged: Judgement) -> None:
     assert (judged.phase is not WorkerPhase.FAILED) or judged.end is not None, case
     end = judged.end
-    if end is None or case.taken != "no" or end.exit_class is ExitClass.NODE_LOST:
+    if (
+        end is None
+        or case.taken != "no"
+        or end.exit_class is ExitClass.NODE_LOST
+        or end.reason == "AgentSilent"
+    ):
         return
     if case.main in ("left with 3", "killed", "out of memory", "crash loop"):
         assert (end.container, end.exit_code) == ("main", case.exit_code), case
@@ -339,7 +344,7 @@ def test_07_a_member_that_waits_for_its_next_start_is_not_in_the_world() -> None
 
 def test_07_a_container_that_waits_for_its_next_start_is_not_silent() -> None:
     looping = pod_with(crash_loop(2), policy="OnFailure")
-    status = seen(saying(AgentState.RUNNING), looping, heartbeat_lost_seconds=60.0, restart_count=5)
+    status = seen(saying(AgentState.RUNNING), looping, silence=GONE, restart_count=5)
     assert status.last_exit.exit_class is ExitClass.USER_ERROR
 
 
@@ -398,7 +403,7 @@ def test_28_the_end_of_the_training_container_counts_though_a_plain_sidecar_goes
     """In phase Pending the sidecar is not even there yet."""
     companion = RUNS if phase == "Running" else STARTS
     goes_on = pod_with(ended(3, message=WORDS), companion=companion, phase=phase)
-    status = seen(saying(AgentState.RUNNING), goes_on, heartbeat_lost_seconds=60.0)
+    status = seen(saying(AgentState.RUNNING), goes_on, silence=GONE)
     assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.USER_ERROR)
     assert status.last_exit.message == "exit code 3: no dataset at /data/train"
     done = pod_with(ended(0), companion=companion, phase=phase)
