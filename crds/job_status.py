@@ -260,7 +260,7 @@ class ElasticJobStatus(Model):
     """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
     retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
     """By type, the slots that are left out: the others keep their index, and so their order. One of which
-    nothing is left may come back into use (`reconcilers/world/slots.py`)."""
+    nothing is left may come back into use (`reconcilers/observed/slots.py`)."""
     migrations: Annotated[dict[str, Moves], Field(max_length=6), BeforeValidator(_moves_by_type)] = Field(
         default_factory=dict
     )

@@ -55,7 +55,7 @@ def parse_or_none(model: type[M], data: Any) -> M | None:
 
     The API server takes more than the models do: its check of dates lets `+99:99` pass, for one. So a reader
     of many objects takes one at a time and goes on without those that it cannot read. The reconciler of such
-    an object reports it there (`reconcilers/reconciled.py`), and a metric counts it (`controller/models.py`).
+    an object reports it there, and a metric counts it (`controller/models.py`).
     """
     try:
         return model.model_validate(data)

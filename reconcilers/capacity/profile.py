@@ -23,14 +23,14 @@ from crds.job_status import JobUsage, WorldSize
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.acts import Act, Event
 from reconcilers.capacity.rates import best_size, rates_of
-from reconcilers.conditions import condition_of, with_condition
-from reconcilers.pod.resources import KINDS, mapping
+from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.resources import KINDS, mapping
+from reconcilers.observed.slots import training_types
+from reconcilers.runtime.acts import Act, Event
 from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale, plan_name
 from reconcilers.scale.uptake import Plans, wrote_count
-from reconcilers.world.slots import training_types
 
 PROFILED = "Profiled"
 PLANS = "profile"

@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from crds.elasticworker import ExitClass
 from crds.failure_policy import FailureAction
 from crds.job_status import MAX_SIGNATURE, FailureBudget
-from reconcilers.failure.exit_class import FREE
 from reconcilers.failure.signature import signature_of
+from reconcilers.observed.exit_class import FREE
 
 ALIKE_LIMIT = 3
 CONSEQUENCES_LIMIT = 10

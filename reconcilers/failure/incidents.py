@@ -22,11 +22,11 @@ from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import MAX_FAILURE, JobFailure
 from crds.protocol import NO_STACK_OFFERED, early_finish_text
 from crds.ranges import as_ranges
-from reconcilers.failure.exit_class import classify_process
+from reconcilers.failure.facts import Break
 from reconcilers.failure.rules import action_for, of_process
-from reconcilers.pod.ending import is_well
-from reconcilers.pod.worker_status import current_report
-from reconcilers.world.breaks import Break
+from reconcilers.observed.ending import is_well
+from reconcilers.observed.exit_class import classify_process
+from reconcilers.observed.worker_state import current_report
 
 MAX_LINE = 300
 NEVER_ANSWERED = "never answered"

@@ -1,7 +1,7 @@
 """What to do about a job, as one pure function: from what was `Seen` to a `Plan`.
 
 Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
-in which a plan is carried out (`reconcilers/elasticjob.py`) is: what has to come first, the status, the acts.
+in which a plan is carried out (`reconciler.py`) is: what has to come first, the status, the acts.
 Each act follows from what is published by then, so that whoever looks next, after a crash between any two
 writes, plans what is left.
 """
@@ -17,36 +17,38 @@ from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.account.comparable import with_comparable_steps
-from reconcilers.account.ledger import refresh_seconds, seconds_to_refresh, with_account
-from reconcilers.account.state import Moment, failed_at
-from reconcilers.acts import Act, Event, create
 from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
-from reconcilers.conditions import observed_at
-from reconcilers.draft import Draft
+from reconcilers.conditions import edits, older_agents, refusal
+from reconcilers.conditions.job_finding import CheckState, finding_of
+from reconcilers.conditions.steps_known import seconds_to_notice
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess
-from reconcilers.job import edits, older_agents, outcome, refusal
-from reconcilers.job.acts import created, deleted, relaunched, told_standby
+from reconcilers.goodput.comparable import with_comparable_steps
+from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
+from reconcilers.goodput.state import Moment, failed_at
+from reconcilers.job import outcome
+from reconcilers.job.acts import created, relaunched, told_standby
 from reconcilers.job.departed import with_departed
 from reconcilers.job.look import Look
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches
-from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
-from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
-from reconcilers.job.workers import WorkerPlan, plan_workers, slot_of
-from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
+from reconcilers.observed.conditions import observed_at
+from reconcilers.observed.draft import Draft
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.slots import present_slots, training_types
+from reconcilers.observed.workers import WorkerPlan, plan_workers, slot_of
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
-from reconcilers.roles.rules import in_cluster
+from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.scale import rolling
 from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
@@ -56,7 +58,6 @@ from reconcilers.shards.job_shards import with_shards
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.rendezvous import Decision
-from reconcilers.world.slots import present_slots, training_types
 from reconcilers.world.standby import needs_standby_update, standing_by
 
 MIN_ACTS = 100

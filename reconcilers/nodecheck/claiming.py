@@ -24,7 +24,7 @@ from reconcilers.nodecheck.claims import (
 from reconcilers.nodecheck.nodes import Out
 from reconcilers.nodecheck.steps import settled_nodes
 from reconcilers.nodecheck.view import CheckView
-from reconcilers.observations import Observations
+from reconcilers.observed.observations import Observations
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Which of several checks of one node tests it: claims on nodes, who waits, and who leaves a node. Pure.
 
-A claim is a statement, so the rule of `reconcilers/trust.py` holds for it: in its own namespace, and if that
-is an administrator's everywhere, a check claims a node from when it wants it. Elsewhere it claims a node only
-once its agent is ready there, so a check whose Pods never start holds nobody up.
+A claim is a statement, so the rule of `reconcilers/observed/trust.py` holds for it: in its own namespace, and
+if that is an administrator's everywhere, a check claims a node from when it wants it. Elsewhere it claims a
+node only once its agent is ready there, so a check whose Pods never start holds nobody up.
 
 One order decides between checks: by precedence, then those whose nodes are fixed, then the older one. A check
 waits for those that are testing its nodes, and for those that go before it; never for others, so no two wait

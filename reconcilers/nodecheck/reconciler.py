@@ -38,8 +38,6 @@ from crds.rendezvous import Rendezvous
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of
-from reconcilers.clock import Clock
-from reconcilers.conditions import observed_at
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
 from reconcilers.nodecheck.claims import (
@@ -85,9 +83,11 @@ from reconcilers.nodecheck.steps import (
 from reconcilers.nodecheck.told import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.nodecheck.workers import CheckWorkers
-from reconcilers.observations import Observations
-from reconcilers.status_patch import merge_patch
-from reconcilers.world.slots import wanted_slots
+from reconcilers.observed.conditions import observed_at
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.slots import wanted_slots
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.clock import Clock
 
 SLACK_SECONDS = 0.05
 BEHIND_SECONDS = 0.5

@@ -25,13 +25,13 @@ from healthcheck.diagnosis import Cause, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
-from reconcilers.conditions import with_condition
 from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.size import MAX_DETAILED
 from reconcilers.nodecheck.steps import Ended, round_to_record, rounded
 from reconcilers.nodecheck.told import Summary, first_names, round_begun
+from reconcilers.observed.conditions import with_condition
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"

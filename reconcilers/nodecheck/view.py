@@ -21,8 +21,9 @@ from reconcilers.nodecheck.claims import Claim, Precedence, agent_is_ready, clai
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished, last_pass
 from reconcilers.nodecheck.scope import CheckRefusal, is_idle, lost_job, named_nodes, speakers, wanted_workers
 from reconcilers.nodecheck.steps import settled_nodes
-from reconcilers.trust import Trust
-from reconcilers.worker import owner_uids, workers_owned_by
+from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.observed.trust import Trust
+from reconcilers.worker.reconciler import owner_uids
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
 """The labels of all nodes, by name."""

@@ -14,11 +14,10 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import parse_or_none
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.pod.ownership import number_label
+from reconcilers.observed.ownership import BY_JOB, number_label
+from reconcilers.observed.slots import Slot, vacant_slots
 from reconcilers.scale.auto_plans import is_ours
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
-from reconcilers.worker import BY_JOB
-from reconcilers.world.slots import Slot, vacant_slots
 
 BY_OWNER_JOB = "owner-job"
 HESITANT = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING)

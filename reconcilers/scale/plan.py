@@ -18,13 +18,13 @@ from crds.elasticworker import ElasticWorker
 from crds.model import ResourceRequirements
 from crds.protocol import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
-from reconcilers.pod.builder import pod_name
-from reconcilers.roles.rules import ROLES, in_cluster
+from reconcilers.observed.builder import pod_name
+from reconcilers.observed.extra import opportunity_of
+from reconcilers.observed.minimum import stated_minimum
+from reconcilers.observed.roles import ROLES, in_cluster
+from reconcilers.observed.slots import slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
-from reconcilers.world.extra import opportunity_of
-from reconcilers.world.minimum import stated_minimum
-from reconcilers.world.slots import slots_of, training_types, wanted_slots
 
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""

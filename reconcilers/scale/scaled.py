@@ -15,13 +15,19 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import is_false, with_condition
-from reconcilers.job.workers import slot_of
-from reconcilers.pod.worker_status import current_report
-from reconcilers.roles.rules import in_cluster
+from reconcilers.observed.conditions import is_false, with_condition
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import (
+    Slot,
+    migrations_of,
+    present_slots,
+    training_types,
+    wanted_slots,
+)
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import slot_of
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
-from reconcilers.world.slots import Slot, migrations_of, present_slots, training_types, wanted_slots
 
 SCALED = "Scaled"
 NAMED = 3

@@ -18,7 +18,8 @@ from controller.wording import counted, shortened
 from crds.elasticworker import AgentState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.breaks import Break, broken_members
+from reconcilers.failure.facts import Break
+from reconcilers.world.breaks import broken_members
 from reconcilers.world.participants import Bounds, Participant
 
 NAMED_BREAKS = 3

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dlr.commands import following
 from dlr.commands.node_check import done, view
+from dlr.kube import following
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,

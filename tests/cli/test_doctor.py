@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import deploy
-from dlr.commands.api import Api, ApiFailure
-from dlr.commands.connection import connect
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
 from dlr.commands.doctor.verdicts import Level, verdicts
+from dlr.kube.api import Api, ApiFailure
+from dlr.kube.connection import connect
 from tests.cli.scripted import ScriptedServer, listing
 
 JSON = dict[str, Any]

@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from dlr.commands import following
-from dlr.commands.api import MOST_RETRY_AFTER_SECONDS, NODES, Api, Unreachable
-from dlr.commands.connection import connect
-from dlr.commands.following import until_finished
+from dlr.kube import following
+from dlr.kube.api import (
+    MOST_RETRY_AFTER_SECONDS,
+    NODES,
+    Api,
+    Unreachable,
+)
+from dlr.kube.connection import connect
+from dlr.kube.following import until_finished
 from tests.cli.scripted import Answer, ScriptedServer
 
 

@@ -18,8 +18,8 @@ import yaml
 
 import crds
 import deploy
-from dlr.commands import api
 from dlr.commands.install import installer
+from dlr.kube import api
 from tests.cli.conftest import Result
 from tests.deploy.api_server import GROUP, Server, collection_of, eventually, running_server
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlr.commands.job import report
 from dlr.commands.job.diagnose import MOST_LINES, as_json, page
-from dlr.commands.job.diagnose_case import Case, Field, Sentence
-from dlr.commands.job.diagnose_cost import outages_of
-from dlr.commands.job.diagnose_sections import sections
-from dlr.commands.job.diagnose_verdict import Finding, findings
-from dlr.commands.job.room import too_large
 from dlr.dashboard.job_page import job_page
+from dlr.job import report
+from dlr.job.diagnose_case import Case, Field, Sentence
+from dlr.job.diagnose_cost import outages_of
+from dlr.job.diagnose_sections import sections
+from dlr.job.diagnose_verdict import Finding, findings
+from dlr.job.room import too_large
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from crds.elasticjob import ElasticJob
-from dlr.commands.job import goodput, progress, screen, workers
-from dlr.commands.job.report import sort_workers
-from reconcilers.account.goodput import goodput_now
+from dlr.commands.job import screen
+from dlr.job import goodput, progress, workers
+from dlr.job.report import sort_workers
+from reconcilers.goodput.goodput import goodput_now
 from tests.cli.scripted import event, job, worker
 from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crds import names
-from dlr.commands import following
+from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
 
 JSON = dict[str, Any]

@@ -27,10 +27,10 @@ from crds.job_status import (
 )
 from crds.model import MAX_CONDITION_MESSAGE, StatusBeyondLimits, validated
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
-from reconcilers.job.older_agents import TRAIN_ON
-from reconcilers.job.refusal import NO_HURRY
+from reconcilers.conditions.older_agents import TRAIN_ON
+from reconcilers.conditions.refusal import NO_HURRY
 from reconcilers.job.status import MAX_WHY
-from reconcilers.large_job import wire_of
+from reconcilers.observed.large_job import wire_of
 
 WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)

@@ -19,13 +19,13 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
 from dlr.commands.job import diagnose
-from dlr.commands.job.goodput import account_of
 from dlr.dashboard import reading
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
+from dlr.job.goodput import account_of
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
 from tests.cli import troubled
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
 from tests.cli.troubled import at, episode, troubled_events, troubled_job, troubled_workers

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds import names
-from dlr.commands.job.diagnose_case import Case
-from dlr.commands.output import parse_time
 from dlr.dashboard import fleet, ranks
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
 from dlr.dashboard.ranks import MOST_CELLS, cells_of, grid
 from dlr.dashboard.series import MOST_SAMPLES, StepTimes, rounds_of
+from dlr.job.diagnose_case import Case
+from dlr.job.wording import parse_time
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
     NOW,

@@ -19,7 +19,7 @@ from crds import names
 from dlr.commands import controller as controller_command
 from localcluster.apiserver.rbac import rule_covers, single_rules
 from localcluster.builtin import OVERLAY
-from reconcilers.pod import options as pod_options
+from reconcilers.observed import options as pod_options
 
 REPOSITORY = Path(deploy.__file__).parent.parent
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -120,7 +120,7 @@ def test_network_policies_have_fields_that_kubernetes_knows() -> None:
 
 
 def test_network_policies_select_pods_by_labels_that_these_have() -> None:
-    from reconcilers.pod.builder import labels
+    from reconcilers.observed.builder import labels
 
     (deployment,) = of_kind("Deployment")
     (policy,) = (each for each in deploy.documents(network_policy=True) if each["kind"] == "NetworkPolicy")
@@ -240,7 +240,7 @@ def test_controller_holds_what_it_gives_to_workers(
     jobs_namespace: str | None, kind: str, strategy: str
 ) -> None:
     """Else the API server refuses the Role: the controller has neither `escalate` nor `bind`."""
-    from reconcilers.pod.access import rules_of
+    from reconcilers.worker.access import rules_of
 
     name = "dlr-controller-jobs" if jobs_namespace else "dlr-controller"
     (held,) = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import deploy
-from reconcilers.pod.access import rules_of
+from reconcilers.worker.access import rules_of
 
 JSON = dict[str, Any]
 

@@ -24,11 +24,11 @@ from crds.elasticworker import ElasticWorker
 from crds.model import parse_or_none
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
-from reconcilers.account.metrics import JobMetrics
-from reconcilers.clock import Clock
-from reconcilers.pod.worker_status import REPORT_READABLE
-from reconcilers.reconciled import sentence
+from reconcilers.metrics import JobMetrics
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.reconciled import sentence
 from reconcilers.setup import add_indexes
+from reconcilers.worker.worker_status import REPORT_READABLE
 from tests.hostile.looks import look_at_job, look_at_plan, pod_of_check, pods_of, show, status_of, wake
 from tests.hostile.strategies import REPORTS, api_objects, metadata
 from tests.reconcilers.build import NOW, check_worker, pod, report

@@ -23,7 +23,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
-from reconcilers.clock import Clock
+from reconcilers.conditions.job_finding import CheckState, finding_of
 from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
@@ -37,9 +37,9 @@ from reconcilers.nodecheck.claims import (
 )
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecksView, Standing, standing_of
-from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.runtime.clock import Clock
+from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import NOW, later
 from tests.reconcilers.check_stage import BAD, GOOD, Agents, Stage
 

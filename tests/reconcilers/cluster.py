@@ -25,8 +25,8 @@ from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, LEASES, NODE
 from controller.servers import Listen
 from crds.protocol import PROTOCOL
 from reconcilers.cordon.options import CordonOptions
-from reconcilers.pod.node_leases import NODE_LEASE_NAMESPACE
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
+from reconcilers.worker.node_leases import NODE_LEASE_NAMESPACE
 from tests.reconcilers.build import in_lists
 
 PATIENCE_SECONDS = 60.0

@@ -14,7 +14,7 @@ from controller.client import Client
 from controller.errors import Invalid, NotFound
 from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, LEASES, PODS
-from reconcilers.clock import Clock
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes, add_jobs
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

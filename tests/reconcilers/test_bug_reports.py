@@ -13,11 +13,11 @@ import pytest
 
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ExitClass, WorkerPhase
-from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED
-from reconcilers.pod.injection import INIT_CONTAINER, inject_agent
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.pod.options import AgentSource
-from reconcilers.pod.worker_status import Observation, observe
+from reconcilers.observed.ending import LEFT_EARLY, PROCESS_FAILED
+from reconcilers.observed.options import AgentSource
+from reconcilers.worker.injection import INIT_CONTAINER, inject_agent
+from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, failure, job, report, worker
 from tests.reconcilers.pods import RUNS, STARTS, crash_loop, ended
 

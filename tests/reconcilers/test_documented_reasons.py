@@ -10,9 +10,9 @@ from pathlib import Path
 
 from crds import names
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.job.refusal import REFUSED
+from reconcilers.conditions.refusal import REFUSED
 from reconcilers.nodecheck.scope import FailedReason
-from reconcilers.reconciled import RECONCILED
+from reconcilers.runtime.reconciled import RECONCILED
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).rglob("*.py"))]
@@ -57,7 +57,7 @@ COMPUTED = {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
         *("Suspected", "SuspicionLifted"),
     },
-    ("scaleplan.py", "reason"): {
+    ("reconciler.py", "reason"): {
         *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.FAILED),
         "<Refusal>",
     },

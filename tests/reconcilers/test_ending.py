@@ -12,10 +12,16 @@ import pytest
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.failure.memory import MemoryRoom
-from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situation, judge
-from reconcilers.pod.silence import Silence, Verdict
-from reconcilers.pod.worker_status import Observation, observe
-from reconcilers.shapes import kept_of_pod
+from reconcilers.observed.ending import (
+    LEFT_EARLY,
+    PROCESS_FAILED,
+    Judgement,
+    Situation,
+    judge,
+)
+from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.worker.shapes import kept_of_pod
+from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
 from tests.reconcilers.build import NOW, check_worker, failure, job, report, worker
 from tests.reconcilers.failure_life import Life

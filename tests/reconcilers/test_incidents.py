@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass
+from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (
     in_one_line,
     incident_of,
@@ -16,7 +17,6 @@ from reconcilers.failure.incidents import (
     uncounted,
     with_incident,
 )
-from reconcilers.world.breaks import Break
 from tests.reconcilers.build import failing, report, worker
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

@@ -17,14 +17,14 @@ from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit,
 from crds.protocol import JobPhase, RendezvousPhase, early_finish_text
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
-from reconcilers.acts import Verb
-from reconcilers.clock import Clock
-from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, Plan, plan_job
+from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
-from reconcilers.pod.trial import Answer, Trial
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Verb
+from reconcilers.runtime.clock import Clock
 from reconcilers.scale.uptake import Plans
+from reconcilers.worker.trial import Answer, Trial
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, job, later, report, worker
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.names import ANNOTATION_LAUNCHER
-from reconcilers.pod.injection import inject_agent
-from reconcilers.pod.launcher import launcher_of
-from reconcilers.pod.options import AgentSource
+from reconcilers.observed.launcher import launcher_of
+from reconcilers.observed.options import AgentSource
+from reconcilers.worker.injection import inject_agent
 
 TAIL = "torchrun --bogus train.py"
 

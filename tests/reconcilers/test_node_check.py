@@ -24,7 +24,7 @@ from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.nodecheck.view import CheckView
-from reconcilers.refused import RETRY_SECONDS
+from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds import names
-from reconcilers.pod.builder import heartbeat_seconds
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.observed.builder import heartbeat_seconds
+from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 TEMPLATE: dict[str, Any] = {

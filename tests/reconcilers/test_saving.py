@@ -9,10 +9,10 @@ from crds.elasticworker import AgentState, ElasticWorker
 from crds.model import Condition, ConditionStatus
 from crds.protocol import CheckpointTrouble
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.saving import BEGAN, CHECKPOINTS_FAILING, with_saving
 from reconcilers.job.plan import Plan
-from reconcilers.job.saving import BEGAN, CHECKPOINTS_FAILING, with_saving
-from reconcilers.job.workers import Workers
-from reconcilers.large_job import LEAST_SENTENCE, _cut
+from reconcilers.observed.large_job import LEAST_SENTENCE, _cut
+from reconcilers.observed.workers import Workers
 from reconcilers.predicates import _without_steps
 from tests.reconcilers.build import NOW, report, worker
 from tests.reconcilers.test_loss import look, of_world

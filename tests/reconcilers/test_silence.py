@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconcilers.pod.builder import heartbeat_seconds
-from reconcilers.pod.silence import (
+from reconcilers.observed.builder import heartbeat_seconds
+from reconcilers.observed.silence import (
     FEW,
     LEAST_AGENT_SECONDS,
     Company,
@@ -24,7 +24,7 @@ from reconcilers.pod.silence import (
     judge_silence,
     witness_of,
 )
-from reconcilers.pod.silences import missed_after_seconds
+from reconcilers.worker.silences import missed_after_seconds
 
 TIMEOUT = 30.0
 BEAT = 10.0

@@ -8,7 +8,7 @@ import pytest
 
 from controller.errors import Forbidden
 from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
-from reconcilers.pod.worker_status import AGENT_HEARD
+from reconcilers.observed.worker_state import AGENT_HEARD
 from tests.reconcilers.test_worker_reconciler import running
 from tests.reconcilers.worker_stage import WORKER, Api, Controller
 

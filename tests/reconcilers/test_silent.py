@@ -6,14 +6,13 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobFailure
 from crds.model import Condition
-from reconcilers.conditions import condition_of
+from reconcilers.conditions.silent import AGENTS_SILENT, events_of_silent, with_silent
+from reconcilers.failure.facts import Break, last_failure
 from reconcilers.failure.incidents import first_of
 from reconcilers.failure.policy import assess
-from reconcilers.job.silent import AGENTS_SILENT, events_of_silent, with_silent
-from reconcilers.job.status import last_failure
-from reconcilers.job.workers import Workers
-from reconcilers.pod.worker_status import AGENT_HEARD
-from reconcilers.world.breaks import Break
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.worker_state import AGENT_HEARD
+from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, failing, job, later, report, worker
 
 

@@ -8,10 +8,15 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.slow import (
+    NOTHING_CHANGED,
+    SLOW,
+    Neighbour,
+    news_of,
+)
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.slow import NOTHING_CHANGED, SLOW, Neighbour, news_of
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
 from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import job, later, report, worker
 

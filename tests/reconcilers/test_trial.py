@@ -18,15 +18,23 @@ from controller.resources import ELASTICJOBS
 from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus
 from crds.template import fault_of
-from reconcilers.clock import Clock
-from reconcilers.job import refusal
+from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
-from reconcilers.job.workers import Workers
-from reconcilers.pod.injection import inject_agent
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.pod.options import AgentSource, PodOptions
-from reconcilers.pod.trial import MAX_WHY, Answer, PodTrial, Trial, trial_of, users_path, with_unknown_fields
+from reconcilers.observed.options import AgentSource, PodOptions
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.clock import Clock
+from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.worker.trial import (
+    MAX_WHY,
+    Answer,
+    PodTrial,
+    Trial,
+    trial_of,
+    users_path,
+    with_unknown_fields,
+)
 from tests.reconcilers.build import NOW, job, later, worker
 from tests.reconcilers.check_stage import merged
 

@@ -30,13 +30,13 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import Opportunity
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.growth import room_of
-from reconcilers.job.workers import Workers
-from reconcilers.pod.access import RECHECK_SECONDS, WorkerAccess
-from reconcilers.pod.builder import owned_name
-from reconcilers.pod.key import secret_of
-from reconcilers.pod.maker import LEFTOVER_RETRY_SECONDS
-from reconcilers.refused import RETRY_SECONDS
-from reconcilers.worker import START_SECONDS
+from reconcilers.observed.builder import owned_name
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.refused import RETRY_SECONDS
+from reconcilers.worker.access import RECHECK_SECONDS, WorkerAccess
+from reconcilers.worker.key import secret_of
+from reconcilers.worker.maker import LEFTOVER_RETRY_SECONDS
+from reconcilers.worker.reconciler import START_SECONDS
 from tests.reconcilers.build import NOW, terminated
 from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed

@@ -8,17 +8,16 @@ import pytest
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import condition_of
 from reconcilers.job.relaunch import plan_relaunches
-from reconcilers.pod.silence import Silence, Verdict
-from reconcilers.pod.worker_status import (
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.observed.worker_state import (
     AGENT_HEARD,
-    Observation,
     current_report,
     finished,
-    observe,
     stuck_by,
 )
+from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 
 

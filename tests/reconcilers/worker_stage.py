@@ -20,11 +20,11 @@ from controller.store import Change, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Model
-from reconcilers.clock import Clock
-from reconcilers.job.workers import new_worker
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.observed.workers import new_worker
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_indexes
-from reconcilers.worker import WorkerReconciler
+from reconcilers.worker.reconciler import WorkerReconciler
 from tests.reconcilers.build import NOW, job
 from tests.reconcilers.check_stage import merged
 

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, ApiFailure, Kind
 from dlr.commands.application import run
-from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.map import command
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import attach, submit
+from dlr.kube.api import (
+    CONFIGMAPS,
+    ELASTICJOBS,
+    ApiFailure,
+    Kind,
+)
+from dlr.kube.errors import CommandError, UsageError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from dlr.commands.api import PODS, Api, ApiFailure, Kind, is_embedded
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -25,6 +24,13 @@ from dlr.commands.install.installer import (
     live_crds,
 )
 from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, LEASES, POLICIES
+from dlr.kube.api import (
+    PODS,
+    Api,
+    ApiFailure,
+    Kind,
+    is_embedded,
+)
 
 JSON = dict[str, Any]
 Found = TypeVar("Found")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlr.commands.api import Kind
+from dlr.kube.api import Kind
 
 JSON = dict[str, Any]
 

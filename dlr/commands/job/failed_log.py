@@ -15,12 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.wording import counted
-from dlr.commands.api import PODS, Api, ApiFailure
-from dlr.commands.job.culprit import Culprit, find_culprit, heading
-from dlr.commands.job.lookup import get_job, list_workers
-from dlr.commands.job.merged_stacks import merge, stack_lines
-from dlr.commands.job.pod_log import Wanted, named_once
-from dlr.commands.output import parse_time, printable_line, show, utc_now
+from dlr.commands.output import show
+from dlr.job.culprit import Culprit, find_culprit, heading
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.merged_stacks import merge, stack_lines
+from dlr.job.pod_log import Wanted, named_once
+from dlr.job.wording import parse_time, printable_line, utc_now
+from dlr.kube.api import PODS, Api, ApiFailure
 
 LINES = 100
 """So many without --tail."""

@@ -16,14 +16,25 @@ from rich.text import Text
 
 from controller.wording import counted
 from crds.job_status import Goodput, JobState
-from dlr.commands.job import report, workers
-from dlr.commands.job.checkpoints import checkpoints_line
-from dlr.commands.job.failures import failures_line, job_failure_line
-from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
-from dlr.commands.job.progress import Progress, progress_line, progress_of
-from dlr.commands.job.shards import sets_of, shards_line
-from dlr.commands.job.states import color
-from dlr.commands.output import NARROW_WIDTH, STYLES, age, cell, duration, table
+from dlr.commands.output import (
+    NARROW_WIDTH,
+    STYLES,
+    cell,
+    table,
+)
+from dlr.job import report, workers
+from dlr.job.checkpoints import checkpoints_line
+from dlr.job.failures import failures_line, job_failure_line
+from dlr.job.goodput import (
+    account_of,
+    goodput_line,
+    time_by_state,
+    time_line,
+)
+from dlr.job.progress import Progress, progress_line, progress_of
+from dlr.job.shards import sets_of, shards_line
+from dlr.job.states import color
+from dlr.job.wording import age, duration
 
 JSON = dict[str, Any]
 

@@ -12,14 +12,14 @@ import yaml
 
 from crds.intervals import LIMIT
 from crds.protocol import MAX_SHARD_RETRIES
-from dlr.commands.amounts import times
-from dlr.commands.api import Api, is_embedded
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, not_empty, object_name
+from dlr.kube.amounts import times
+from dlr.kube.api import Api, is_embedded
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import Task
 

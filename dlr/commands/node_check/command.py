@@ -9,13 +9,9 @@ from typer.core import TyperGroup
 
 from crds.nodecheck import Accelerator
 from dlr.commands import interrupts
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
 from dlr.commands.lazy import HELP_NAMES
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
-from dlr.commands.node_check.outcome import EXIT_CODES, CouldNotTell
 from dlr.commands.node_check.record import show_record
 from dlr.commands.node_check.request import Target, Wishes, node_check
 from dlr.commands.options import (
@@ -30,6 +26,10 @@ from dlr.commands.options import (
     object_name,
 )
 from dlr.commands.output import Format
+from dlr.job.check_outcome import EXIT_CODES, CouldNotTell
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError
 from healthcheck.local import Health
 
 WHAT = "What to check (one of these)"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from controller.wording import counted
 from crds.nodecheck import NodeCheckPhase
-from dlr.commands.node_check.outcome import message, rounds_of
 from dlr.commands.node_check.view import (
     BLAMING,
     JSON,
@@ -19,6 +18,7 @@ from dlr.commands.node_check.view import (
     reports,
     withdrawals,
 )
+from dlr.job.check_outcome import message, rounds_of
 
 MOST_GROUPS_NAMED = 8
 

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from controller.wording import counted
 from crds import names
 from crds.nodecheck import NodeVerdict
-from dlr.commands.api import NODES, Api
-from dlr.commands.errors import CommandError
-from dlr.commands.output import Format, age, cell, print_json, show, table, utc_now
+from dlr.commands.output import (
+    Format,
+    cell,
+    print_json,
+    show,
+    table,
+)
+from dlr.job.wording import age, utc_now
+from dlr.kube.api import NODES, Api
+from dlr.kube.errors import CommandError
 from reconcilers.nodecheck.record import CheckResult, read_record
 
 COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")

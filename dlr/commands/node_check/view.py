@@ -14,8 +14,14 @@ from typing import Any
 from controller.wording import counted
 from crds.elasticworker import ProbeEnding
 from crds.nodecheck import Action, NodeCheckPhase, NodeVerdict
-from dlr.commands.node_check.outcome import condition_message, health, message, rounds_of, verdicts_of
-from dlr.commands.output import age, parse_time, significant
+from dlr.job.check_outcome import (
+    condition_message,
+    health,
+    message,
+    rounds_of,
+    verdicts_of,
+)
+from dlr.job.wording import age, parse_time, significant
 from healthcheck.measurements import Metric
 from reconcilers.nodecheck.actions import advice
 
