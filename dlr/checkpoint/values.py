@@ -251,13 +251,13 @@ def _sparse(parts: tuple[Any, ...], size: tuple[int, ...], layout: str, is_coale
     """Make a sparse tensor, which takes no more memory than its parts do."""
     if any(isinstance(part, TensorReference) for part in parts):
         return TensorReference(layout)  # for who asks for the names alone
-    *indices, values = parts
     if layout == "torch.sparse_coo":
-        return torch.sparse_coo_tensor(
-            *indices, values, size, check_invariants=True, is_coalesced=is_coalesced or None
-        )
+        indices, values = parts
+        coalesced = True if is_coalesced else None
+        return torch.sparse_coo_tensor(indices, values, size, check_invariants=True, is_coalesced=coalesced)
+    compressed, plain, values = parts
     kind = cast(torch.layout, _constant(layout))
-    return torch.sparse_compressed_tensor(*indices, values, size, layout=kind, check_invariants=True)
+    return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=kind, check_invariants=True)
 
 
 def _constant(name: str) -> object:
