@@ -70,7 +70,15 @@ class ElasticJobReconciler(Reconciler):
         return await computed(len(seen.workers), plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
-        """Makes the check; why the API server does not take it, or nothing."""
+        """Make the check, if the job is still as it was seen: a check stops training.
+
+        Returns:
+            Why the API server does not take it, or nothing.
+
+        Raises:
+            Conflict: the job has changed.
+        """
+        await self._write(seen.job, {})
         try:
             await carry_out(self._client, self._recorder, seen.raw, [check])
         except ApiError as error:

@@ -6,6 +6,7 @@ failure, so that the write, which wakes the object's reconciler, cannot make a l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,7 +17,7 @@ from controller.errors import InvalidStatus
 from controller.events import EventRecorder
 from controller.loop import ReconcileTimeout
 from controller.reconciler import Reporter, Request, TerminalError
-from controller.resources import ELASTICWORKERS, Resource
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, Resource
 from controller.wording import shortened
 from crds.model import ConditionStatus, StatusBeyondLimits, first_fault
 from reconcilers.clock import Clock
@@ -69,9 +70,18 @@ class ReconciledCondition(Reporter):
 
     async def unreadable(self, obj: Object, reason: str, message: str) -> None:
         """Writes on an object, of which metadata and conditions are known, why it is not looked at."""
-        await self._write(obj, ConditionStatus.FALSE, reason, f"{self._controller}: {message}")
+        # Of a job, `kubectl get` shows the reason; the next look at one that can be read writes its own.
+        shown = {"reason": reason, "message": message} if self._resource == ELASTICJOBS else {}
+        await self._write(obj, ConditionStatus.FALSE, reason, f"{self._controller}: {message}", shown)
 
-    async def _write(self, raw: Object, status: ConditionStatus, reason: str, message: str) -> None:
+    async def _write(
+        self,
+        raw: Object,
+        status: ConditionStatus,
+        reason: str,
+        message: str,
+        shown: Mapping[str, str] | None = None,
+    ) -> None:
         metadata, known = raw["metadata"], condition_in(raw)
         condition = {
             "type": RECONCILED,
@@ -86,7 +96,7 @@ class ReconciledCondition(Reporter):
         others = [c for c in (raw.get("status") or {}).get("conditions") or () if c is not known]
         patch = {
             "metadata": {"resourceVersion": metadata["resourceVersion"]},
-            "status": {"conditions": [*others, condition]},
+            "status": {"conditions": [*others, condition], **(shown or {})},
         }
         name, namespace = metadata["name"], metadata.get("namespace")
         await self._client.patch(self._resource, name, patch, namespace, subresource="status")

@@ -30,6 +30,10 @@ JSON = dict[str, Any]
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
+EMBEDDED_VERSION = "+dlr"
+"""What the version of the embedded cluster's API server ends with."""
+MOST_RETRY_AFTER_SECONDS = 30.0
+"""A person waits; a proxy may ask for an hour."""
 NOT_NOW_STATUSES = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
@@ -100,7 +104,13 @@ class ApiFailure(CommandError):
 
 
 class Unreachable(CommandError):
-    """No answer from the API server; it may have one later."""
+    """No answer from the API server; it may have one later.
+
+    Attributes:
+        retry_after_seconds: how long the server asks not to be asked again (Retry-After); 0 without that.
+    """
+
+    retry_after_seconds = 0.0
 
 
 class NotNow(ApiFailure, Unreachable):
@@ -120,6 +130,11 @@ class Lines(Iterator[str]):
 
     def __next__(self) -> str:
         return next(self._lines)
+
+
+def is_embedded(version: JSON) -> bool:
+    """Whether the API server of this version is the embedded cluster's."""
+    return str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
 
 
 class Api:
@@ -329,7 +344,9 @@ class Api:
         if answer.status in NOT_NOW_STATUSES:
             why = status.get("message") or answer.reason  # and not a proxy's page
             sentence = f"The API server at {server} cannot answer now ({answer.status}: {why})."
-            return NotNow(sentence, answer.status, status.get("reason", ""))
+            failure = NotNow(sentence, answer.status, status.get("reason", ""))
+            failure.retry_after_seconds = _retry_after_seconds(answer)
+            return failure
         message = status.get("message") or text.strip()[:500] or answer.reason
         details = status.get("details") or {}
         if answer.status == HTTPStatus.UNAUTHORIZED:
@@ -402,6 +419,12 @@ def _status(text: str) -> JSON:
     except ValueError:
         return {}
     return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
+
+
+def _retry_after_seconds(answer: Answer) -> float:
+    text = (answer.headers.get("Retry-After") or "").strip()
+    asked_for = float(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0.0
+    return min(asked_for, MOST_RETRY_AFTER_SECONDS)
 
 
 def _warnings(answer: Answer) -> list[str]:

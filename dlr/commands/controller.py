@@ -84,8 +84,9 @@ def controller(
     identity: Annotated[
         str | None,
         typer.Option(
-            help="The name under which it holds that Lease, if no two processes ever have it at once, as "
-            "the Pod's name and uid: started anew after a crash, it leads again at once."
+            help="The name under which it holds that Lease. Default: another for each start. With one that "
+            "stays it leads again at once after a crash: for a supervisor that knows that nothing of the "
+            "process before is still under way."
         ),
     ] = None,
     listen_address: Annotated[

@@ -50,7 +50,7 @@ def until_finished(
             if is_late or asked - answered > OUTAGE_LIMIT_SECONDS:
                 raise
             print(f"dlr: {outage} Trying again.", file=sys.stderr)
-            pause = INTERVAL_SECONDS
+            pause = max(INTERVAL_SECONDS, outage.retry_after_seconds)
         else:
             answered = asked
             yield seen

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from controller.wording import counted
 from crds.job_spec import Opportunistic
 from crds.job_status import Opportunity
 
@@ -222,7 +223,8 @@ def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime)
         return Step(known, room.count, (known.not_before - now).total_seconds())
     more = room.count + room.unit
     if more > room.most:
-        full = f"{room.count} workers are asked for, and maxReplicas leaves no room for {room.unit} more"
+        asked = counted(room.count, "worker is", "workers are")
+        full = f"{asked} asked for, and maxReplicas leaves no room for {room.unit} more"
         return Step(known.model_copy(update={"reason": full if room.count == known.base else ""}), room.count)
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
@@ -234,8 +236,8 @@ def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime)
 
 
 def _extra(number: int) -> str:
-    return "1 extra worker is" if number == 1 else f"{number} extra workers are"
+    return counted(number, "extra worker is", "extra workers are")
 
 
 def _more(number: int) -> str:
-    return "1 more worker" if number == 1 else f"{number} more workers"
+    return counted(number, "more worker")

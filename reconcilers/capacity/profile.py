@@ -15,6 +15,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
@@ -69,7 +70,7 @@ class Profile:
             f"{amount // MEBIBYTE}Mi of memory for each of type {type_}, {HEADROOM:g} times the peak"
             for type_, amount in sorted(self.memory_bytes.items())
         ]
-        parts += [f"{self.workers} workers, the best size"] if self.workers is not None else []
+        parts += [f"{counted(self.workers, 'worker')}, the best size"] if self.workers is not None else []
         return f"{' and '.join(parts)} of {', '.join(self.of)}"
 
 

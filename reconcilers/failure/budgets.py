@@ -131,7 +131,7 @@ def why_held(budget: FailureBudget) -> str:
         why = "checkpoints in memory were damaged" if _is_of(budget, ExitClass.DAMAGED_CHECKPOINT) else KILLED
         soon = f"each time within {LASTING_UNTIL_KILLED_SECONDS:.0f} s"
         return f"because {why} {_times(budget.alike)} in a row, {soon}"
-    return f"because training failed {failures(budget)} times without getting further"
+    return f"because training failed {_times(failures(budget))} without getting further"
 
 
 def failures(budget: FailureBudget) -> int:

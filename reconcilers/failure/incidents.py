@@ -19,7 +19,7 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause
 from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import MAX_FAILURE, JobFailure
-from crds.protocol import FINISHED_EARLY, NO_STACK_OFFERED, early_finish_text
+from crds.protocol import NO_STACK_OFFERED, early_finish_text
 from crds.ranges import as_ranges
 from reconcilers.failure.exit_class import classify_process
 from reconcilers.failure.rules import action_for, of_process
@@ -300,7 +300,7 @@ def _as_known(blamed: JobFailure) -> Incident:
         ExitClass.HANG: Guilt.SILENT if _never_answered(blamed) else Guilt.HANGS,
         ExitClass.UNKNOWN: Guilt.FOLLOWS,
     }.get(exit_class, Guilt.OWN)
-    early = guilt is Guilt.OWN and FINISHED_EARLY in first_line(blamed.message)
+    early = guilt is Guilt.OWN and blamed.exit_code == 0
     return Incident(exit_class, blamed, Guilt.FINISHED_EARLY if early else guilt)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from controller.wording import counted
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
 from reconcilers.acts import Event
@@ -28,8 +29,8 @@ def with_edits(job: ElasticJob, outdated: int, pods: int, now: datetime) -> Elas
     conditions = job.status.conditions
     if outdated:
         message = (
-            f"{outdated} of {pods} Pods were made before the template was changed; to apply it now, suspend "
-            "and resume the job"
+            f"{outdated} of {counted(pods, 'Pod was', 'Pods were')} made before the template was changed; to "
+            "apply it now, suspend and resume the job"
         )
         changed = with_condition(conditions, TEMPLATE_APPLIED, ConditionStatus.FALSE, WAITS, message, now)
     elif condition_of(conditions, TEMPLATE_APPLIED) is not None:

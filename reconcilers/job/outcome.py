@@ -302,7 +302,7 @@ def of_scale(uptake: Uptake) -> Iterator[Event]:
         return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
-        message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"
+        message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
         yield Event("Normal", "ScaleRequested", message)
     plan = uptake.plan
     if plan is not None:

@@ -59,9 +59,10 @@ from reconcilers.world.rendezvous import Decision
 from reconcilers.world.slots import present_slots, training_types
 from reconcilers.world.standby import needs_standby_update, standing_by
 
-MIN_CREATES = 100
-CREATE_LOOKS = 10
-"""So many looks make the workers of a large job: the status tells how far it is, and others have a turn."""
+MIN_ACTS = 100
+ACT_LOOKS = 10
+"""Looks in which a large job has all its workers made, relaunched or deleted: its status shows how far that
+is, other jobs have a turn, and no look takes longer than a reconcile may."""
 UNKNOWN_POD_RETRY_SECONDS = 1.0
 """Pods wake their worker, not its job."""
 
@@ -79,6 +80,8 @@ class Plan:
     acts: tuple[Act, ...] = ()
     """To be done when the status is written."""
     look_again_seconds: float | None = None
+    is_interim: bool = False
+    """More has to come `first`, in further looks; until then nothing else is decided."""
 
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
@@ -103,11 +106,14 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         )
     else:
         plan = _ended(look) or _train(look)
-    most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
+    if plan.is_interim:
+        return plan
+    most = most_acts(len(seen.workers) + len(slots.missing))
     waits = look.is_held or profile.is_waiting(look.job) or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[:most]
-    surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
-    more = 0.0 if 0 < len(missing) < len(slots.missing) else None
+    surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
+    is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
+    more = 0.0 if is_more else None
     plan = replace(
         plan,
         events=(*told, *outcome.of_scale(uptake), *beginning.events, *plan.events),
@@ -124,6 +130,11 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         ),
     )
     return _paced(seen, plan)
+
+
+def most_acts(workers: int) -> int:
+    """Workers of a job that one look makes at most, or relaunches, or deletes."""
+    return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
 def _slots(seen: Seen, now: datetime) -> WorkerPlan:
@@ -221,7 +232,12 @@ def _train(look: Look) -> Plan:
         course = course.without_check()
     elif course.check:
         check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
-    relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+    due, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+    relaunches = due[: most_acts(len(look.seen.workers))]
+    if len(relaunches) < len(due):
+        retry_seconds = 0.0
+        if look.leaving:
+            return Plan(first=tuple(relaunches), look_again_seconds=0.0, is_interim=True)
     is_quiet = _is_quiet(look, course, roll, failures)
     scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet)
     look = replace(look, job=scaling.job)
@@ -361,12 +377,13 @@ def _plan(
     draft = _with_usage(look, draft)
     standing = found.standing_by
     concerned = look.workers if standing else look.workers.exceptional
-    told = [told_standby(worker, standing) for worker in needs_standby_update(concerned, standing)]
+    due = needs_standby_update(concerned, standing)
+    standby = [told_standby(worker, standing) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
         status_patch=draft.patch(),
         events=(*found.events, *sizing.told(look.job.status.conditions, draft.status.conditions)),
-        acts=(*acts, *told),
-        look_again_seconds=_soonest(*look_again),
+        acts=(*acts, *standby),
+        look_again_seconds=_soonest(*look_again, 0.0 if len(standby) < len(due) else None),
     )
 
 

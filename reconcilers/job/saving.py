@@ -33,7 +33,7 @@ def with_saving(
     troubled = {name: trouble for name, trouble in telling.items() if trouble is not None}
     known = condition_of(conditions, CHECKPOINTS_FAILING)
     fails = known is not None and known.status is ConditionStatus.TRUE
-    told_by = known.message.partition(BEGAN)[0] if known is not None else ""
+    told_by = _who_told(known.message, workers) if known is not None else ""
     if not troubled and not fails:
         return list(conditions)
     if not troubled:
@@ -48,6 +48,16 @@ def with_saving(
     if known is not None and fails and known.reason == trouble.reason and told_by == name:
         message = known.message
     return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.TRUE, trouble.reason, message, now)
+
+
+def _who_told(message: str, workers: Workers) -> str:
+    """The worker that a message begins with, even where the message was cut (`reconcilers/large_job.py`)."""
+    name, mark, _ = message.partition(BEGAN)
+    if mark or not message.endswith("…"):
+        return name
+    begins = message[:-1]
+    names = (worker.metadata.name for worker in workers)
+    return next((each for each in names if f"{each}{BEGAN}".startswith(begins)), "")
 
 
 def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bool:

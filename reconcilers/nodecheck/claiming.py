@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from controller.cache import Cache
 from controller.resources import NODECHECKS
 from controller.slices import computed
+from controller.wording import counted
 from crds import names
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.claim_view import ClaimView
@@ -44,8 +45,9 @@ class Permit:
         namespace = check.metadata.namespace
         if self.contested:
             return f"waits: {sentence_on(self.contested, namespace)}"
+        nodes = counted(self.nodes_of_namespace, "node")
         return (
-            f"waits: other checks in the namespace {namespace} have {self.nodes_of_namespace} nodes; "
+            f"waits: other checks in the namespace {namespace} have {nodes}; "
             f"together they may have {MOST_NODES} without the label {names.LABEL_MAY_CORDON}=true"
         )
 

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
 
+from controller.wording import counted
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.nodecheck.nodes import Out
 from reconcilers.trust import is_made_for_job
@@ -125,7 +126,8 @@ def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
     """What a check waits for, in words."""
     node = min(contested)
     claim = contested[node]
-    more = f", and {len(contested) - 1} more nodes are too" if len(contested) > 1 else ""
+    others = len(contested) - 1
+    more = f", and {counted(others, 'more node is', 'more nodes are')} too" if others else ""
     return f"node {node} is being checked by {claim.named_in(namespace)}{more}"
 
 

@@ -22,6 +22,7 @@ from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODECHECKS
 from controller.slices import Slices, computed
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus, validated
@@ -290,12 +291,13 @@ class NodeCheckReconciler(Reconciler):
         if turn.check.spec.job_name is None:
             workers = await self._view.workers_of(turn.check)
             await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
-        turn.event("Normal", "Yielded", f"{len(nodes)} nodes are left to checks that go first")
+        left = counted(len(nodes), "node is", "nodes are")
+        turn.event("Normal", "Yielded", f"{left} left to checks that go first")
         return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
-        turn.event("Normal", "RoundStarted", f"local tests: {count} nodes")
+        turn.event("Normal", "RoundStarted", f"local tests: {counted(count, 'node')}")
         return check_status.started(status, turn.now)
 
     # --- steps ----------------------------------------------------------------------------------------

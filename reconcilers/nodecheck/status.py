@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from controller.wording import counted
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import (
     Action,
@@ -287,10 +288,8 @@ def _with_untested_nodes(
     ((reason, _),) = Counter(left.reason or "NotTested" for left in withdrawn).most_common(1)
     named = [left.node for left in withdrawn if (left.reason or "NotTested") == reason]
     first = next(left.message for left in withdrawn if left.node == named[0])
-    message = (
-        f"{len(withdrawn)} of {len(status.nodes)} nodes could not be tested, for no fault of theirs; "
-        f"{reason}: {first_names(named)}: {first}"
-    )
+    of_all = f"{len(withdrawn)} of {counted(len(status.nodes), 'node')}"
+    message = f"{of_all} could not be tested, for no fault of theirs; {reason}: {first_names(named)}: {first}"
     return with_condition(conditions, NODES_TESTED, ConditionStatus.FALSE, reason, message, now)
 
 

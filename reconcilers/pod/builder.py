@@ -1,8 +1,9 @@
 """The Pod of a worker, whoever it works for: a template, and what is ours.
 
 Whatever the template says stays: restart policy, grace period, lifecycle hooks, volumes, affinity, all its
-containers. Added are name, labels, owner, environment and, where the template names none, the service account
-and a restart policy of Never (Kubernetes' default, Always, would start a finished training again).
+containers, its label `app.kubernetes.io/name`. Added are name, labels, owner, environment and, where the
+template names none, the service account and a restart policy of Never (Kubernetes' default, Always, would
+start a finished training again).
 """
 
 from __future__ import annotations
@@ -190,6 +191,7 @@ def from_field(path: str) -> Object:
 def pod_of(worker: ElasticWorker, template: Object, environment: Environment) -> Object:
     """The Pod object to create for the worker's incarnation; it takes over parts of `template`."""
     metadata, spec = template.get("metadata") or {}, template["spec"]
+    ours = {key: value for key, value in labels_of(worker).items() if key != names.LABEL_APP}
     own_labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _OWNERS}
     spec.setdefault("restartPolicy", "Never")
     if not service_account(spec):
@@ -214,8 +216,9 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
             "name": pod_name(worker),
             "namespace": worker.metadata.namespace,
             "labels": {
+                names.LABEL_APP: names.APP,
                 **own_labels,
-                **labels_of(worker),
+                **ours,
                 names.LABEL_INCARNATION: str(worker.spec.incarnation),
             },
             "annotations": metadata.get("annotations") or {},

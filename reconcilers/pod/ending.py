@@ -6,7 +6,8 @@ when a sidecar crashes after training has ended well, and Succeeded of a pipe wh
 of a shell that answers an eviction with exit code 0. What the job needs of a worker that has succeeded, the
 world says: one that is in a later round than it has finished is missing there (`world/breaks.py`).
 
-* Succeeded is what the agent calls so; without an agent, a training container that left with exit code 0.
+* Succeeded is what the agent calls so; where no agent has reported, and the command is not certain to start
+  one (`launcher.py`), a training container that left with exit code 0.
 * Failed is a Pod whose training container has ended otherwise, or that is deleted, lost, or cannot start.
 * A container that its kubelet starts again has not ended; how often it failed is told, to be counted.
 """
@@ -14,9 +15,10 @@ world says: one that is in a later round than it has finished is missing there (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from crds import names
 from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticworker import AgentState, ExitClass, WorkerPhase
 from crds.protocol import DOES_NOT_HANG
@@ -68,10 +70,19 @@ class Situation:
     """Why its node counts as lost."""
     silent_seconds: float | None = None
     """The silence of its agent, if that has lasted too long."""
+    trains: bool = True
+    """Whether it is a job's, whose agent reports on training; a check's says nothing of that."""
 
     @property
     def has_agent(self) -> bool:
-        return self.report is not None or self.is_unreadable
+        """Whether its agent has reported, or its command is certain to start one."""
+        return self.report is not None or self.is_unreadable or bool(self.launcher)
+
+    @property
+    def launcher(self) -> str:
+        """The launcher that the training container is certain to start; empty where there is none."""
+        annotations = (self.pod or {}).get("metadata", {}).get("annotations") or {}
+        return str(annotations.get(names.ANNOTATION_LAUNCHER, "")) if self.trains else ""
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,18 @@ def judge(seen: Situation) -> Judgement:
 def is_over(pod: Object) -> bool:
     """Whether nothing of a Pod trains any more, or ever will."""
     return _is_over(pod, containers_of(pod))
+
+
+def failed_sidecars(pod: Object | None) -> str:
+    """Which sidecars have failed by themselves, and how; empty where none has."""
+    beside = [each for each in containers_of(pod or {}) if each.role in (Role.SIDECAR, Role.COMPANION)]
+    ends = ((each, each.newest_end) for each in beside)
+    said = [
+        f"{each.role} {each.name}: exit code {end.get('exitCode')}"
+        for each, end in ends
+        if end is not None and failed(end) and end.get("exitCode") not in KILL_EXIT_CODES
+    ]
+    return "; ".join(said)
 
 
 def last_failure(report: AgentReport | None) -> AgentFailure | None:
@@ -149,8 +172,21 @@ def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) ->
         is_well_ended = taken or end is None or _says_nothing(end)
         return _ended_well() if is_well_ended else _failed(classify_pod(pod, seen.node))
     if taken or not succeeded(end):
-        return _failed(classify_pod(pod, seen.node))
-    return _failed(_hidden_failure(seen.report, training, end)) if seen.has_agent else _ended_well()
+        return _failed(_by_the_agents_word(classify_pod(pod, seen.node), seen.report))
+    return _failed(_hidden_failure(seen, training, end)) if seen.has_agent else _ended_well()
+
+
+def _by_the_agents_word(end: PodEnd, report: AgentReport | None) -> PodEnd:
+    """The end of a training container with the class that its agent reported, where it says more.
+
+    A launcher without restarts leaves with the exit code of its process: 1 too where the kernel has killed a
+    data loader for its memory, or a device has failed.
+    """
+    failure = last_failure(report)
+    is_plain = end.exit_class is ExitClass.USER_ERROR and bool(end.container) and not end.other_container
+    if failure is None or not is_plain:
+        return end
+    return replace(end, exit_class=classify_process(failure))
 
 
 def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
@@ -166,20 +202,23 @@ def _says_nothing(end: Object) -> bool:
     return succeeded(end) or end.get("exitCode") in KILL_EXIT_CODES
 
 
-def _hidden_failure(report: AgentReport | None, training: Container, end: Object | None) -> PodEnd:
+def _hidden_failure(seen: Situation, training: Container, end: Object | None) -> PodEnd:
     """The failure behind exit code 0 of a training container whose agent has not reported success."""
     whose: dict[str, Any] = {"container": training.name, "role": training.role}
-    failure = last_failure(report)
+    report, failure = seen.report, last_failure(seen.report)
     if failure is not None:
         return PodEnd(classify_process(failure), PROCESS_FAILED, failure.exit_code, **whose)
     if end is not None and end.get("reason") in CONTAINER_REASONS:
         return classify_container(training, end)
     said = "its agent's report cannot be read"
+    if not seen.is_unreadable:
+        said = f"{seen.launcher} has not reported once; its log says why"
     if report is not None:
         said = f"its agent's last word was {report.state} in round {report.observed_round}"
     message = (
         f"the training container left with exit code 0 before training had succeeded ({said}): a shell "
-        "that ends so at SIGTERM, or goes on after torchrun has failed, hides that (set -o pipefail, exec)"
+        "that ends so at SIGTERM, or goes on after its launcher has failed, hides that; begin its text with "
+        "`set -eo pipefail`, or start the launcher with `exec`"
     )
     return PodEnd(ExitClass.UNKNOWN, LEFT_EARLY, 0, message, **whose)
 
@@ -207,9 +246,8 @@ def _counts(container: Container, training: Container) -> bool:
 def _newest_failure(seen: Situation, counting: Sequence[Container], training: Container) -> PodEnd | None:
     """How a container failed that was, or will be, started again; None where none did."""
     if succeeded(training.newest_end) and seen.has_agent:
-        return _hidden_failure(seen.report, training, training.newest_end)
+        return _hidden_failure(seen, training, training.newest_end)
     suspects = [training] if training.has_started else counting
     ends = ((each, each.newest_end) for each in suspects)
-    return next(
-        (classify_container(each, end) for each, end in ends if end is not None and failed(end)), None
-    )
+    found = (classify_container(each, end) for each, end in ends if end is not None and failed(end))
+    return next((_by_the_agents_word(each, seen.report) for each in found), None)

@@ -9,11 +9,11 @@ Kubernetes runs `command` and `args` one behind the other, without a shell
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from crds import names
+from reconcilers.pod.launcher import LAUNCHERS, PYTHON, SHELL, launched, launcher_of, place_of_text
 from reconcilers.pod.options import AgentSource
 
 Object = dict[str, Any]
@@ -23,16 +23,9 @@ INIT_CONTAINER = "dlr-agent"
 ENV_PYTHON = "DLR_PYTHON"
 """Which Python the launchers start the agent with, if not the `python3` on PATH."""
 
-LAUNCHERS = ("torchrun", "dlrover-run")
-
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 """Names the volumes whose loss does not matter, so that the autoscaler may drain a node in spite of them.
 https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md"""
-
-_SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
-_PYTHON = re.compile(r"python[\d.]*")
-_MODULES = {"torch.distributed.run": "torchrun", "dlrover.trainer.torch.elastic_run": "dlrover-run"}
-"""Modules that `python -m` starts, and the launcher of the same flags."""
 
 
 def inject_agent(pod: Object, source: AgentSource) -> None:
@@ -40,6 +33,8 @@ def inject_agent(pod: Object, source: AgentSource) -> None:
     spec = pod["spec"]
     container = spec["containers"][0]
     annotations = pod["metadata"].setdefault("annotations", {})
+    if launcher := launcher_of(container):
+        annotations[names.ANNOTATION_LAUNCHER] = launcher
     annotations[SAFE_TO_EVICT] = ",".join(filter(None, [annotations.get(SAFE_TO_EVICT), VOLUME]))
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": VOLUME, "emptyDir": {}}]
     spec["initContainers"] = [_init_container(container, source), *(spec.get("initContainers") or ())]
@@ -68,7 +63,7 @@ def with_agent(words: Sequence[str], mount_path: str) -> tuple[list[str], str | 
     if launched is not None:
         return launched
     paths = _paths(mount_path)
-    text = _place_of_login_text(words) if _SHELL.fullmatch(posixpath.basename(words[0])) else None
+    text = _place_of_login_text(words) if SHELL.fullmatch(posixpath.basename(words[0])) else None
     if text is not None:
         return [*words[:text], paths + words[text], *words[text + 1 :]], None
     # Elsewhere no word is changed: a shell whose text is one command becomes that command, so that it is the
@@ -78,48 +73,29 @@ def with_agent(words: Sequence[str], mount_path: str) -> tuple[list[str], str | 
 
 def _launched(words: Sequence[str], mount_path: str) -> tuple[list[str], str | None] | None:
     """A command that starts torchrun or us by name, with our launcher in its place; None for any other."""
-    if not words:
+    started = launched(words)
+    if started is None:
         return None
-    folder, name = posixpath.split(words[0])
-    if name in LAUNCHERS or (name == "dlr" and words[1:2] and words[1] in names.POD_COMMANDS):
-        # Beside an absolute path is the Python that it belongs to.
-        python = posixpath.join(folder, "python3") if folder else None
-        return [f"{mount_path}/bin/{name}", *words[1:]], python
-    if _PYTHON.fullmatch(name):
-        flags = 1
-        while words[flags : flags + 1] and words[flags].startswith("-") and words[flags] != "-m":
-            flags += 2 if words[flags] in ("-W", "-X") else 1
-        option, module = (*words[flags : flags + 2], "", "")[:2]
-        if option == "-m" and (launcher := _MODULES.get(module)):
-            return [f"{mount_path}/bin/{launcher}", *words[flags + 2 :]], words[0]
-    return None
+    name, arguments = started
+    folder, program = posixpath.split(words[0])
+    # Beside an absolute path is the Python that it belongs to.
+    python = words[0] if PYTHON.fullmatch(program) else posixpath.join(folder, "python3") if folder else None
+    return [f"{mount_path}/bin/{name}", *arguments], python
 
 
 def _is_program(word: str) -> bool:
     """Whether this is a command's first word, and no argument of an image's own program."""
     name = posixpath.basename(word)
-    return name in (*LAUNCHERS, "dlr") or any(kind.fullmatch(name) for kind in (_SHELL, _PYTHON))
+    return name in (*LAUNCHERS, "dlr") or any(kind.fullmatch(name) for kind in (SHELL, PYTHON))
 
 
 def _place_of_login_text(words: Sequence[str]) -> int | None:
     """Which word of a login shell's command is the text that it runs; None for other shells and commands.
 
-    A login shell's profile may set PATH, and comes before the text: that is the first word behind the
-    options, if `-c` is among them. https://pubs.opengroup.org/onlinepubs/9799919799/utilities/sh.html
+    A login shell's profile may set PATH, and comes before the text.
     """
-    letters, place = "", 1
-    while place < len(words) and len(words[place]) > 1 and words[place][0] in "-+":
-        option = words[place]
-        place += 1
-        if option == "--":
-            break
-        if option.startswith("--"):
-            letters += "l" if option == "--login" else ""
-            place += option in ("--rcfile", "--init-file")
-        else:
-            letters += option[1:] if option[0] == "-" else ""
-            place += "o" in option.lower()  # `-o pipefail`, of bash `-O extglob`
-    return place if set("cl") <= set(letters) and place < len(words) else None
+    place, is_login = place_of_text(words)
+    return place if is_login else None
 
 
 def _paths(mount_path: str) -> str:

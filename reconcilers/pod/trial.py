@@ -52,6 +52,15 @@ MAX_AMOUNT = 64
 MAX_WHY = 320
 """Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
 
+_POD_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+_METADATA_FIELDS = frozenset(
+    (
+        *("name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation"),
+        *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations"),
+        *("ownerReferences", "finalizers", "managedFields"),
+    )
+)
+_UNKNOWN_FIELD = re.compile(r'unknown field "((?:[^"\\]|\\.)*)"')
 _CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.env\[(\d+)\])?")
 
 
@@ -143,7 +152,7 @@ class PodTrial:
         pod = assignment.build_pod()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
-        return pod
+        return with_unknown_fields(pod, job.spec.replica_specs[type_].template)
 
     async def _try(self, pod: Object, owner: Object) -> None:
         """Try the Pod, after its account, which may have gone since the cache showed it."""
@@ -154,6 +163,14 @@ class PodTrial:
         except Forbidden:
             await self._access.ensure(owner, account, missed=True)
             await self._client.try_create(PODS, pod)
+
+
+def with_unknown_fields(pod: Object, template: Object) -> Object:
+    """Add the template's fields that no Pod has, which are left out of Pods, so that a trial names them."""
+    metadata = template.get("metadata") or {}
+    unknown = {field: value for field, value in metadata.items() if field not in _METADATA_FIELDS}
+    others = {field: value for field, value in template.items() if field not in _POD_FIELDS}
+    return {**others, **pod, "metadata": {**unknown, **pod["metadata"]}}
 
 
 def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Object) -> Trial:
@@ -182,11 +199,10 @@ def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Ob
 def _faults(error: Invalid, job: ElasticJob, type_: str, pod: Object) -> list[str]:
     """Each field that is wrong, by its path in the job, and what is wrong with it."""
     causes = islice(error.details.get("causes") or (), MAX_FAULTS)
-    return [
-        f"{users_path(str(cause['field']), job, type_, pod)}: {cause.get('message', '')}"
-        for cause in causes
-        if cause.get("field")
-    ]
+    wrong = [(str(cause["field"]), cause.get("message", "")) for cause in causes if cause.get("field")]
+    unknown = islice(_UNKNOWN_FIELD.finditer(str(error)), MAX_FAULTS) if error.status == 400 else ()
+    wrong += [(found.group(1), "unknown field; is it misspelt?") for found in unknown]
+    return [f"{users_path(field, job, type_, pod)}: {why}" for field, why in wrong]
 
 
 def _bad_quantity(job: ElasticJob, type_: str) -> str:

@@ -27,7 +27,7 @@ from reconcilers.account.worker_history import with_lives
 from reconcilers.conditions import condition_of, with_condition
 from reconcilers.failure import budgets
 from reconcilers.failure.exit_class import PodEnd
-from reconcilers.pod.ending import Judgement, Situation, judge
+from reconcilers.pod.ending import Judgement, Situation, failed_sidecars, judge
 from reconcilers.pod.ends import MAX_MESSAGE, counted, ended, is_counted, replaced, taken_off
 from reconcilers.pod.start import NOTHING, STARTED, Hindrance, hindrance_of
 
@@ -189,7 +189,7 @@ def _with_pod(
     if status.phase in ENDED:
         return named
     if judged.phase is WorkerPhase.SUCCEEDED:
-        return named.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": COMPLETED})
+        return _completed(named, pod)
     end = judged.end if judged.phase is WorkerPhase.FAILED else None
     if end is None or seen.owner_ended is None or "deletionTimestamp" in pod["metadata"]:
         return named
@@ -215,7 +215,7 @@ def _as_judged(
     judged = judge(_situation(worker, status, pod, seen))
     report = current_report(worker, status)
     if judged.phase is WorkerPhase.SUCCEEDED:
-        return status.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": COMPLETED})
+        return _completed(status, pod)
     if judged.phase is WorkerPhase.FAILED and judged.end is not None:
         return ended(worker, status, judged.end, pod, report, seen.rules, now)
     assert pod is not None
@@ -225,6 +225,14 @@ def _as_judged(
     return _with_failures(worker, status, judged, pod, seen, now)
 
 
+def _completed(status: ElasticWorkerStatus, pod: dict[str, Any] | None) -> ElasticWorkerStatus:
+    """The status of a worker that has succeeded, whatever its sidecars did."""
+    sidecars = failed_sidecars(pod)
+    message = f"{COMPLETED}; {sidecars}" if sidecars else COMPLETED
+    update = {"phase": WorkerPhase.SUCCEEDED, "message": shortened(message, MAX_MESSAGE)}
+    return status.model_copy(update=update)
+
+
 def _situation(
     worker: ElasticWorker, status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation
 ) -> Situation:
@@ -232,6 +240,7 @@ def _situation(
     trains = worker.spec.check_name is None
     return Situation(
         pod=pod,
+        trains=trains,
         report=current_report(worker, status) if trains else None,
         is_unreadable=trains and bool(worker.status.report_fault),
         node=seen.node,

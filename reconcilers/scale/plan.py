@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -237,7 +238,7 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
 
 def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> Refusal | None:
     spec = job.spec.replica_specs[type_]
-    comes_to = f"{path}: {replicas} Pods of type {type_}"
+    comes_to = f"{path}: {counted(replicas, 'Pod')} of type {type_}"
     role = ROLES[type_] if in_cluster(job) else None
     if role is not None and not role.least <= replicas <= role.most:
         bounds = f"a job with parameter servers has from {role.least} to {role.most} of them"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -85,7 +86,7 @@ def _too_few(
         if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, rendezvous):
             there = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
             if not there <= wanted or not is_complete(there, wanted, bounds_of(job), without):
-                missing.append(f"the world has {len(there & wanted)} of {count} workers")
+                missing.append(f"the world has {len(there & wanted)} of {counted(count, 'worker')}")
             continue
         running = {
             w.spec.index

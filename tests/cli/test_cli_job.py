@@ -554,6 +554,23 @@ class TestDelete:
         told = delete.why_left(left, node(ready) if ready else None, waited)
         assert said in told if said else not told
 
+    @pytest.mark.parametrize("ready", ["True", "Unknown", None])
+    def test_names_the_finalizers_that_hold_a_pod_that_has_ended(self, ready: str | None) -> None:
+        left = placed_pod() | {"status": {"phase": "Failed"}}
+        left["metadata"] |= {"finalizers": ["example.com/copy-logs"], "deletionGracePeriodSeconds": 0}
+        told = delete.why_left(left, node(ready) if ready else None, 5)
+        assert told.startswith(
+            "pod/digits-worker-0-1 has ended, and the finalizer example.com/copy-logs holds it"
+        )
+        assert "--force" not in told and "kubectl patch pod digits-worker-0-1 --type=json" in told
+        left["metadata"]["finalizers"] += ["b.example/y"]
+        assert "the finalizers example.com/copy-logs, b.example/y hold it" in delete.why_left(left, None, 5)
+        assert not delete.why_left(left, node("True"), 0), "garbage collection has yet to come to it"
+        running = left | {"status": {"phase": "Running"}}
+        assert "finalizer" not in delete.why_left(running, node("True"), 99), (
+            "that it runs is why it is there"
+        )
+
 
 def placed_pod() -> dict[str, Any]:
     left = pod("digits-worker-0-1")
@@ -585,7 +602,7 @@ class TestScale:
         }
         done = dlr("job", "scale", "digits", "--replicas", "1")
         assert done.exit_code == 1
-        said = f"dlr: The job 'digits' cannot have 1 workers: spec.replicaSpecs[worker]: {reason}.\n"
+        said = f"dlr: The job 'digits' cannot have 1 worker: spec.replicaSpecs[worker]: {reason}.\n"
         assert done.err == said
 
     def test_a_job_that_has_ended_is_not_scaled(self, server: ScriptedServer, dlr: Dlr) -> None:

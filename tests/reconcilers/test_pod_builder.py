@@ -65,6 +65,16 @@ def test_name_owner_and_labels_are_ours() -> None:
     assert metadata["labels"][names.LABEL_INDEX] == "2"
 
 
+def test_a_templates_own_name_label_is_kept_and_what_selects_pods_is_ours() -> None:
+    """vertica-kubernetes#384, netbird#87."""
+    own = {names.LABEL_APP: "bert", "team": "a", names.LABEL_INDEX: "9", names.LABEL_MANAGED_BY: "helm"}
+    template = {"metadata": {"labels": own}, "spec": TEMPLATE["spec"]}
+    labels = build_job_pod(job(template=template), worker(2))["metadata"]["labels"]
+    assert (labels[names.LABEL_APP], labels["team"]) == ("bert", "a")
+    assert (labels[names.LABEL_INDEX], labels[names.LABEL_MANAGED_BY]) == ("2", names.MANAGER)
+    assert build_job_pod(job(), worker(2))["metadata"]["labels"][names.LABEL_APP] == names.APP
+
+
 def test_environment_speaks_torchruns_and_dlrovers_names_and_the_users_win() -> None:
     variables = environment(
         build_job_pod(job(template=TEMPLATE, replicas=4, worker={"minReplicas": 2}), worker(1))

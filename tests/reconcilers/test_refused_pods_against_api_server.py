@@ -36,6 +36,14 @@ REFUSED_PODS = [
         "TEMPLATE.spec.containers[0].resources.limits.cpu: 'lots' is no quantity",
         container={"resources": {"limits": {"cpu": "lots"}}},
     ),
+    on_the_job("TEMPLATE.spec.containers[0].comand: unknown field", container={"comand": ["sleep", "1"]}),
+    on_the_job("TEMPLATE.spec.hostNetwerk: unknown field", spec={"hostNetwerk": True}),
+    on_the_job("TEMPLATE.metadata.lables: unknown field", metadata={"lables": {"a": "b"}}),
+    on_the_job("TEMPLATE.sepc: unknown field", sepc={"hostNetwork": True}),
+    on_the_job(
+        "TEMPLATE.spec.containers[0].env[0].valueFrom.secretRef: unknown field",
+        container={"env": [{"name": "A", "valueFrom": {"secretRef": {"name": "s"}}}]},
+    ),
     on_the_job("TEMPLATE.spec.containers[0].name: Invalid value", container={"name": "Main_1"}),
     on_the_job(
         "TEMPLATE.spec.containers[0].volumeMounts[0].name: Not found",

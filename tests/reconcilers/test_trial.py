@@ -26,7 +26,7 @@ from reconcilers.job.workers import Workers
 from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.options import AgentSource, PodOptions
-from reconcilers.pod.trial import MAX_WHY, Answer, PodTrial, Trial, trial_of, users_path
+from reconcilers.pod.trial import MAX_WHY, Answer, PodTrial, Trial, trial_of, users_path, with_unknown_fields
 from tests.reconcilers.build import NOW, job, later, worker
 from tests.reconcilers.check_stage import merged
 
@@ -95,6 +95,31 @@ def test_a_field_is_named_as_it_is_in_the_job_though_ours_come_before_it() -> No
     place = names.index("MINE")
     assert of_user(f"spec.containers[0].env[{place}].value") == "spec.envs.MINE.value"
     assert "which dlr adds" in of_user("spec.containers[0].env[0].value")
+
+
+def test_unknown_fields_are_named_as_they_are_in_the_job() -> None:
+    of = job(template=TEMPLATE)
+    said = (
+        'Pod in version "v1" cannot be handled as a Pod: strict decoding error: '
+        'unknown field "spec.containers[0].comand", unknown field "spec.initContainers[1].imagee"'
+    )
+    trial = trial_of(Invalid(400, "BadRequest", said), of, "worker", tried(of))
+    path = "spec.replicaSpecs.worker.template.spec."
+    assert trial.answer is Answer.INVALID
+    assert trial.message == (
+        "the API server refuses the Pods of type worker: "
+        f"{path}containers[0].comand: unknown field; is it misspelt?; "
+        f"{path}initContainers[0].imagee: unknown field; is it misspelt?"
+    )
+
+
+def test_what_dlr_leaves_out_of_pods_is_tried_with_them_unless_pods_have_it() -> None:
+    known = {"name": "x", "resourceVersion": "1", "creationTimestamp": None, "labels": {"a": "b"}}
+    template = {**TEMPLATE, "metadata": {**known, "lables": {}}, "kind": "Pod", "sepc": {}}
+    pod = {"kind": "Pod", "metadata": {"name": "ours"}, "spec": {}}
+    tried_pod = with_unknown_fields(pod, template)
+    assert tried_pod == {**pod, "metadata": {"name": "ours", "lables": {}}, "sepc": {}}
+    assert with_unknown_fields(pod, {"spec": {}, "metadata": None}) == pod
 
 
 @given(st.from_regex(r"spec\.(initContainers|containers)\[\d{1,2}\](\.env\[\d{1,2}\])?\.\w*", fullmatch=True))

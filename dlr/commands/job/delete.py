@@ -15,6 +15,7 @@ from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.job.lookup import get_job
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, number, object_names
+from reconcilers.pod.containers import TERMINAL_PHASES
 
 JSON = dict[str, Any]
 
@@ -103,6 +104,14 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
         going_seconds: since it was seen to be deleted; 0 if garbage collection has yet to come to it.
     """
     name, on = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
+    finalizers = pod["metadata"].get("finalizers") or []
+    has_ended = pod.get("status", {}).get("phase") in TERMINAL_PHASES or not on
+    if going_seconds > 0 and finalizers and has_ended:
+        return (
+            f"pod/{name} has ended, and {_named(finalizers)}, which its owner takes away when it is done; "
+            f"where nobody will: kubectl patch pod {name} --type=json "
+            '-p \'[{"op": "remove", "path": "/metadata/finalizers"}]\''
+        )
     remedy = f"`kubectl delete pod {name} --force --grace-period=0` removes it from the cluster now"
     if node is not None and not _is_ready(node):
         return (
@@ -113,6 +122,12 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
     if not on or going_seconds <= grace_seconds + LATE_SECONDS:
         return ""
     return f"pod/{name} should have ended by now, and its node {on} does not say so; {remedy}"
+
+
+def _named(finalizers: Sequence[str]) -> str:
+    if len(finalizers) == 1:
+        return f"the finalizer {finalizers[0]} holds it"
+    return f"the finalizers {', '.join(finalizers[:MOST_NAMED])} hold it"
 
 
 def _reasons(api: Api, name: str, going: dict[str, float]) -> list[str]:

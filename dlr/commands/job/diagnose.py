@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from importlib.metadata import version
 
+from controller.wording import counted
 from crds.further_nodes import whole
 from dlr.commands.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure
 from dlr.commands.connection import connect
@@ -99,7 +100,7 @@ def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str
 def _sentence_lines(told: Sentence) -> list[str]:
     lines = _wrapped(f"{told.text} [{'; '.join(map(str, told.fields))}]")
     left_out = len(told.lines) - MOST_LINES
-    lines += [f"      … {left_out} lines before"] if left_out > 0 else []
+    lines += [f"      … {counted(left_out, 'line')} before"] if left_out > 0 else []
     return lines + [f"      {_indented(line)}" for line in told.lines[-MOST_LINES:]]
 
 

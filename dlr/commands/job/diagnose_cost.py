@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dlr.commands.job.timeline.blame import Failure
 from dlr.commands.job.timeline.episodes import members_of
 from dlr.commands.job.timeline.life import Lane, Life
-from dlr.commands.job.timeline.verdict import LOST
+from dlr.commands.job.timeline.verdict import lost_spans
 from dlr.commands.output import significant
 
 LEEWAY_SECONDS = 5.0
@@ -46,15 +46,9 @@ def own_failures(life: Life) -> list[tuple[Failure, Lane]]:
 
 def outages_of(life: Life) -> list[Outage]:
     """The oldest first, as far back as the job's history goes."""
-    spans: list[tuple[float, float]] = []
-    for state in life.states:
-        if state.state not in LOST:
-            continue
-        if spans and spans[-1][1] == state.begin:
-            spans[-1] = (spans[-1][0], state.end)
-        else:
-            spans.append((state.begin, state.end))
-    failed = deque(own_failures(life))
+    failures = own_failures(life)
+    spans = lost_spans(life.states, [failure.at for failure, _ in failures])
+    failed = deque(failures)
     found = []
     for begin, end in spans:
         while failed and failed[0][0].at < begin - LEEWAY_SECONDS:

@@ -123,7 +123,10 @@ def _failures(case: Case) -> Iterator[Sentence]:
             f"{when}: {lane.title}, {failure.what}{said}.{cost}", _fields_of_failure(case, lane.worker)
         )
     if len(failed) > MOST:
-        yield sentence(f"{len(failed) - MOST} earlier ones are known", case.of_job("status.history"))
+        yield sentence(
+            f"{counted(len(failed) - MOST, 'earlier one is', 'earlier ones are')} known",
+            case.of_job("status.history"),
+        )
 
 
 def _fields_of_ended_pods(case: Case) -> list[Field]:
@@ -247,7 +250,7 @@ def _time(case: Case) -> Iterator[Sentence]:
     hours = total_hours(outages)
     cost = f", {hours_line(hours)}" if hours is not None else ""
     lost = duration(sum(outage.seconds for outage in outages))
-    many = "1 outage" if len(outages) == 1 else f"{len(outages)} outages"
+    many = counted(len(outages), "outage")
     yield sentence(f"{many} in the job's history cost {lost}{cost}", case.of_job("status.history"))
 
 

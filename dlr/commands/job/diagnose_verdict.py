@@ -25,7 +25,7 @@ from dlr.commands.job.diagnose_words import (
     UNSCHEDULABLE,
     WAITS,
 )
-from dlr.commands.job.failures import ended_pods
+from dlr.commands.job.failures import SAME_MOMENT, ended_pods, worker_failures
 from dlr.commands.job.goodput import goodput_line
 from dlr.commands.job.progress import progress_line
 from dlr.commands.job.room import too_large
@@ -37,6 +37,8 @@ STALLED_STEPS = 20
 STALLED_SECONDS = 60.0
 """Agents tell steps every few seconds; so long without one, and so many of the usual, is no training."""
 LATELY = timedelta(hours=1)
+MOST_NODES = 5
+"""Nodes that an advice names."""
 LOOP = 2
 """So many failures without getting further are a loop, and no accident."""
 
@@ -57,7 +59,10 @@ def findings(case: Case) -> list[Finding]:
 
 
 def _unobserved(case: Case) -> Iterator[Finding]:
-    if not case.status.get("phase"):
+    if not case.status.get("phase") and (why := report.why_line(case.job)):
+        fields = case.of_job(*(f"status.{each}" for each in ("reason", "message") if case.status.get(each)))
+        yield Finding(str(case.status.get("reason") or "Unobserved"), sentence(why, fields))
+    elif not case.status.get("phase"):
         since = case.of_job("metadata.creationTimestamp")
         made = age(case.job["metadata"]["creationTimestamp"], case.now)
         told = sentence(f"No controller has looked at the job since it was made {made} ago", since)
@@ -332,8 +337,26 @@ def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
     fields = case.of_job("status.lastFailure.exitClass")
     if advice := AFTER.get(culprit.failure["exitClass"]):
-        text = advice.format(name=case.name, node=culprit.node or "NODE")
+        nodes = _failed_nodes(case, culprit) or ["NODE"]
+        text = advice.format(name=case.name, node=" ".join(nodes), nodes=",".join(nodes))
         yield sentence(text, fields)
+
+
+def _failed_nodes(case: Case, culprit: Culprit) -> list[str]:
+    """The culprit's node first, then those of workers that failed by the same class at that moment."""
+    nodes = [culprit.node] if culprit.node else []
+    for worker in case.workers:
+        status = worker.get("status") or {}
+        ended = status.get("lastExit") or {}
+        alike = [
+            failure
+            for failure in worker_failures(worker)
+            if failure.what == culprit.failure["exitClass"]
+            and abs(failure.time - culprit.time) <= SAME_MOMENT
+        ]
+        if alike and (node := ended.get("nodeName") or status.get("nodeName")):
+            nodes.append(node)
+    return list(dict.fromkeys(nodes))[:MOST_NODES]
 
 
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (

@@ -27,9 +27,9 @@ AFTER: dict[str, str] = {
     "other jobs, give this one a higher priorityClassName, or nodes of its own.",
     ExitClass.NODE_LOST: "Look at the node: kubectl describe node {node}.",
     ExitClass.HARDWARE_ERROR: "Check the node, and keep it out of service until it passes: "
-    "dlr node-check --nodes {node}.",
+    "dlr node-check --nodes {nodes}.",
     ExitClass.CHECK_FAILED: "Look at what the check found: kubectl describe nc.",
-    ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {node}.",
+    ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {nodes}.",
 }
 """What to do after such a failure."""
 SLOW_ADVICE = (

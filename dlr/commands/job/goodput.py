@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from controller.wording import counted
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput
@@ -90,7 +91,7 @@ def redone(account: Goodput | None) -> str:
     """How many steps were trained again, such as `17 steps`; empty if none were."""
     if account is None or not account.steps_redone:
         return ""
-    steps = "1 step" if account.steps_redone == 1 else f"{account.steps_redone} steps"
+    steps = counted(account.steps_redone, "step")
     return f"{steps} at most" if start_is_unknown(account) else steps
 
 

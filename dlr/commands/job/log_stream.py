@@ -66,14 +66,15 @@ class Follower:
 
     def run(self) -> None:
         while True:
+            pause_seconds = RETRY_SECONDS
             try:
                 if self._is_over():
                     return
                 self._stream_current_pod()
-            except Unreachable:
+            except Unreachable as outage:
                 # However long the API server is away: the person who follows may end it at any time.
-                pass
-            self.pause.wait(RETRY_SECONDS)
+                pause_seconds = max(RETRY_SECONDS, outage.retry_after_seconds)
+            self.pause.wait(pause_seconds)
 
     def _is_over(self) -> bool:
         """The job has ended and its last Pod's log is shown, or the job is gone."""

@@ -148,8 +148,9 @@ def _last_world_line(world: JSON) -> str:
     """Of a job that has ended: nobody trains in it any more."""
     if not world.get("round"):
         return "there never was one"
-    workers, processes = len(members_of(world)), world.get("worldSize", 0)
-    return f"none any more; the last was round {world['round']}, {workers} workers, {processes} processes"
+    workers = counted(len(members_of(world)), "worker")
+    processes = counted(world.get("worldSize", 0), "process", "processes")
+    return f"none any more; the last was round {world['round']}, {workers}, {processes}"
 
 
 def ranks(job: JSON) -> dict[int, int]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from controller.wording import counted
 from crds import names
 from dlr.commands.api import ELASTICJOBS, Api, ApiFailure
 from dlr.commands.connection import connect
@@ -26,9 +27,9 @@ def scale(
     before = set_replicas(api, name, replicas)
     said = f"elasticjob {api.namespace}/{name}"
     if before == replicas:
-        print(f"{said} wants {replicas} workers already")
+        print(f"{said} wants {counted(replicas, 'worker')} already")
     else:
-        print(f"{said} scaled from {before} to {replicas} workers")
+        print(f"{said} scaled from {before} to {counted(replicas, 'worker')}")
 
 
 def set_replicas(api: Api, name: str, replicas: int) -> int:
@@ -46,5 +47,7 @@ def set_replicas(api: Api, name: str, replicas: int) -> int:
             api.patch(ELASTICJOBS, name, "scale", patch={"spec": {"replicas": replicas}})
         except ApiFailure as failure:
             reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure)
-            raise CommandError(f"The job {name!r} cannot have {replicas} workers: {reasons}.") from failure
+            raise CommandError(
+                f"The job {name!r} cannot have {counted(replicas, 'worker')}: {reasons}."
+            ) from failure
     return int(before)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from controller.wording import counted
 from crds import names
 from crds.protocol import NATIVE
 from dlr.commands.api import ELASTICJOBS, Api
@@ -134,9 +135,10 @@ def asked_at(request: str) -> datetime | None:
 def without_answer(name: str, asked: Asked, timeout: float) -> str:
     """Why there are no stacks at all."""
     if asked.silent:
+        asked_workers = counted(len(asked.silent), "worker")
         return (
-            f"None of the {len(asked.silent)} workers of {name!r} that train has answered within "
-            f"{timeout:g} s: their agents are older than this dlr, or cannot reach the API server."
+            f"No agent has answered within {timeout:g} s, of {asked_workers} of {name!r} that train: they "
+            "are older than this dlr, or cannot reach the API server."
         )
     if asked.idle:
         return f"No process of {name!r} runs just now: {some_of(asked.idle, MOST_NAMED)}."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from controller.wording import counted
 from crds import names
 from dlr.commands.job.failures import by_cause, worker_failure
 from dlr.commands.job.report import current_report, ranks, sort_workers, state_of
@@ -78,4 +79,4 @@ def notes(workers: Sequence[JSON]) -> list[str]:
         if status.get("message") and status.get("phase") not in ("Succeeded", "Failed")
     ]
     rest = len(told) - MOST_NOTES
-    return told if rest <= 0 else [*told[:MOST_NOTES], f"… and {rest} more workers with a message"]
+    return told if rest <= 0 else [*told[:MOST_NOTES], f"… and {counted(rest, 'more worker')} with a message"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from crds.nodecheck import Accelerator
 from dlr.commands import interrupts
@@ -34,7 +35,26 @@ from healthcheck.local import Health
 WHAT = "What to check (one of these)"
 HOW = "How"
 
-checks = typer.Typer(add_completion=False, context_settings=HELP_NAMES, invoke_without_command=True)
+
+class Checks(TyperGroup):
+    """`dlr node-check` and its commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """As TyperGroup's; a word that is no command, behind `--nodes`, is meant as another node.
+
+        Raises:
+            CouldNotTell: there is such a word.
+        """
+        nodes = ctx.params.get("nodes")
+        if nodes and args[0] not in self.commands:
+            wanted = ",".join([*nodes, *args])
+            raise CouldNotTell(f"--nodes takes names with commas between, and no spaces: --nodes {wanted}")
+        return super().resolve_command(ctx, args)
+
+
+checks = typer.Typer(
+    cls=Checks, add_completion=False, context_settings=HELP_NAMES, invoke_without_command=True
+)
 
 
 @checks.callback()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from controller.wording import counted
 from crds.nodecheck import NodeCheckPhase
 from dlr.commands.node_check.outcome import message, rounds_of
 from dlr.commands.node_check.view import (
@@ -40,7 +41,7 @@ def _beginning(look: Look, waited_seconds: float) -> Iterator[str]:
     if look.phase == NodeCheckPhase.RUNNING:
         reused = look.status.get("reused") or []
         lately = f" ({len(reused)} of them passed lately, and are not tested again)" if reused else ""
-        yield f"Running: local tests of {len(look.nodes)} nodes{lately}"
+        yield f"Running: local tests of {counted(len(look.nodes), 'node')}{lately}"
 
 
 def _local_tests(look: Look) -> Iterator[str]:

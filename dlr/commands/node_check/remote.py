@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from controller.wording import counted
 from crds import names
 from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
@@ -166,7 +167,7 @@ def running(look: view.Look, now: datetime, waited_seconds: float, most_rows: in
     if rows := view.live_rows(look):
         parts += [Text(""), table(view.LIVE_COLUMNS, view.most_telling(rows, most_rows))]
     if len(rows) > most_rows:
-        parts.append(cell(f"… and {len(rows) - most_rows} more nodes"))
+        parts.append(cell(f"… and {counted(len(rows) - most_rows, 'more node')}"))
     return Group(*parts)
 
 

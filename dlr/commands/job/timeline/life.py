@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from controller.wording import counted
 from crds import names
 from crds.job_status import JobState
 from dlr.commands.job.failures import failures_told
@@ -96,7 +97,7 @@ def title(life: Life) -> str:
     if life.goodput is not None:
         parts.append(f"goodput {life.goodput:.1%}")
     if life.lanes_left_out:
-        parts.append(f"{life.lanes_left_out} more workers")
+        parts.append(counted(life.lanes_left_out, "more worker"))
     if life.known_since > 0:
         parts.append(f"the first {duration(life.known_since)} are forgotten")
     return plain(" · ".join(parts))
