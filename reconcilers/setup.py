@@ -35,6 +35,7 @@ from reconcilers.cordon.records import NodeRecordReconciler
 from reconcilers.cordon.verdicts import accusation_keys, accused_nodes, decided_nodes, failed_nodes
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
+from reconcilers.nodecheck.claim_view import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.claims import has_nodes, tests
 from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
@@ -123,6 +124,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
     cache.add_index(ELASTICWORKERS, BY_VERDICT, accusation_keys)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
+    cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)

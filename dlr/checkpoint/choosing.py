@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dlr.checkpoint import storage
 from dlr.checkpoint.storage import Manifest, StorageError
@@ -39,14 +40,27 @@ class Listing:
     is_away: bool = False
     """Whether that may pass."""
 
+    @classmethod
+    def of(cls, fields: Any) -> Listing:
+        """Make it of its fields, as `asdict` and JSON have them.
+
+        Raises:
+            StorageError: they are not a listing's.
+        """
+        try:
+            manifests = tuple(Manifest.of(body) for body in fields["manifests"])
+            damaged = tuple(map(str, fields["damaged"]))
+            return cls(manifests, damaged, fields["refusal"], fields["unreadable"], bool(fields["is_away"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"what rank 0 has sent lists no checkpoints: {error!r}") from error
+
 
 def choose(
     path: Path, here: Surroundings, beyond: int | None = None, *, is_start: bool = False
 ) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
-    Each rank reads its share of the files, so that together they read each once. These are collectives of
-    objects (`dlr.ranks`).
+    Each rank reads its share of the files, so that together they read each once.
 
     Args:
         beyond: what storage has up to this step is left alone, since memory has a checkpoint; storage that
@@ -58,13 +72,13 @@ def choose(
 
     Raises:
         StorageError: the path cannot be read, is another job's, or has nothing but damaged checkpoints.
+        ValueError: what a rank has sent is nothing that ranks send.
     """
     grouped = are_connected()
     if beyond is not None and not grouped and here.world_size > 1:
         return None  # ranks that cannot agree might see different ones
-    found_here = _list_here(path, here, beyond, is_start) if not grouped or here.rank == 0 else None
-    listing = from_rank_0(found_here)
-    assert listing is not None  # rank 0 has one
+    listed = asdict(_list_here(path, here, beyond, is_start)) if not grouped or here.rank == 0 else None
+    listing = Listing.of(from_rank_0(listed))
     refusal = listing.refusal or (listing.unreadable if beyond is None else None)
     if refusal is not None:
         raise StorageError(refusal)

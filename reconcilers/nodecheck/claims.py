@@ -20,6 +20,7 @@ from typing import Any
 from controller.wording import counted
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.nodecheck.nodes import Out
+from reconcilers.observed.trust import is_made_for_job
 
 WAITING_FOR_CHECK = "WaitingForCheck"
 WAITING_FOR_AGENTS = "WaitingForAgents"
@@ -40,7 +41,7 @@ class Precedence(IntEnum):
     ADMINISTRATORS = 0
     """Checks in namespaces that may cordon."""
     JOBS = 1
-    """A job's world waits for them."""
+    """Checks that the controller made for a job, whose world waits for them."""
     OTHERS = 2
 
 
@@ -86,10 +87,19 @@ def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> Claim:
     return Claim(metadata.uid, metadata.namespace, metadata.name, precedence, created, **fields)
 
 
-def precedence_of(check: NodeCheck, is_administrators: bool) -> Precedence:
+def precedence_of(
+    check: dict[str, Any] | None, job: dict[str, Any] | None, is_administrators: bool
+) -> Precedence:
+    """The precedence of a stored check.
+
+    Args:
+        check: None if it is gone.
+        job: that its `jobName` names, as it is stored.
+        is_administrators: whether its namespace's statements count everywhere.
+    """
     if is_administrators:
         return Precedence.ADMINISTRATORS
-    return Precedence.JOBS if check.spec.job_name is not None else Precedence.OTHERS
+    return Precedence.JOBS if check is not None and is_made_for_job(check, job) else Precedence.OTHERS
 
 
 def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:

@@ -147,7 +147,7 @@ class NodeCheckReconciler(Reconciler):
         self._workers = CheckWorkers(client, cache, clock.monotonic)
         self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
         self._waiting = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._claiming = Claiming(cache, self._view, clock.monotonic)
+        self._claiming = Claiming(cache, clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)

@@ -10,10 +10,9 @@ removed is not seen; that it is there is known by the refusal to make it, and as
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 from controller.cache import Cache
 from controller.client import Client
@@ -28,6 +27,7 @@ from controller.resources import (
     SERVICEACCOUNTS,
     Resource,
 )
+from controller.shared_calls import SharedCalls
 from controller.store import Change
 from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name
@@ -52,8 +52,8 @@ class WorkerAccess:
         self._cached = {resource: cache.store(resource) for resource in kinds}
         self._found: dict[Key, float] = {}
         """When the API server said of one that it is there."""
-        self._asking: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        """Of many workers that begin at once, one asks for it, and the others wait for the answer."""
+        self._making = SharedCalls[None]()
+        """By key of the object, which many workers that begin at once may want."""
         for resource in self._cached:
             cache.add_handler(resource, self._forget)
 
@@ -68,15 +68,14 @@ class WorkerAccess:
         for resource, wanted in access_of(owner, account):
             metadata = wanted["metadata"]
             key = (resource.kind, metadata["namespace"], metadata["name"])
-            if self._is_there(resource, key, missed=missed):
-                continue
-            async with self._asking.setdefault(key, asyncio.Lock()):
-                if self._is_there(resource, key, missed=missed):
-                    continue
-                try:
-                    await self._client.create(resource, wanted)
-                except AlreadyExists:
-                    self._note(key)
+            if not self._is_there(resource, key, missed=missed):
+                await self._making.ask(key, partial(self._make, resource, wanted, key))
+
+    async def _make(self, resource: Resource, wanted: Object, key: Key) -> None:
+        try:
+            await self._client.create(resource, wanted)
+        except AlreadyExists:
+            self._note(key)
 
     def _is_there(self, resource: Resource, key: Key, *, missed: bool) -> bool:
         """As far as we know without a request."""

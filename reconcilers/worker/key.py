@@ -9,18 +9,17 @@ wait for it, and `start.py` says what to do: with a new key they could not talk 
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import secrets
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, SECRETS
+from controller.shared_calls import SharedCalls
 from controller.store import Memory
 from crds import names
 from reconcilers.observed.builder import owned_metadata
@@ -45,8 +44,8 @@ class OwnerKeys:
             resource.kind: cache.store(resource).memory() for resource in (ELASTICJOBS, NODECHECKS)
         }
         """When an owner's Secret was found or made last, by kind and uid."""
-        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Of many workers that begin at once, one asks, and the others wait for the answer."""
+        self._making = SharedCalls[None]()
+        """By uid of the owner, whose workers may all begin at once."""
 
     async def ensure(self, owner: Object, *, missed: bool = False) -> None:
         """Make the Secret, unless it is there or a Pod runs with its key.
@@ -58,13 +57,13 @@ class OwnerKeys:
         uid = owner["metadata"]["uid"]
         if self._is_there(owner, missed=missed):
             return
-        async with self._making.setdefault(uid, asyncio.Lock()):
-            if self._is_there(owner, missed=missed):
-                return
-            if not self._is_in_use(owner):
-                with contextlib.suppress(AlreadyExists):
-                    await self._client.create(SECRETS, secret_of(owner))
-            self._made[owner["kind"]].put(uid, self._monotonic())
+        await self._making.ask(uid, lambda: self._make(owner))
+
+    async def _make(self, owner: Object) -> None:
+        if not self._is_in_use(owner):
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(SECRETS, secret_of(owner))
+        self._made[owner["kind"]].put(owner["metadata"]["uid"], self._monotonic())
 
     def forget(self, owner: Object) -> None:
         """Ask again before the next Pod: the owner has none any more, so it may have a new key."""

@@ -6,7 +6,6 @@ kept as text: parsing it is cheaper than copying objects, and it takes a twentie
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from typing import Any
 
@@ -16,6 +15,7 @@ from controller.client import Client
 from controller.errors import Conflict
 from controller.resources import ELASTICJOBS, NODECHECKS, Resource
 from controller.salvage import parsed
+from controller.shared_calls import SharedCalls
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
 from reconcilers.observed.resources import is_cut
@@ -32,7 +32,7 @@ class WholeObjects:
         self._client = client
         self._texts: OrderedDict[Version, bytes] = OrderedDict()
         self._size_bytes = 0
-        self._reads: dict[Version, asyncio.Task[bytes]] = {}
+        self._reads = SharedCalls[bytes]()
 
     async def job(self, job: ElasticJob) -> ElasticJob:
         """The job with the templates and variables that its user wrote, in objects of its own.
@@ -66,20 +66,11 @@ class WholeObjects:
         version = cut.metadata.uid, cut.metadata.generation
         text = self._texts.get(version)
         if text is None:
-            text = await self._read(resource, cut, version)
+            text = await self._reads.ask(version, lambda: self._ask(resource, cut, version))
         else:
             self._texts.move_to_end(version)
         spec: Object = parsed(text)
         return spec
-
-    async def _read(self, resource: Resource, cut: ElasticJob | NodeCheck, version: Version) -> bytes:
-        """All who ask for it meanwhile get the same answer, and the same error."""
-        read = self._reads.get(version)
-        if read is None:
-            read = asyncio.create_task(self._ask(resource, cut, version))
-            self._reads[version] = read
-            read.add_done_callback(lambda _: self._reads.pop(version, None))
-        return await asyncio.shield(read)
 
     async def _ask(self, resource: Resource, cut: ElasticJob | NodeCheck, version: Version) -> bytes:
         found = await self._client.get(resource, cut.metadata.name, cut.metadata.namespace)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import crds
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
 from crds.job_status import (
@@ -26,6 +27,7 @@ from crds.job_status import (
     JobState,
 )
 from crds.model import MAX_CONDITION_MESSAGE, StatusBeyondLimits, validated
+from crds.protocol import MAX_SHARD_SETS, MAX_SHARD_TEXT, MAX_UNDONE_TEXT
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from reconcilers.conditions.older_agents import TRAIN_ON
 from reconcilers.conditions.refusal import NO_HURRY
@@ -403,3 +405,28 @@ def test_what_was_written_with_wider_limits_is_read_and_cut() -> None:
     status = ElasticJob.model_validate(job).status
     assert [episode.round for episode in status.history] == list(range(50))[-MAX_EPISODES:]
     assert validated(status)["lastFailure"]["message"].endswith("…")
+
+
+def most_bytes(schema: dict[str, Any]) -> int:
+    """The size of the largest value that a schema takes, of characters of one byte each."""
+    if "enum" in schema:
+        return max(len(str(each)) for each in schema["enum"]) + 2
+    if schema["type"] == "object" and "properties" in schema:
+        return 2 + sum(len(name) + 4 + most_bytes(of) for name, of in schema["properties"].items())
+    if schema["type"] == "object":
+        return 2 + schema["maxProperties"] * (LONGEST_NAME + most_bytes(schema["additionalProperties"]))
+    if schema["type"] == "array":
+        return 2 + int(schema["maxItems"]) * (1 + most_bytes(schema["items"]))
+    if schema["type"] == "string":
+        return LONGEST_TIME if schema.get("format") == "date-time" else 2 + int(schema["maxLength"])
+    return LONGEST_NUMBER
+
+
+LONGEST_NAME, LONGEST_TIME, LONGEST_NUMBER = 64, 40, 24
+
+
+def test_no_report_of_a_worker_makes_its_status_larger_than_950_kb() -> None:
+    (manifest,) = (each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticWorker")
+    status = manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    undone_in_all_sets = MAX_SHARD_SETS * MAX_SHARD_TEXT - MAX_UNDONE_TEXT  # a rule of the CRD forbids it
+    assert most_bytes(status) - undone_in_all_sets < 950_000
