@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,53 @@ def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["met at start 0", "met at start 1"]
     assert '"source": "AGENT"' in done.stderr, "the last event"
+
+
+FUNCTION = """
+import os, sys
+assert sys.argv[1:] == ["3"]
+print(f"rank {os.environ['RANK']}\\n", end="", flush=True)
+"""
+
+
+def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_path: Path) -> None:
+    """These import the file of the command again, which must not start another agent."""
+    done = run_script(tmp_path, FUNCTION, "--run-path", "--nproc-per-node=3", command=[str(ROOT / "bin/dlr")])
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2"]
+    assert done.stderr.count("joining round=") == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-warm-start"]])
+def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    """An ignored SIGCHLD is inherited, and the kernel then keeps no exit code."""
+    script = "import sys; sys.exit(int(sys.argv[1]))"
+    done = run_script(tmp_path, script, "--max-restarts=0", *flags, ignores=signal.SIGCHLD)
+    assert done.returncode == 3, done.stderr
+
+
+def run_script(
+    folder: Path,
+    text: str,
+    *flags: str,
+    command: Sequence[str] = ("-m", "dlr.cli"),
+    ignores: signal.Signals | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script with the argument 3."""
+    script = folder / "train.py"
+    script.write_text(text)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
+    return subprocess.run(
+        [sys.executable, *command, "run", "--standalone", *flags, str(script), "3"],
+        env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
+    )
 
 
 def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) -> None:
