@@ -227,12 +227,18 @@ def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.M
             {names.ENV_JOB_NAME: "digits", "PET_STANDALONE": "1"},
             "^PET_STANDALONE=1 is for a machine alone",
         ),
+        (["--nnodes=2:4"], {}, "--standalone is for one machine, and --nnodes is 2:4"),
         (["--nnodes=2"], {"PET_STANDALONE": "yes"}, "^PET_STANDALONE=yes .* and --nnodes is 2"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(flags: list[str], environ: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         standalone.check(flags[0].partition("=")[2] if flags else "1:1", environ)
+
+
+@pytest.mark.parametrize("nnodes", ["1", "1:1", "1:4"])
+def test_one_machine_is_what_an_elastic_world_may_begin_with(nnodes: str) -> None:
+    standalone.check(nnodes, {})
 
 
 def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None:
