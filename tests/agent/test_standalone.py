@@ -144,10 +144,26 @@ def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(
     assert done.returncode == 3, done.stderr
 
 
+LEAVES_ONE_BEHIND = """
+import subprocess
+subprocess.Popen(["sleep", "3000"], start_new_session=True)
+"""
+
+
+def test_a_pipe_behind_the_command_ends_though_the_script_leaves_a_process_that_holds_it(
+    tmp_path: Path,
+) -> None:
+    """`dlr run … | tee log`: tee ends when nobody can write to it any more."""
+    piped = ["-c", f'"$@" | tee {tmp_path}/log', "sh", sys.executable, "-m", "dlr.cli"]
+    done = run_script(tmp_path, LEAVES_ONE_BEHIND, program="sh", command=piped)
+    assert done.returncode == 0, done.stderr
+
+
 def run_script(
     folder: Path,
     text: str,
     *flags: str,
+    program: str = sys.executable,
     command: Sequence[str] = ("-m", "dlr.cli"),
     ignores: signal.Signals | None = None,
 ) -> subprocess.CompletedProcess[str]:
@@ -156,7 +172,7 @@ def run_script(
     script.write_text(text)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
     return subprocess.run(
-        [sys.executable, *command, "run", "--standalone", *flags, str(script), "3"],
+        [program, *command, "run", "--standalone", *flags, str(script), "3"],
         env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
