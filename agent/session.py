@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from agent.connection.listener import Listener
+from agent.connection.own_port import listen
 from agent.connection.store_server import StoreServer
-from agent.environment import Environment, InvalidEnvironmentError
+from agent.environment import Environment
 from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.link import FLUSH_SECONDS, Link
@@ -37,7 +38,6 @@ from agent.report.elasticworker import topology_of_pod
 from agent.report.report import Departure, Facts
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
-from crds.names import ENV_POD_IP
 from crds.protocol import (
     AgentState,
     KeptIn,
@@ -292,19 +292,3 @@ class Session:
         report = self.reporter.latest
         action = next_action(view.world, self.member, report.observed_round, report.state, view.phase)
         return action, view
-
-
-def listen(me: Environment, cleanup: contextlib.ExitStack) -> tuple[Listener, StoreServer]:
-    """Listen for the agents of other workers, and serve the store that they meet through.
-
-    Raises:
-        InvalidEnvironmentError: the Pod does not have the address that its environment names.
-    """
-    try:
-        listener = Listener(me.pod_ip, me.key)
-    except OSError as error:
-        raise InvalidEnvironmentError(f"cannot listen on {ENV_POD_IP}={me.pod_ip}: {error}") from error
-    cleanup.callback(listener.close)
-    store = StoreServer(listener)
-    cleanup.callback(store.close)
-    return listener, store

@@ -13,7 +13,7 @@ BACKENDS = (BACKEND, RENDEZVOUS_BACKEND)
 """The rendezvous that are the job's: DLRover's too, whose master there is none of."""
 
 OF_THE_JOB = ("PET_NNODES", "PET_NODE_RANK", "PET_RDZV_BACKEND", "PET_RDZV_ID")
-"""torchrun's flags that the controller sets as variables (`reconcilers/pod/assignment.py`)."""
+"""torchrun's flags that the controller sets as variables (`reconcilers/worker/assignment.py`)."""
 
 
 def is_for_another_rendezvous(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:

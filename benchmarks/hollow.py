@@ -38,7 +38,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, Object
 from crds import names
-from reconcilers.pod.builder import heartbeat_seconds
+from reconcilers.observed.builder import heartbeat_seconds
 
 REPORT = Path(__file__).parent.parent / "docs" / "hollow-agents.md"
 FIGURES = REPORT.with_suffix(".json")

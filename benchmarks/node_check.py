@@ -28,7 +28,7 @@ from controller.client import Client
 from controller.resources import ELASTICWORKERS, NODECHECKS, NODES, PODS, Object
 from crds import names
 from localcluster.paths import Home
-from reconcilers.pod.builder import heartbeat_seconds
+from reconcilers.observed.builder import heartbeat_seconds
 
 REPORT = Path(__file__).parent.parent / "docs" / "node-check-scale.md"
 CHECK = "hollow"

@@ -12,21 +12,26 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.recovery_contender import Contender, Failure, Recovery, Trial
-from benchmarks.recovery_dlr import NODES, Dlr, standby_is_known
+from benchmarks.recovery_dlr import NODES, Dlr
 from benchmarks.recovery_events import Timeline, wait_for
 from benchmarks.recovery_peers import Dlrover, Torchrun, dlrover_venv
 from benchmarks.recovery_plot import plot
-from benchmarks.recovery_report import PEERS, Circumstances, Results, report, table
+from benchmarks.recovery_report import PEERS, Circumstances, Results, Yardsticks, report, table
+from benchmarks.recovery_yardsticks import SlowKubelets, bare_pod_seconds, import_torch_seconds
 from e2e.embedded import EmbeddedCluster
 
 DOCS = Path(__file__).parent.parent / "docs"
+YARDSTICKS = 3
+"""Times that each yardstick is measured before the first trial, and after the last."""
 
 
 def turn(contender: Contender, failure: Failure, strikes: int, deadline_seconds: float) -> list[Trial]:
@@ -92,10 +97,8 @@ def measure(
     return results
 
 
-def contenders(cluster: EmbeddedCluster, *, peers: bool) -> list[Contender]:
-    ours: list[Contender] = [Dlr(cluster), Dlr(cluster, warm_start=False)]
-    if standby_is_known():
-        ours.append(Dlr(cluster, standby=1))
+def contenders(cluster: EmbeddedCluster, slow: SlowKubelets, *, peers: bool) -> list[Contender]:
+    ours: list[Contender] = [Dlr(cluster), Dlr(cluster, warm_start=False), Dlr(cluster, standby=1), Dlr(slow)]
     return [*ours, Torchrun(), Dlrover(dlrover_venv())] if peers else ours
 
 
@@ -130,23 +133,28 @@ def strikes(args: argparse.Namespace) -> Strikes:
 def main() -> None:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and leave nothing behind
-    cluster = EmbeddedCluster(nodes=NODES)
     begun_at = time.monotonic()
-    try:
-        cluster.start()
-        those = contenders(cluster, peers=args.peers)
+    with ExitStack() as scope:
+        cluster, slow = EmbeddedCluster(nodes=NODES), SlowKubelets(nodes=NODES)
+        for each in (cluster, slow):
+            scope.callback(each.stop)
+            each.start()
         load = os.getloadavg()[0]
+        imports = [import_torch_seconds() for _ in range(YARDSTICKS)]
+        those = contenders(cluster, slow, peers=args.peers)
         results = measure(those, strikes(args), args.turns, args.deadline_seconds)
-    finally:
-        cluster.stop()
+        imports += [import_torch_seconds() for _ in range(YARDSTICKS)]
+        bare = [bare_pod_seconds(slow) for _ in range(2 * YARDSTICKS)]
+    yardsticks = Yardsticks(statistics.median(imports), statistics.median(bare))
     minutes = (time.monotonic() - begun_at) / 60
     (args.docs / "images").mkdir(parents=True, exist_ok=True)
     circumstances = Circumstances(
         load, minutes, args.deadline_seconds, " ".join(["python -m benchmarks.recovery", *sys.argv[1:]])
     )
-    (args.docs / "recovery.md").write_text(report(results, circumstances))
+    (args.docs / "recovery.md").write_text(report(results, yardsticks, circumstances))
     plot(results, args.docs / "images" / "recovery.svg")
-    print("\n\n".join(table(by_name) for by_name in results.values()))
+    print("\n\n".join(table(by_name, yardsticks) for by_name in results.values()))
+    print(yardsticks)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.recovery_breakdown import Join, Watches, joins_of, stages
 from benchmarks.recovery_contender import MOST_RESTARTS, SCRIPT, Contender, Failure, Recovery, Stage
 from benchmarks.recovery_events import VICTIM_RANK, WORLD_SIZE, Step
-from crds.job_spec import ReplicaSpec
+from benchmarks.recovery_yardsticks import SlowKubelets
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.embedded import EmbeddedCluster
@@ -25,6 +25,7 @@ JOB = "recovery"
 NODES = WORLD_SIZE + 2
 """One that a worker can move to, and one for a standby."""
 STANDBY_SECONDS = 120.0
+SLOW_KUBELETS = "dlr, a real kubelet's latencies"
 
 
 class Dlr(Contender):
@@ -36,6 +37,9 @@ class Dlr(Contender):
         self.name = f"dlr{flags}" + (f", standby: {standby}" if standby else "")
         starts_matter = {Failure.PROCESS, Failure.POD}  # beside half a minute without heartbeats, little does
         self.failures = frozenset(Failure if warm_start else starts_matter)
+        if isinstance(cluster, SlowKubelets):
+            self.name = SLOW_KUBELETS
+            self.failures = frozenset({Failure.POD})
         self._scope = ExitStack()
         self._observation: Observation | None = None
         self._watches: Watches | None = None
@@ -129,8 +133,3 @@ class Dlr(Contender):
     def stop(self) -> None:
         self.mend()
         self._scope.close()
-
-
-def standby_is_known() -> bool:
-    """Whether this version of the API has `standby`."""
-    return "standby" in ReplicaSpec.model_fields

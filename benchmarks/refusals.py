@@ -16,8 +16,8 @@ import time
 from statistics import median
 from typing import Any
 
-from dlr.commands.api import ELASTICJOBS, Api, ApiFailure
-from dlr.commands.connection import connect
+from dlr.kube.api import ELASTICJOBS, Api, ApiFailure
+from dlr.kube.connection import connect
 
 JSON = dict[str, Any]
 

@@ -164,7 +164,7 @@ def index_of(worker: str) -> int:
 
 
 async def heartbeats(fleet: Fleet) -> None:
-    """A controller takes over with so many Leases, which are renewed; then one is not any more."""
+    """A controller takes over with so many renewed Leases; then one, and its node's, are renewed no more."""
     server, nodes, loop = fleet.server, fleet.nodes, running_loop()
     with loop.outside():
         for number in range(-(-fleet.size // LARGEST_JOB)):
@@ -192,6 +192,10 @@ async def heartbeats(fleet: Fleet) -> None:
     with fleet.measured("a scrape meanwhile"):
         await scraped(controller)
     beating.cancel()
+    at_its_node = server.get(ELASTICWORKERS, silent) or {}
+    with loop.outside():
+        node_lease = {"metadata": {"name": at_its_node["status"]["nodeName"]}, "spec": {"renewTime": "once"}}
+        server.create(LEASES, node_lease, "kubelet")
     beating = asyncio.create_task(fleet.beats_for(PATIENCE_SECONDS, silent))
     last_beat = loop.time()
 

@@ -23,8 +23,8 @@ from controller.resources import ELASTICJOBS, PODS, SCALEPLANS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.protocol import AgentState
-from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.pod.builder import heartbeat_seconds
+from reconcilers.job.reconciler import ElasticJobReconciler
+from reconcilers.observed.builder import heartbeat_seconds
 
 JOB = "big"
 STEPS_OF_A_ROLL = 10

@@ -39,7 +39,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS
 from crds import names
-from reconcilers.pod.builder import heartbeat_seconds
+from reconcilers.observed.builder import heartbeat_seconds
 from tests.dashboard.browser import CHROMIUM, browser
 
 HEARTBEAT_TIMEOUT_SECONDS = 300.0

@@ -31,7 +31,7 @@ from crds.elasticjob import ElasticJob
 from crds.model import Model
 from crds.nodecheck import NodeCheck
 from localcluster.patches import merge_patch
-from reconcilers.clock import Clock
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 
 LATENCY_SECONDS = 0.005

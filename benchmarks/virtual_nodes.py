@@ -16,10 +16,10 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.protocol import PROTOCOL, AgentState, RendezvousPhase
-from reconcilers.pod.heartbeat import lease_of
-from reconcilers.pod.injection import inject_agent
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.pod.options import AgentSource
+from reconcilers.observed.options import AgentSource
+from reconcilers.worker.heartbeat import lease_of
+from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.job_pod import build_job_pod
 
 PODS_A_SECOND = 300.0
 """That the scheduler binds, which is what kube-scheduler does without much to weigh."""

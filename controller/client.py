@@ -26,7 +26,7 @@ from controller.responses import Answer, complete_items, raise_for, read_object,
 from controller.transport import Transport, WatchStream
 
 CALL_TIMEOUT_SECONDS = 10.0
-_ATTEMPTS = 3
+ATTEMPTS = 3
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 
 Observer = Callable[[str, int | None], None]
@@ -45,10 +45,12 @@ class Client:
         *,
         contact: Contact | None = None,
         call_timeout_seconds: float = CALL_TIMEOUT_SECONDS,
+        attempts: int = ATTEMPTS,
     ) -> None:
         self.connection = connection
         self.contact = contact or Contact()
         self.call_timeout_seconds = call_timeout_seconds
+        self._attempts = attempts
         self.terminating = TerminatingNamespaces()
         self.observers: list[Observer] = []
         self._transport = Transport(connection)
@@ -170,6 +172,8 @@ class Client:
     async def try_create(self, resource: Resource, obj: Object) -> None:
         """Ask whether the object would be made, without making it: raises what `create` would raise.
 
+        Raises Invalid, too, for fields that the server does not know, which `create` lets it leave out.
+
         https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
         """
         self.terminating.check(obj["metadata"].get("namespace"))
@@ -286,7 +290,7 @@ class Client:
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: _is_safe_to_retry(call, error)),
             wait=_wait,
-            stop=_stop_at(deadline),
+            stop=_stop_at(deadline, self._attempts),
             reraise=True,
         ):
             with attempt:
@@ -328,10 +332,10 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return float(tenacity.wait_random_exponential(multiplier=0.1, max=1.0)(state))
 
 
-def _stop_at(deadline: float) -> Callable[[tenacity.RetryCallState], bool]:
+def _stop_at(deadline: float, attempts: int) -> Callable[[tenacity.RetryCallState], bool]:
     def stop(state: tenacity.RetryCallState) -> bool:
         return (
-            state.attempt_number >= _ATTEMPTS
+            state.attempt_number >= attempts
             or asyncio.get_running_loop().time() + state.upcoming_sleep >= deadline
         )
 

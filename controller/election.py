@@ -5,16 +5,21 @@ renewed the Lease, and stops leading `renew_deadline` after that. A candidate co
 the Lease change, and takes it no sooner than the lease duration after that. Both look at their own
 monotonic clock only, never at the times written in the Lease. So as long as the deadline is shorter than
 the duration, the holder has stopped before a candidate may start, whatever the network does.
+
+Therefore a renewal counts however late its answer comes, and whichever answer shows it: that of the write
+itself, or of a later look, which finds the write's `renewTime` in the Lease.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 
 from controller.resources import LEASES, Object
+from controller.store import version_number
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,8 @@ class ElectionTiming:
             )
 
     @property
-    def call_timeout_seconds(self) -> float:
-        """Short enough that a call that hangs leaves room for another within the deadline."""
+    def second_attempt_seconds(self) -> float:
+        """Age of an unanswered attempt at which another begins beside it, early enough for the deadline."""
         return max(self.renew_deadline_seconds / 3, 0.5 * self.retry_period_seconds)
 
 
@@ -47,6 +52,7 @@ class Record:
     duration_seconds: float
     transitions: int
     acquire_time: str | None
+    renew_time: str | None
     resource_version: str
     seen: Object = field(compare=False, repr=False)
 
@@ -58,6 +64,7 @@ def read(lease: Object) -> Record:
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
         acquire_time=spec.get("acquireTime"),
+        renew_time=spec.get("renewTime"),
         resource_version=str(lease["metadata"].get("resourceVersion", "")),
         seen=lease,
     )
@@ -84,6 +91,66 @@ def observe(previous: Observation | None, record: Record | None, now: float) -> 
     if not record.holder:
         return Observation(record, now, "")
     return Observation(record, now + record.duration_seconds, record.holder)
+
+
+@dataclass(frozen=True)
+class Tenure:
+    """What a candidate has learnt of the Lease, and until when it leads."""
+
+    identity: str
+    renew_deadline_seconds: float
+    observation: Observation | None = None
+    answered_at: float = -math.inf
+    """When the newest answer was in hand."""
+    sent: Mapping[str, float] = field(default_factory=dict)
+    """When each own write was sent that may still be found in the Lease, by its renewTime."""
+    leads_until: float = -math.inf
+
+    @property
+    def has_lost(self) -> bool:
+        """Somebody else holds the Lease, or nobody does."""
+        return self.observation is None or self.observation.last_holder != self.identity
+
+
+def with_claim_sent(tenure: Tenure, renew_time: str, now: float) -> Tenure:
+    """Note an own write at the moment before it is sent."""
+    oldest = now - tenure.renew_deadline_seconds
+    sent = {text: at for text, at in tenure.sent.items() if at > oldest}
+    sent.setdefault(renew_time, now)  # a wall clock that was set back may give a time twice: the first counts
+    return replace(tenure, sent=sent)
+
+
+def with_answer(tenure: Tenure, record: Record | None, *, asked_at: float, now: float) -> Tenure:
+    """Take in the Lease as an answer has it. Answers may come late, and in any order.
+
+    Args:
+        record: None if there is no Lease.
+        asked_at: when the request was sent.
+        now: when the answer was in hand.
+    """
+    if not _is_news(tenure, record, asked_at):
+        return tenure
+    seen = replace(tenure, observation=observe(tenure.observation, record, now), answered_at=now)
+    if record is None:
+        return seen
+    if record.holder != tenure.identity:
+        return resigned(seen)
+    sent_at = tenure.sent.get(record.renew_time or "", -math.inf)
+    return replace(seen, leads_until=max(tenure.leads_until, sent_at + tenure.renew_deadline_seconds))
+
+
+def resigned(tenure: Tenure) -> Tenure:
+    """Lead no more, whatever answers to earlier writes are still to come."""
+    return replace(tenure, sent={}, leads_until=-math.inf)
+
+
+def _is_news(tenure: Tenure, record: Record | None, asked_at: float) -> bool:
+    """Whether an answer is newer than the last: by its version, else by when it was asked for."""
+    before = tenure.observation.record if tenure.observation else None
+    if record is None or before is None:
+        return record is not None or asked_at >= tenure.answered_at
+    old, new = version_number(before.resource_version), version_number(record.resource_version)
+    return old is None or new is None or new >= old
 
 
 class Move(Enum):

@@ -1,29 +1,33 @@
 """Leader election over a Lease: asks, writes and keeps the time for the decisions in election.py.
 
 It cannot split when the API server hangs in the middle of a call: `is_leader` is a comparison with a
-clock that runs on regardless, `hold` is cancelled at the deadline whatever it waits for, and the client
-of the controllers asks `check` before each write leaves.
+clock that runs on regardless, `hold` ends at the deadline whatever it waits for, and the client of the
+controllers asks `check` before each write leaves. Nor is the Lease lost to a server that is slow: the
+answer to a renewal counts from when the renewal was sent, however late it comes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import random
 import socket
 import uuid
-from collections.abc import Awaitable
 from datetime import UTC, datetime
 
 from controller import clock, election
 from controller.client import Client
-from controller.election import ElectionTiming, Move, Observation
+from controller.election import ElectionTiming, Move, Record, Tenure
 from controller.errors import AlreadyExists, ClientError, Conflict, NotFound
-from controller.resources import LEASES, Object
+from controller.resources import LEASES
 
 log = logging.getLogger(__name__)
 
 _JITTER = 0.2
+_RELEASES = 3
+"""Attempts to give the Lease back that meet a change of it."""
 
 
 class LeadershipLost(Exception):
@@ -35,12 +39,16 @@ class NotLeader(ClientError):
 
 
 def unique_identity() -> str:
-    """Never the same twice: nobody knows whether the predecessor of a restarted process is dead."""
+    """A new one for each start: writes of the predecessor may still be on their way, as client-go has it."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 class Elector:
-    """One candidate. `acquire`, then `hold` beside the work, then `release` when the work has ended."""
+    """One candidate. `acquire`, then `hold` beside the work, then `release` when the work has ended.
+
+    An attempt to get or keep the Lease is a task of its own. One that is not answered goes on until its
+    answer would be of no use, and another begins beside it.
+    """
 
     def __init__(
         self,
@@ -56,20 +64,22 @@ class Elector:
         self.name = name
         self._client = client
         self._timing = timing or ElectionTiming()
-        self._observation: Observation | None = None
+        self._tenure = Tenure(self.identity, self._timing.renew_deadline_seconds)
         self._must_look = True
-        self._leading = False
-        self._leads_until = 0.0
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._newest: asyncio.Task[None] | None = None
+        self._attempt_due = -math.inf
+        self._news = asyncio.Event()
         self._last_error: ClientError | None = None
 
     @property
     def is_leader(self) -> bool:
-        return self._leading and clock.monotonic() < self._leads_until
+        return clock.monotonic() < self._tenure.leads_until
 
     @property
     def holder(self) -> str:
         """Who held the Lease when it was last seen; empty if nobody did."""
-        return self._observation.last_holder if self._observation else ""
+        return self._tenure.observation.last_holder if self._tenure.observation else ""
 
     def check(self) -> None:
         """The guard for `Client.guarded`."""
@@ -79,104 +89,153 @@ class Elector:
     async def acquire(self) -> None:
         """Until this process leads. Tries for ever: being second is the normal state of a candidate."""
         log.info("waiting for leadership lease=%s/%s identity=%s", self.namespace, self.name, self.identity)
-        while not self.is_leader:
-            await self._try()
-            if not self.is_leader:
-                await asyncio.sleep(self._timing.retry_period_seconds * (1 + random.random() * _JITTER))
+        try:
+            while not self.is_leader:
+                await self._step()
+        finally:
+            await self._end_attempts()
         log.info("became leader lease=%s/%s identity=%s", self.namespace, self.name, self.identity)
 
     async def hold(self) -> None:
         """Renews; raises LeadershipLost at the moment leading must stop."""
         try:
-            async with asyncio.timeout_at(self._leads_until) as scope:
-                while True:
-                    await asyncio.sleep(self._timing.retry_period_seconds)
-                    await self._try()
-                    if not self._leading:
-                        raise LeadershipLost(
-                            f"the lease {self.namespace}/{self.name} was taken by {self.holder or 'nobody'}"
-                        )
-                    scope.reschedule(self._leads_until)
-        except TimeoutError as error:
-            self._leading = False
+            while self.is_leader:
+                await self._step()
+        finally:
+            await self._end_attempts()
+        self._tenure = election.resigned(self._tenure)
+        if self._tenure.has_lost:
             raise LeadershipLost(
-                f"the lease {self.namespace}/{self.name} could not be renewed within "
-                f"{self._timing.renew_deadline_seconds:g} s: {self._last_error or 'the API server hangs'}"
-            ) from error
+                f"the lease {self.namespace}/{self.name} was taken by {self.holder or 'nobody'}"
+            )
+        raise LeadershipLost(
+            f"the lease {self.namespace}/{self.name} could not be renewed within "
+            f"{self._timing.renew_deadline_seconds:g} s: {self._last_error or 'the API server hangs'}"
+        )
 
     async def release(self) -> None:
         """Lets another take the Lease at once. Call only after everything that needed it has ended."""
-        if not self._leading:
+        if not self.is_leader:
             return
-        self._leading = False
+        self._tenure = election.resigned(self._tenure)
         try:
+            async with asyncio.timeout(self._timing.renew_deadline_seconds):
+                await self._give_back()
+        except (ClientError, TimeoutError) as error:
+            log.warning(
+                "lease not released, it will expire lease=%s/%s error=%s",
+                self.namespace,
+                self.name,
+                str(error) or "no answer in time",
+            )
+
+    async def _give_back(self) -> None:
+        for _ in range(_RELEASES):
             if self._must_look:
                 await self._look()
-            record = self._observation.record if self._observation else None
+            record = self._tenure.observation.record if self._tenure.observation else None
             if record is None or record.holder != self.identity:
                 return
             now = datetime.now(UTC)
             lease = election.released(record, namespace=self.namespace, name=self.name, wall=now)
-            await self._in_time(self._client.replace(LEASES, lease))
-        except (ClientError, TimeoutError) as error:
-            log.warning(
-                "lease not released, it will expire lease=%s/%s error=%s", self.namespace, self.name, error
-            )
-
-    async def _try(self) -> None:
-        """One attempt to get or keep the Lease; whatever goes wrong is known afterwards by the clock."""
-        try:
-            if self._must_look:
-                await self._look()
             try:
-                await self._claim()
-            except (Conflict, AlreadyExists):
-                await self._look()  # at once: if it is another's, leading ends here
+                await self._client.replace(LEASES, lease)
+                return
+            except Conflict as error:  # a renewal of ours that was still under way came first
+                self._must_look, self._last_error = True, error
+        raise self._last_error or AssertionError
+
+    async def _step(self) -> None:
+        """Begins an attempt if one is due; waits for an answer, the next attempt or the end of leading."""
+        now = clock.monotonic()
+        if now >= self._attempt_due:
+            self._begin_attempt(now)
+        self._news.clear()
+        ends = self._tenure.leads_until
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(self._attempt_due, ends) if ends > now else self._attempt_due):
+                await self._news.wait()
+        for task in [task for task in self._attempts if task.done()]:
+            self._attempts.discard(task)
+            task.result()  # a defect is raised here
+
+    def _begin_attempt(self, now: float) -> None:
+        self._newest = asyncio.create_task(self._attempt(now), name="leadership attempt")
+        self._newest.add_done_callback(lambda _: self._news.set())
+        self._attempts.add(self._newest)
+        self._attempt_due = now + self._timing.second_attempt_seconds
+
+    async def _end_attempts(self) -> None:
+        for task in self._attempts:
+            task.cancel()
+        if self._attempts:
+            await asyncio.wait(self._attempts)
+        self._attempts.clear()
+
+    async def _attempt(self, began: float) -> None:
+        """One attempt to get or keep the Lease; whatever goes wrong shows in `leads_until`."""
+        try:
+            async with asyncio.timeout(self._timing.renew_deadline_seconds):
+                await self._look_and_claim()
             self._last_error = None
         except TimeoutError:
             self._last_error = None
         except ClientError as error:
             self._note(error)
+        finally:
+            if asyncio.current_task() is self._newest:
+                jitter = 0.0 if self.is_leader else random.random() * _JITTER
+                pause_seconds = self._timing.retry_period_seconds * (1 + jitter)
+                self._attempt_due = min(self._attempt_due, began + pause_seconds)
+
+    async def _look_and_claim(self) -> None:
+        if self._must_look:
+            await self._look()
+        if asyncio.current_task() is not self._newest:
+            return  # an answer has come to an earlier attempt, and a later one goes on from there
+        try:
+            await self._claim()
+        except (Conflict, AlreadyExists):
+            await self._look()  # at once: if it is another's, leading ends here
 
     async def _look(self) -> None:
-        self._must_look = True
+        self._must_look, asked_at = True, clock.monotonic()
         try:
-            record = election.read(await self._in_time(self._client.get(LEASES, self.name, self.namespace)))
+            record = election.read(await self._client.get(LEASES, self.name, self.namespace))
         except NotFound:
             record = None
-        self._observation = election.observe(self._observation, record, clock.monotonic())
-        self._must_look = False
-        if self._leading and self._observation.last_holder != self.identity:
-            self._leading = False
+        self._take_in(record, asked_at)
 
     async def _claim(self) -> None:
-        assert self._observation is not None
-        move = election.decide(self._observation, self.identity, clock.monotonic())
+        observation, now = self._tenure.observation, clock.monotonic()
+        assert observation is not None
+        move = election.decide(observation, self.identity, now)
         if move is Move.WAIT:
             self._must_look = True
             return
         lease = election.claim(
-            self._observation.record,
+            observation.record,
             namespace=self.namespace,
             name=self.name,
             identity=self.identity,
             timing=self._timing,
             wall=datetime.now(UTC),
         )
-        sent = clock.monotonic()
-        self._must_look = True  # until the answer is in hand nobody knows what the Lease says
-        if move is Move.CREATE:
-            written = await self._in_time(self._client.create(LEASES, lease))
-        else:
-            written = await self._in_time(self._client.replace(LEASES, lease))
-        self._observation = election.observe(self._observation, election.read(written), clock.monotonic())
-        self._must_look = False
-        self._leading = True
-        self._leads_until = sent + self._timing.renew_deadline_seconds
+        self._must_look = True  # until an answer is in hand nobody knows what the Lease says
+        self._tenure = election.with_claim_sent(self._tenure, lease["spec"]["renewTime"], now)
+        write = self._client.create if move is Move.CREATE else self._client.replace
+        self._take_in(election.read(await write(LEASES, lease)), now)
 
-    async def _in_time(self, call: Awaitable[Object]) -> Object:
-        async with asyncio.timeout(self._timing.call_timeout_seconds):
-            return await call
+    def _take_in(self, record: Record | None, asked_at: float) -> None:
+        before, now = self._tenure.leads_until, clock.monotonic()
+        self._tenure = election.with_answer(self._tenure, record, asked_at=asked_at, now=now)
+        self._must_look = False
+        if self._tenure.leads_until > before:
+            sent_at = self._tenure.leads_until - self._timing.renew_deadline_seconds
+            self._attempt_due = max(now, sent_at + self._timing.retry_period_seconds)
+        elif asyncio.current_task() is self._newest:
+            self._attempt_due = now + self._timing.second_attempt_seconds  # its next request is young
+        self._news.set()
 
     def _note(self, error: ClientError) -> None:
         if str(error) != str(self._last_error):

@@ -50,7 +50,7 @@ class ManagerOptions:
     lease_namespace: str | None = None
     """None: our own namespace."""
     identity: str | None = None
-    """Of the Lease's holder. None: one that is never the same twice."""
+    """The Lease's holder. None: another at each start."""
     election: ElectionTiming = field(default_factory=ElectionTiming)
     graceful_seconds: float = 30.0
     """How long the controllers may take to finish what is in work."""
@@ -83,7 +83,11 @@ class Manager:
         """Set once the servers listen."""
         self._lease_namespace = self.options.lease_namespace or client.connection.namespace
         self._raw_client = client
-        self._lease_client = Client(client.connection, call_timeout_seconds=client.call_timeout_seconds)
+        self._lease_client = Client(
+            client.connection,
+            call_timeout_seconds=self.options.election.renew_deadline_seconds,
+            attempts=1,  # the elector counts from when each was sent
+        )
         self._elector = self._make_elector(self._lease_client) if self.options.leader_election else None
         guard = self._elector.check if self._elector else None
         self.client = client.guarded(guard, self.cache.note_write, RequestLimiter())
@@ -141,13 +145,25 @@ class Manager:
             await self._run_elected(self._elector, thread, stop)
 
     async def _run_elected(self, elector: Elector, thread: LoopThread, stop: asyncio.Event) -> None:
-        """The Lease has a thread and a connection of its own, so that no work of ours comes before it."""
+        """Run the controllers while the Lease is held.
+
+        The Lease has a thread and connections of its own, and the thread goes from getting it to keeping it
+        without waiting for this one, so that no work of ours comes before a renewal.
+        """
+        elected = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def campaign() -> None:
+            await elector.acquire()
+            loop.call_soon_threadsafe(elected.set)
+            await elector.hold()
+
         try:
             async with Background() as holding:
-                if not await holding.race(thread.run(elector.acquire()), stop):
+                holding.start(thread.run(campaign()), "leadership")
+                if not await holding.race(elected.wait(), stop):
                     return
                 self._announce(elector)
-                holding.start(thread.run(elector.hold()), "leadership")
                 if await holding.race(self._catch_up(), stop):
                     await holding.race(self._run_controllers(stop))
         finally:

@@ -7,7 +7,6 @@ push out good ones, and cost the API server a few questions at a time.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from controller import clock
 from controller.client import Client
 from controller.errors import ClientError
 from controller.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
+from controller.shared_calls import SharedCalls
 
 ALLOWED_SECONDS = 60.0
 REFUSED_SECONDS = 10.0
@@ -41,7 +41,7 @@ class MetricsAccess:
         self._allowed: OrderedDict[bytes, float] = OrderedDict()
         """Until when, by the digest of the token. One that was allowed before need not wait for reviews."""
         self._refused: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
-        self._reviews: dict[bytes, asyncio.Task[Refusal | None]] = {}
+        self._reviews = SharedCalls[Refusal | None]()
 
     async def refusal(self, authorization: str) -> Refusal | None:
         """Why the request with this header is refused; None if it is not."""
@@ -54,13 +54,9 @@ class MetricsAccess:
         until, refusal = self._refused.get(key, (now, None))
         if until > now:
             return refusal
-        review = self._reviews.get(key)
-        if review is None:
-            if len(self._reviews) >= MOST_REVIEWS and key not in self._allowed:
-                return Refusal(503, "too many tokens are being reviewed: come again in a second")
-            review = self._reviews[key] = asyncio.create_task(self._review(key, token.strip()))
-            review.add_done_callback(lambda _: self._reviews.pop(key, None))
-        return await asyncio.shield(review)
+        if key not in self._reviews and len(self._reviews) >= MOST_REVIEWS and key not in self._allowed:
+            return Refusal(503, "too many tokens are being reviewed: come again in a second")
+        return await self._reviews.ask(key, lambda: self._review(key, token.strip()))
 
     async def _review(self, key: bytes, token: str) -> Refusal | None:
         """An API server that gives no answer is asked again by the next request."""

@@ -49,7 +49,12 @@ class Models(Generic[M]):
         return self._parsed.put(uid, (version, model))[1]
 
     def parse_or_none(self, raw: Object) -> M | None:
-        """The object as a model, for everybody else: None if it cannot be read."""
+        """The object as a model, for everybody else: None if it cannot be read.
+
+        The API server takes more than the models do: its check of dates lets `+99:99` pass, for one. So a
+        reader of many objects goes on without those that it cannot read. The reconciler of such an object
+        reports it there (`reconcilers/reconciled.py`), and a metric counts it.
+        """
         try:
             return self.parse(raw)
         except ValidationError:

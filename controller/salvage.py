@@ -8,16 +8,15 @@ the text, cuts all else off. It runs in a thread, and only after orjson has refu
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
 
+from controller.garbage import without_collections
 from controller.resources import Object
 
 T = TypeVar("T")
@@ -61,7 +60,7 @@ def parsed(text: bytes) -> Any:
     """
     if len(text) < LARGE_BYTES:
         return orjson.loads(text)
-    with _without_garbage_collection():
+    with without_collections():
         return orjson.loads(text)
 
 
@@ -171,18 +170,6 @@ def named(obj: Object) -> Object:
 
 def _found(outline: Any) -> Object:
     return outline if isinstance(outline, dict) and strangeness(outline) is None else {}
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """JSON has no cycles, and a collection in the middle of it takes three times as long as the parser."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _outline(text: bytes, level: int, kept: Mapping[bytes, int], ends_early: bool = False) -> bytes:

@@ -12,6 +12,7 @@ from pydantic import Field
 from crds.model import Count, Index, Model, Ordinal, Seconds, Time, agreed, cel, rules
 from crds.progress import RoundProgress
 from crds.protocol import (
+    MAX_FAILED_TEXT,
     MAX_FIGURE_NAME,
     MAX_FIGURES,
     MAX_FRAMES,
@@ -25,6 +26,7 @@ from crds.protocol import (
     MAX_PROFILE_NOTE,
     MAX_PROFILE_TEXT,
     MAX_REQUEST,
+    MAX_REST_TEXT,
     MAX_RESULT,
     MAX_ROUNDS,
     MAX_SENTENCE,
@@ -34,6 +36,7 @@ from crds.protocol import (
     MAX_SHARD_TEXT,
     MAX_STACKS,
     MAX_TROUBLE,
+    MAX_UNDONE_TEXT,
     AcceleratorsStatus,
     AgentState,
     AgentStatus,
@@ -77,6 +80,14 @@ def _names(limit: int) -> dict[str, Any]:
     return rules(cel(f"self.all(name, size(name) <= {limit})", f"a name may have {limit} characters at most"))
 
 
+_UNDONE_LIMIT = rules(
+    cel(
+        f"self.map(set, has(set.undone) ? size(set.undone) : 0).sum() <= {MAX_UNDONE_TEXT}",
+        f"what is undone may have {MAX_UNDONE_TEXT} characters at most in all sets together",
+    )
+)
+
+
 @agreed(RankStackStatus)
 class RankStack(Model):
     """Where one training process was when it was found hanging, or when somebody asked."""
@@ -116,6 +127,9 @@ class AgentFailure(Model):
     """The exception with the end of its traceback, from torch's error file."""
     log_tail: Text = ""
     time: Time
+    """By the node's clock, for people: it is compared with no other machine's."""
+    after_seconds: Seconds | None = None
+    """Time from the start of the round's processes, which all agents start together, to the failure."""
 
 
 @agreed(ProgressStatus)
@@ -325,9 +339,9 @@ class ShardsReport(DefinedShardSet):
 
     lease: Count = 0
     """The number of the lease that the rest speaks of; 0 if it knows of none."""
-    rest: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    rest: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
     """What of it is neither done nor failed."""
-    failed: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    failed: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
     """What of it has failed here."""
     reason: Annotated[str, Field(max_length=MAX_SHARD_REASON)] = ""
     """Why the first of these failed."""
@@ -384,6 +398,9 @@ class AgentReport(Model):
     profile: Profile | None = None
     """Likewise."""
     shards: (
-        Annotated[list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC)] | None
+        Annotated[
+            list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC | _UNDONE_LIMIT)
+        ]
+        | None
     ) = None
     """The sets that its processes pull from; unset if they pull from none."""

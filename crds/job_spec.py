@@ -173,7 +173,7 @@ class ElasticPolicy(Model):
     shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
     """Hold a broken world this long for a lost worker's replacement before going on without it."""
     heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
-    """A worker whose Lease is not renewed for this long is lost."""
+    """A worker is lost when its agent's Lease was not renewed for this long, and its node is silent too."""
     grow_at_checkpoint_seconds: Annotated[int, Field(ge=0, le=86_400)] = 0
     """A world that is to grow waits for the next checkpoint (`dlr.checkpoint_saved`), at most this long."""
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = HANG_TIMEOUT_SECONDS

@@ -153,7 +153,10 @@ class JobFailure(Model):
     """The round that broke by it."""
     step: Annotated[int, Field(ge=0)] | None = None
     """The last that the failed process told."""
+    after_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time from the start of the round's processes to the failure, as its agent measured it."""
     time: datetime
+    """When the controller recorded it."""
 
 
 class FailureBudget(Model):
@@ -257,7 +260,7 @@ class ElasticJobStatus(Model):
     """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
     retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
     """By type, the slots that are left out: the others keep their index, and so their order. One of which
-    nothing is left may come back into use (`reconcilers/world/slots.py`)."""
+    nothing is left may come back into use (`reconcilers/observed/slots.py`)."""
     migrations: Annotated[dict[str, Moves], Field(max_length=6), BeforeValidator(_moves_by_type)] = Field(
         default_factory=dict
     )

@@ -50,19 +50,6 @@ M = TypeVar("M", bound=Model)
 T = TypeVar("T")
 
 
-def parse_or_none(model: type[M], data: Any) -> M | None:
-    """An object that somebody else wrote, as a model; None if it cannot be read.
-
-    The API server takes more than the models do: its check of dates lets `+99:99` pass, for one. So a reader
-    of many objects takes one at a time and goes on without those that it cannot read. The reconciler of such
-    an object reports it there (`reconcilers/reconciled.py`), and a metric counts it (`controller/models.py`).
-    """
-    try:
-        return model.model_validate(data)
-    except ValidationError:
-        return None
-
-
 def first_fault(error: ValidationError) -> str:
     """The path of the first field that cannot be read, with the reason."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]

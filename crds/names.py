@@ -47,10 +47,13 @@ ANNOTATION_CORDON = f"{GROUP}/cordon"
 """What we set on a Node, and on whose verdict (`reconcilers/cordon/policy.py`)."""
 
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
-"""Of a Pod: the digest of what its first container may use (`reconcilers/pod/resources.py`)."""
+"""Of a Pod: the digest of what its first container may use (`reconcilers/observed/resources.py`)."""
 
 ANNOTATION_TEMPLATE = f"{GROUP}/template"
 """Of a Pod: the digest of the template and the variables that it was made of, but for its resources."""
+
+ANNOTATION_LAUNCHER = f"{GROUP}/launcher"
+"""Of a Pod: the launcher whose agent reports how its training ends (`reconcilers/observed/launcher.py`)."""
 
 ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
 """Of an ElasticJob: how many steps its training has in all, where its author knows."""

@@ -150,11 +150,11 @@ NATIVE = "/native"
 
 MAX_LOCAL_PROBES = 16
 """Entries of `status.agent.check.local`."""
-MAX_PAIR_PROBES = 32
+MAX_PAIR_PROBES = 16
 """Entries of `status.agent.check.pairs`."""
-MAX_FIGURES = 64
+MAX_FIGURES = 32
 """Figures of one probe."""
-MAX_SENTENCES = 8
+MAX_SENTENCES = 4
 """Faults, and notes, of one probe."""
 MAX_SENTENCE = 512
 """Characters of one of them, and of a probe's reason."""
@@ -169,7 +169,7 @@ class RankStackStatus(TypedDict):
     frames: str
 
 
-MAX_PROFILE_BYTES = 256 << 10
+MAX_PROFILE_BYTES = 192 << 10
 """Of a compressed profile: an object has 1.5 MiB at most, and this is a third more in base64."""
 MAX_PROFILE_TEXT = 4 * (MAX_PROFILE_BYTES + 2) // 3
 MAX_PROFILE_NOTE = 512
@@ -209,6 +209,7 @@ class FailureStatus(TypedDict):
     message: str
     logTail: str
     time: str
+    afterSeconds: float | None
 
 
 class ProgressStatus(TypedDict):
@@ -393,7 +394,13 @@ MAX_SHARD_RETRIES = 16
 MAX_SHARD_REASON = 256
 """Characters of why an element failed."""
 MAX_SHARD_TEXT = 16_384
-"""Characters of a set of elements."""
+"""Characters of the elements that a restoration leaves undone."""
+MAX_UNDONE_TEXT = 65_536
+"""Characters of these in all sets of one report."""
+MAX_FAILED_TEXT = 2_048
+"""Characters of the elements of one lease that have failed."""
+MAX_REST_TEXT = 2 * MAX_FAILED_TEXT
+"""Characters of those that are neither done nor failed; all between failed ones have room."""
 
 
 class ShardSetDefinition(TypedDict):

@@ -41,6 +41,7 @@ _ORDER = (
     "ClusterRoleBinding",
     "Role",
     "RoleBinding",
+    "FlowSchema",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
     "NetworkPolicy",

@@ -1,15 +1,20 @@
-"""What the ranks of the default process group tell each other; without one, this process is all there is.
+"""Exchange of values between the ranks of the default process group; one process without it is all there is.
 
-With NCCL alone, collectives of objects need `torch.cuda.set_device` before.
+torch's own collectives of objects unpickle what they receive, which may run code of the sender's. These send
+JSON, so a value comes back as JSON has it: tuples are lists, and keys are texts.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import ctypes
+import json
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
-T = TypeVar("T")
+MOST_BYTES = 1 << 30
+"""Greatest size of all that one exchange brings to a rank."""
 
 
 def are_connected() -> bool:
@@ -17,19 +22,70 @@ def are_connected() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def from_rank_0(value: T) -> T:
-    """What rank 0 has. All ranks call it."""
+def from_rank_0(value: object) -> Any:
+    """Return rank 0's value, on all ranks. All ranks call it.
+
+    Raises:
+        ValueError: it is no JSON of at most MOST_BYTES.
+    """
     if not are_connected():
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+        return json.loads(_text(value))
+    device = _device()
+    text = _text(value) if dist.get_rank() == 0 else b""
+    size = torch.tensor([len(text)], device=device)
+    dist.broadcast(size, src=0)
+    _check_size(int(size))
+    data = _padded(text, int(size), device)
+    dist.broadcast(data, src=0)
+    return _parsed(data)
 
 
-def from_all(value: T) -> list[T]:
-    """What each rank has, in their order. All ranks call it."""
+def from_all(value: object) -> list[Any]:
+    """Return the values of all ranks, in their order. All ranks call it.
+
+    Raises:
+        ValueError: one is no JSON, or together they are larger than MOST_BYTES.
+    """
+    text = _text(value)
     if not are_connected():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+        return [json.loads(text)]
+    device, ranks = _device(), dist.get_world_size()
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(ranks)]
+    dist.all_gather(sizes, torch.tensor([len(text)], device=device))
+    lengths = [int(size) for size in sizes]
+    longest = max(lengths)
+    _check_size(ranks * longest, min(lengths))
+    parts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in range(ranks)]
+    dist.all_gather(parts, _padded(text, longest, device))
+    return [_parsed(part[:length]) for part, length in zip(parts, lengths, strict=True)]
+
+
+def _device() -> torch.device:
+    """The current device of a type that the group's backends exchange tensors of; the CPU, if it is one."""
+    config = dist.distributed_c10d.get_backend_config()  # such as "cpu:gloo,cuda:nccl"
+    types = [entry.partition(":")[0] for entry in config.split(",")]
+    return torch.device("cpu" if "cpu" in types else types[0])
+
+
+def _text(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _check_size(*sizes: int) -> None:
+    for size in sizes:
+        if not 0 <= size <= MOST_BYTES:
+            raise ValueError(f"ranks exchange {size} bytes, of at most {MOST_BYTES}: they are not of one job")
+
+
+def _padded(text: bytes, size: int, device: torch.device) -> torch.Tensor:
+    data = torch.zeros(size, dtype=torch.uint8)
+    data[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else data[:0]
+    return data.to(device)
+
+
+def _parsed(data: torch.Tensor) -> Any:
+    data = data.cpu()
+    try:
+        return json.loads(ctypes.string_at(data.data_ptr(), data.numel()))  # NumPy may not be installed
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"what a rank has sent is no JSON: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlr.commands.node_check.outcome import rounds_of
+from dlr.job.check_outcome import rounds_of
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Cluster

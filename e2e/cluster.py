@@ -94,8 +94,14 @@ class Cluster(ABC):
     def control_plane(self, name: str) -> ControlPlaneProcess:
         raise NotImplementedError(f"{self.name} gives no access to {name}")
 
-    def standby_controller(self) -> AbstractContextManager[ControlPlaneProcess]:
-        """One more controller, for as long as the context lasts."""
+    def standby_controller(
+        self, kubeconfig: Path | None = None
+    ) -> AbstractContextManager[ControlPlaneProcess]:
+        """One more controller, for as long as the context lasts.
+
+        Args:
+            kubeconfig: its way to the API server, instead of the cluster's.
+        """
         raise NotImplementedError(f"{self.name} has the controllers it has")
 
     def crash(self) -> None:

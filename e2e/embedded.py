@@ -104,10 +104,11 @@ class EmbeddedCluster(Cluster):
         return LocalProcess(self.home.pidfile(name))
 
     @contextmanager
-    def standby_controller(self) -> Iterator[ControlPlaneProcess]:
+    def standby_controller(self, kubeconfig: Path | None = None) -> Iterator[ControlPlaneProcess]:
+        environment = self.environment() | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})
         with (self._folder / "standby.log").open("wb") as log:
             command = controller_command(self.home)
-            child = subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log)
+            child = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
             yield ChildProcess(child)
         finally:

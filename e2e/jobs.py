@@ -12,6 +12,7 @@ from crds.rendezvous import Rendezvous
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
+from localcluster.quantities import parse_quantity
 
 GOOD_ACCURACY = 0.95
 QUICK_REPORTS = {"heartbeatTimeoutSeconds": 9}
@@ -107,18 +108,30 @@ def in_dlrovers_words(manifest: Object) -> Object:
 
 def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 1, **spec: Any) -> Object:
     """A job whose Pods run a shell script and know nothing of training."""
-    container = {"name": "main", "image": cluster.image, "command": ["/bin/sh", "-c", script]}
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/sh", "-c", script],
+    }
     template = {
         "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
     }
     return job(name, template, workers, **spec)
 
 
-def one_a_node(manifest: Object) -> Object:
-    """The job with Pods so large that no two share one of the virtual nodes, which have 8 CPUs each."""
+def one_a_node(manifest: Object, cpus: str = "5") -> Object:
+    """The job with Pods so large that no two share a node; the virtual ones have 8 CPUs each."""
     template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
-    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5"}}
+    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpus}}
     return manifest
+
+
+def over_half_a_node(cluster: Cluster) -> str:
+    """CPUs of which no two Pods on any node of the cluster can have so many."""
+    nodes = cluster.api().list(Kind.NODE)["items"]
+    most = max(parse_quantity(node["status"]["allocatable"]["cpu"]) for node in nodes)
+    return f"{int(most * 1000 * 11 // 20)}m"
 
 
 def phase(observation: Observation, name: str = "digits") -> str:

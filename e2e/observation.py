@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import requests
 
-from dlr.commands.node_check.outcome import rounds_of
+from dlr.job.check_outcome import rounds_of
 from e2e.api import Api, Kind, Object, Refused
 
 Answer = TypeVar("Answer")

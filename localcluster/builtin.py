@@ -20,6 +20,7 @@ _CORE = "io.k8s.api.core.v1."
 _RBAC = "io.k8s.api.rbac.v1."
 _NETWORKING = "io.k8s.api.networking.v1."
 _ADMISSION = "io.k8s.api.admissionregistration.v1."
+_FLOW_CONTROL = "io.k8s.api.flowcontrol.v1."
 _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 
 OBJECT_META = _META + "ObjectMeta"
@@ -195,6 +196,13 @@ def _other_types() -> tuple[ResourceType, ...]:
         _type("io.k8s.api.coordination.v1.Lease", "leases", group="coordination.k8s.io"),
         _type("io.k8s.api.events.v1.Event", "events", group="events.k8s.io", short_names=("ev",)),
         _type(
+            _FLOW_CONTROL + "FlowSchema",
+            "flowschemas",
+            group="flowcontrol.apiserver.k8s.io",
+            namespaced=False,
+            subresources=_STATUS_ONLY,
+        ),
+        _type(
             _NETWORKING + "NetworkPolicy",
             "networkpolicies",
             group="networking.k8s.io",
@@ -312,6 +320,7 @@ OVERLAY: dict[str, JSON] = {
     "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec": {"minReplicas": {"default": 1}},
     "io.k8s.api.scheduling.v1.PriorityClass": {"preemptionPolicy": {"default": "PreemptLowerPriority"}},
     "io.k8s.api.coordination.v1.LeaseSpec": {"leaseDurationSeconds": {"minimum": 1}},
+    _FLOW_CONTROL + "FlowSchemaSpec": {"matchingPrecedence": {"default": 1_000}},
     _RBAC + "RoleRef": {"apiGroup": {"default": "rbac.authorization.k8s.io"}},
     _ADMISSION + "ValidatingAdmissionPolicySpec": {
         "failurePolicy": {"default": "Fail", "enum": ["Fail", "Ignore"]}

@@ -244,6 +244,15 @@ def _priority_class(priority_class: JSON, now: datetime) -> list[Any]:
     ]
 
 
+def _flow_schema(schema: JSON, now: datetime) -> list[Any]:
+    return [
+        _at(schema, "spec", "priorityLevelConfiguration", "name"),
+        _at(schema, "spec", "matchingPrecedence"),
+        _at(schema, "spec", "distinguisherMethod", "type") or "<none>",
+        age_of(schema, now),
+    ]
+
+
 def _autoscaler(autoscaler: JSON, now: datetime) -> list[Any]:
     spec = autoscaler.get("spec") or {}
     target = spec.get("scaleTargetRef") or {}
@@ -364,6 +373,13 @@ PRINTERS: dict[str, Printer] = {
         Column("Global-Default", type="boolean"),
         AGE,
         "PreemptionPolicy",
+    ),
+    "flowschemas.flowcontrol.apiserver.k8s.io": _printer(
+        _flow_schema,
+        "PriorityLevel",
+        Column("MatchingPrecedence", type="integer"),
+        "DistinguisherMethod",
+        AGE,
     ),
     "horizontalpodautoscalers.autoscaling": _printer(
         _autoscaler,

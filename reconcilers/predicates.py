@@ -8,7 +8,7 @@ from controller.store import Change
 from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_AGENTS, WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
-from reconcilers.trust import may_cordon
+from reconcilers.observed.trust import may_cordon
 
 
 def cordon_label_changes(change: Change) -> bool:

@@ -27,21 +27,21 @@ from controller.resources import (
     Resource,
 )
 from crds import names
-from reconcilers.account.metrics import JobMetrics
-from reconcilers.clock import Clock
-from reconcilers.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import MarkState
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
 from reconcilers.cordon.records import NodeRecordReconciler
 from reconcilers.cordon.verdicts import accusation_keys, accused_nodes, decided_nodes, failed_nodes
-from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.managed_by import OfOurJobs, own_key
+from reconcilers.job.reconciler import ElasticJobReconciler
+from reconcilers.metrics import JobMetrics
+from reconcilers.nodecheck.claim_view import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.claims import has_nodes, tests
 from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.observed.ownership import BY_JOB
+from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.predicates import (
     appears,
     becomes_ready_or_not,
@@ -62,13 +62,22 @@ from reconcilers.predicates import (
     more_than_the_agents_report,
     plans_otherwise,
 )
-from reconcilers.reconciled import ReconciledCondition
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.unreadable import UnreadableController, UnreadableReconciler
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
-from reconcilers.scaleplan import ScalePlanReconciler, is_over
-from reconcilers.shapes import keep_what_is_read
-from reconcilers.trust import CLUSTER, Trust
-from reconcilers.unreadable import UnreadableController, UnreadableReconciler
-from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
+from reconcilers.scale.reconciler import ScalePlanReconciler, is_over
+from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
+from reconcilers.worker.reconciler import (
+    BY_NODE,
+    BY_OWNER,
+    WorkerReconciler,
+    job_keys,
+    node_names,
+    owner_uids,
+)
+from reconcilers.worker.shapes import keep_what_is_read
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 WATCHED_BY_LABEL = dict.fromkeys(
@@ -115,6 +124,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
     cache.add_index(ELASTICWORKERS, BY_VERDICT, accusation_keys)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
+    cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)

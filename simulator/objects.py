@@ -13,7 +13,8 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.protocol import PROTOCOL
-from reconcilers.pod.worker_status import Observation, observe
+from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.worker.worker_status import Observation, observe
 
 JOB = "simulated"
 NAMESPACE = "default"
@@ -94,8 +95,11 @@ def waiting(worker: ElasticWorker, now: datetime, unschedulable: bool) -> Elasti
 
 
 def silent(worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorker:
-    """Its agent has not renewed its Lease for so long."""
-    seen = Observation(pod=_pod(worker, worker.status.node_name), heartbeat_lost_seconds=seconds)
+    """A worker whose agent and node have renewed no Lease for `seconds`."""
+    silence = Silence(
+        seconds, Verdict.NODE_LOST, f"the Lease of node {worker.status.node_name} has not been renewed either"
+    )
+    seen = Observation(pod=_pod(worker, worker.status.node_name), silence=silence)
     return observed(worker, seen, now)
 
 

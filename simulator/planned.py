@@ -1,7 +1,7 @@
 """One job that the controller's own plan decides about, in virtual time.
 
-`look` is what `reconcilers/elasticjob.py` does: seen → plan → apply, with `plan_job` itself, and the objects
-in memory. Nothing here decides anything about the job.
+`look` is what `reconcilers/job/reconciler.py` does: seen → plan → apply, with `plan_job` itself, and the
+objects in memory. Nothing here decides anything about the job.
 
 **The quiet majority is left out.** What the plan decides depends on who is missing, who is ready and how
 many there are beyond the minimum; workers that simply run differ in nothing but their index. So a job of N
@@ -27,12 +27,12 @@ from crds.nodecheck import NodeCheck
 from crds.progress import RoundProgress
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.acts import Act, Verb
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers, simply_runs
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks
+from reconcilers.observed.workers import Workers, simply_runs
+from reconcilers.runtime.acts import Act, Verb
 from reconcilers.world.participants import Ages, is_waiting
 from simulator import objects
 

@@ -24,15 +24,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-import dlr.commands.api
+import dlr.kube.api
 from agent.kube.api import ApiClient, UnavailableError
 from controller.calls import Call
 from controller.connection import load_connection
 from controller.errors import Unavailable
 from controller.transport import Transport
-from dlr.commands.api import PODS, Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
+from dlr.kube.api import PODS, Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -125,7 +125,7 @@ def strict_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ssl, "create_default_context", strict(ssl.create_default_context))
     urllib3_makes = strict(urllib3.util.ssl_.create_urllib3_context)
-    for module in (urllib3.connection, urllib3.util.ssl_, dlr.commands.api):
+    for module in (urllib3.connection, urllib3.util.ssl_, dlr.kube.api):
         monkeypatch.setattr(module, "create_urllib3_context", urllib3_makes, raising=False)
 
 

@@ -31,6 +31,9 @@ RESPONSE_BYTES = SERVICE_BYTES + NONCE_BYTES + PROOF_BYTES
 
 CONNECT_SECONDS = 10.0
 """Time limit for a connection and its handshake."""
+ATTEMPT_SECONDS = 0.25
+"""Time for the first attempt to connect; each later one has twice as long. Where a flood of connections fills
+the agent's queue, the kernel would wait for a second before it knocks again."""
 
 
 class RefusedError(ConnectionError):
@@ -88,7 +91,9 @@ def packed_address(name: tuple[Any, ...]) -> bytes:
     return ipaddress.ip_address(host.partition("%")[0]).packed + port.to_bytes(2, "big")
 
 
-def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
+def connect(
+    host: str, port: int, key: bytes, service: str, seconds: float = CONNECT_SECONDS
+) -> socket.socket:
     """Connect to a service of an agent of the same job.
 
     Args:
@@ -96,6 +101,7 @@ def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
         port: of its listener.
         key: the job's.
         service: the name under which the agent offers it.
+        seconds: time limit, of at most CONNECT_SECONDS.
 
     Returns:
         A blocking socket with a time limit of CONNECT_SECONDS for each call.
@@ -104,11 +110,10 @@ def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
         OSError: the agent cannot be reached.
         RefusedError: it has another key, or does not offer the service now.
     """
-    deadline = time.monotonic() + CONNECT_SECONDS
-    connection = socket.create_connection((host, port), CONNECT_SECONDS)
+    deadline = time.monotonic() + min(seconds, CONNECT_SECONDS)
+    connection, nonce = _challenged(host, port, deadline)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        nonce = _receive(connection, NONCE_BYTES, deadline)
         name = service.encode().ljust(SERVICE_BYTES, b"\0")
         ours = secrets.token_bytes(NONCE_BYTES)
         proven = name + nonce + ours + packed_address(connection.getpeername())
@@ -121,6 +126,33 @@ def connect(host: str, port: int, key: bytes, service: str) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def _challenged(host: str, port: int, deadline: float) -> tuple[socket.socket, bytes]:
+    """Connect, and receive the server's nonce; again where the server is too busy to take the connection.
+
+    Raises:
+        OSError: the agent cannot be reached by the deadline, or does not listen.
+    """
+    seconds = ATTEMPT_SECONDS
+    while True:
+        attempt_deadline = min(time.monotonic() + seconds, deadline)
+        try:
+            return _challenged_once(host, port, attempt_deadline)
+        except (TimeoutError, RefusedError):
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(max(attempt_deadline - time.monotonic(), 0.0))  # where it was closed at once
+        seconds *= 2
+
+
+def _challenged_once(host: str, port: int, deadline: float) -> tuple[socket.socket, bytes]:
+    connection = socket.create_connection((host, port), max(deadline - time.monotonic(), 0.001))
+    try:
+        return connection, _receive(connection, NONCE_BYTES, deadline)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _proof(key: bytes, role: bytes, proven: bytes) -> bytes:

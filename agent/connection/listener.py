@@ -1,8 +1,8 @@
 """The one port of an agent: takes connections of agents of the same job, and closes all others.
 
-A connection that has not proved the job's key within a second is closed (`handshake`). So is the oldest such
-connection where there are many, so that strangers who keep connections open, or open them ever again, hold
-up nobody: a peer needs a round trip.
+A connection that has not proved the job's key within a second is closed (`handshake`). Where there are many
+such connections, the oldest one of the address that has the most is closed, so that a stranger who keeps
+connections open, or opens them ever again, holds up nobody but itself: a peer needs a round trip.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_SECONDS = 1.0
 """Time limit for a new connection to prove the job's key."""
 MAX_UNPROVEN = 256
-"""Connections that may be without a proof at a time; with one more, the oldest is closed."""
+"""Connections that may be without a proof at a time; with one more, one is closed."""
 ACCEPTED_AT_ONCE = 32
 """Connections that are accepted before those that are there have their turn."""
 BACKLOG = 4_096
@@ -44,6 +44,8 @@ class _Unproven:
     """A connection that has yet to prove the key."""
 
     connection: socket.socket
+    source: str
+    """The address that it comes from."""
     challenge: Challenge
     deadline: float
     received: bytearray = field(default_factory=bytearray)
@@ -65,6 +67,8 @@ class Listener:
         self._services: dict[str, Service] = {}
         self._unproven: OrderedDict[int, _Unproven] = OrderedDict()
         """Connections by descriptor, the oldest first."""
+        self._sources: dict[str, OrderedDict[int, None]] = {}
+        """Their descriptors, the oldest first, by the address that they come from."""
         self._resumes_at: float | None = None
         """When connections are accepted again, after a pause."""
         self._closed = False
@@ -137,7 +141,7 @@ class Listener:
         """Accept some of what waits: those who are there already have their turn before they are too many."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                connection, _ = self._socket.accept()
+                connection, (source, *_) = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -145,22 +149,23 @@ class Listener:
                 self._epoll.modify(self._socket, 0)
                 self._resumes_at = time.monotonic() + PAUSE_SECONDS
                 return
-            connection.setblocking(False)
             challenge = Challenge.draw(self._key, self._packed_address)
             deadline = time.monotonic() + HANDSHAKE_SECONDS
-            self._epoll.register(connection, select.EPOLLIN)
-            self._unproven[connection.fileno()] = _Unproven(connection, challenge, deadline)
+            fd = connection.fileno()
+            self._epoll.register(fd, select.EPOLLIN)
+            self._unproven[fd] = _Unproven(connection, source, challenge, deadline)
+            self._sources.setdefault(source, OrderedDict())[fd] = None
             with contextlib.suppress(OSError):  # it is gone again, which its next event says
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.send(challenge.nonce)
+                connection.send(challenge.nonce, socket.MSG_DONTWAIT)
             if len(self._unproven) > MAX_UNPROVEN:
-                self._give_up(next(iter(self._unproven)))
+                most = max(self._sources.values(), key=len)
+                self._give_up(next(iter(most)))
 
     def _receive(self, fd: int) -> None:
         """Take in a part of a response. What a client sends after it is left to the service."""
         unproven = self._unproven[fd]
         try:
-            part = unproven.connection.recv(RESPONSE_BYTES - len(unproven.received))
+            part = unproven.connection.recv(RESPONSE_BYTES - len(unproven.received), socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -179,11 +184,11 @@ class Listener:
             self._give_up(fd)
             return
         connection = unproven.connection
-        self._epoll.unregister(fd)
-        del self._unproven[fd]
-        connection.setblocking(True)
-        service(connection)
+        self._forget(fd)
         with contextlib.suppress(OSError):  # it is gone, which its service notices
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        service(connection)
+        with contextlib.suppress(OSError):
             connection.send(accepted[1])
 
     def _expire(self) -> None:
@@ -195,9 +200,17 @@ class Listener:
             self._epoll.modify(self._socket, select.EPOLLIN)
 
     def _give_up(self, fd: int) -> None:
+        if (unproven := self._forget(fd)) is not None:
+            unproven.connection.close()
+
+    def _forget(self, fd: int) -> _Unproven | None:
         if (unproven := self._unproven.pop(fd, None)) is not None:
             self._epoll.unregister(fd)
-            unproven.connection.close()
+            of_source = self._sources[unproven.source]
+            del of_source[fd]
+            if not of_source:
+                del self._sources[unproven.source]
+        return unproven
 
 
 class Inbox:

@@ -12,13 +12,12 @@ from datetime import timedelta
 
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-from agent.connection.handshake import connect
+from agent.connection.handshake import CONNECT_SECONDS, connect
 from agent.connection.store_server import SERVICE, Answer, Operation, decode, encode, length_of
 
 TIMEOUT_SECONDS = 60.0
 """Time limit of a call that waits for keys, unless `set_timeout` sets another."""
 SILENCE_SECONDS = 10.0
-"""Time that a server has for its answer, beyond the time limit of the call."""
 
 
 class PeerStore(Store):
@@ -36,19 +35,22 @@ class PeerStore(Store):
         self._prefix = prefix
         self._lock = lock or threading.Lock()
         """Of the connection."""
+        self.silence_seconds = SILENCE_SECONDS
+        """Time that the server has for its answer, beyond the time limit of the call."""
         self._timeout = timedelta(seconds=TIMEOUT_SECONDS)
 
     @classmethod
-    def connect(cls, host: str, port: int, key: bytes) -> PeerStore:
+    def connect(cls, host: str, port: int, key: bytes, seconds: float = CONNECT_SECONDS) -> PeerStore:
         """Connect to the store of the agent that listens there.
 
         Args:
             key: the job's.
+            seconds: time limit, of at most CONNECT_SECONDS.
 
         Raises:
             OSError: it cannot be reached, or is no agent of this job.
         """
-        return cls(connect(host, port, key, SERVICE))
+        return cls(connect(host, port, key, SERVICE, seconds))
 
     def under(self, prefix: str) -> PeerStore:
         """Return the part of it whose keys begin with `prefix`, over the same connection."""
@@ -126,7 +128,7 @@ class PeerStore(Store):
         """Send a request and return its answer, which may take so long."""
         with self._lock:
             try:
-                self._connection.settimeout(seconds + SILENCE_SECONDS)
+                self._connection.settimeout(seconds + self.silence_seconds)
                 self._connection.sendall(encode(operation, strings))
                 length = length_of(self._receive(4))
                 kind, answer = decode(self._receive(length))

@@ -49,15 +49,22 @@ class ApiError(Exception):
         message: the server's own.
         causes: the reasons of the answer's `details.causes`.
         fields: the fields that these name, such as `status.agent.failure.message`.
+        retry_after_seconds: the answer's Retry-After; None without one.
     """
 
     def __init__(
-        self, status: int, message: str, causes: Collection[str] = (), fields: Collection[str] = ()
+        self,
+        status: int,
+        message: str,
+        causes: Collection[str] = (),
+        fields: Collection[str] = (),
+        retry_after_seconds: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.causes = causes
         self.fields = fields
+        self.retry_after_seconds = retry_after_seconds
 
 
 class GoneError(ApiError):
@@ -75,8 +82,12 @@ class SilentWatchError(UnavailableError):
 _TRY_LATER = {401, 408, 425, 429}  # 401: the token may have been rotated just now
 
 
-def error_of(status: int, body: bytes) -> ApiError:
-    """Return the typed error for an HTTP answer ≥ 400, with the server's own message."""
+def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiError:
+    """Return the typed error for an HTTP answer ≥ 400, with the server's own message.
+
+    Args:
+        retry_after: its header Retry-After.
+    """
     try:
         answer = json.loads(body)
         message = str(answer["message"])
@@ -90,7 +101,13 @@ def error_of(status: int, body: bytes) -> ApiError:
         kind = UnavailableError
     elif status == 410:
         kind = GoneError
-    return kind(status, message, causes, fields)
+    return kind(status, message, causes, fields, _seconds(retry_after))
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Read a Retry-After in seconds. The API server sends no date, as a proxy may."""
+    text = (retry_after or "").strip()
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 class Api(Protocol):
@@ -199,7 +216,7 @@ class ApiClient:
         response = self._send("GET", path, {**query, "watch": "true"}, timeout=timeout, preload_content=False)
         if response.status >= 400:
             try:
-                raise error_of(response.status, response.read())
+                raise error_of(response.status, response.read(), response.headers.get("Retry-After"))
             finally:
                 response.close()
         return self._events(response)
@@ -233,7 +250,7 @@ class ApiClient:
         headers = {"Content-Type": content_type} if content_type else {}
         response = self._send(method, path, query, timeout=timeout, body=body, headers=headers)
         if response.status >= 400:
-            raise error_of(response.status, response.data)
+            raise error_of(response.status, response.data, response.headers.get("Retry-After"))
         try:
             answer: dict[str, Any] = json.loads(response.data)
         except (ValueError, RecursionError) as error:

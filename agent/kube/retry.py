@@ -5,10 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 
 import tenacity
 
 from agent.kube.api import ApiError
+
+MOST_RETRY_AFTER_SECONDS = 30.0
+"""A proxy may ask for an hour; a worker that is silent for so long is taken for lost."""
+
+THROTTLED_SPREAD_SECONDS = 10.0
+"""Random time on top of Retry-After, at most: ten thousand throttled agents do not come back all at once."""
+
+MISSING_WAIT_SECONDS = 15.0
+"""Longest wait for an object that is not there: it was deleted with its job, and this Pod is about to end."""
 
 
 class Warnings:
@@ -54,17 +64,18 @@ def retrying(
     """Return what calls a function until it raises nothing: the Pod's life is the bound.
 
     An error that is no ApiError is a defect, which must not end the thread of what is tried, in silence. The
-    waits are random up to a doubling bound, so that a server which comes back is not met by all at once.
+    waits are random up to a doubling bound, so that a server which comes back is not met by all at once. One
+    that names a wait (Retry-After) is not asked sooner.
 
     Args:
         stop: ends the retries; the last error is then raised.
         warnings: hears of each attempt that failed.
-        max_wait_seconds: between two attempts.
+        max_wait_seconds: between two attempts, where the API server asks for no more and the object is there.
         is_final: tells whether an error is raised at once.
     """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, Exception) and not is_final(error)),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=max_wait_seconds),
+        wait=_wait(max_wait_seconds),
         sleep=tenacity.sleep_using_event(stop),
         stop=tenacity.stop_when_event_set(stop),
         before_sleep=lambda attempt: warnings.failed(
@@ -72,3 +83,20 @@ def retrying(
         ),
         reraise=True,
     )
+
+
+def _wait(max_wait_seconds: float) -> Callable[[tenacity.RetryCallState], float]:
+    usual = tenacity.wait_random_exponential(multiplier=0.2, max=max_wait_seconds)
+    missing = tenacity.wait_random_exponential(0.2, max=max(max_wait_seconds, MISSING_WAIT_SECONDS))
+
+    def wait(attempt: tenacity.RetryCallState) -> float:
+        error = attempt.outcome.exception() if attempt.outcome else None
+        if not isinstance(error, ApiError):
+            return usual(attempt)
+        if error.retry_after_seconds:
+            asked_for = min(error.retry_after_seconds, MOST_RETRY_AFTER_SECONDS)
+            spread = tenacity.wait_random_exponential(asked_for, max=THROTTLED_SPREAD_SECONDS)
+            return asked_for + spread(attempt)
+        return missing(attempt) if error.status == HTTPStatus.NOT_FOUND else usual(attempt)
+
+    return wait

@@ -13,6 +13,7 @@ import sys
 from datetime import datetime, timezone
 from typing import NoReturn
 
+from agent.connection.own_port import listen
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube.api import ApiClient
 from agent.logs import log_to_stderr
@@ -23,7 +24,6 @@ from agent.report.elasticworker import last_report
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
-from agent.session import listen
 from crds.names import ENV_CHECK_NAME
 from crds.protocol import AgentState
 

@@ -9,7 +9,7 @@ import time
 import torch.distributed as dist
 
 from agent.connection.handshake import key_from_text
-from agent.connection.store import PeerStore
+from agent.connection.store import SILENCE_SECONDS, PeerStore
 from crds.names import ENV_JOB_KEY
 from crds.protocol import ProbeEnding
 from healthcheck.probes import allgather, child, group
@@ -45,8 +45,13 @@ def _join(arguments: argparse.Namespace, members: list[str], seconds: float) -> 
     deadline = time.monotonic() + seconds
     while True:
         try:
-            store = PeerStore.connect(host, port, key).under(f"{arguments.store_prefix}/")
-            return Meeting(store, members, arguments.rank)
+            store = PeerStore.connect(host, port, key, _left_seconds(deadline)).under(
+                f"{arguments.store_prefix}/"
+            )
+            store.silence_seconds = _left_seconds(deadline)
+            meeting = Meeting(store, members, arguments.rank)
+            store.silence_seconds = SILENCE_SECONDS
+            return meeting
         except (OSError, dist.DistError) as error:
             if time.monotonic() >= deadline:
                 raise ProbeError(
@@ -54,6 +59,10 @@ def _join(arguments: argparse.Namespace, members: list[str], seconds: float) -> 
                     f"{seconds:.0f} s: {brief(error)}"
                 ) from error
         time.sleep(CONNECT_POLL_SECONDS)
+
+
+def _left_seconds(deadline: float) -> float:
+    return max(deadline - time.monotonic(), CONNECT_POLL_SECONDS)
 
 
 if __name__ == "__main__":

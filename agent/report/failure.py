@@ -103,6 +103,8 @@ class Failure:
     step: int | None = None
     """The last step that the process reported in this round."""
     stacks: tuple[RankStack, ...] = ()
+    after_seconds: float | None = None
+    """Time from the start of the round's processes to the failure, on the monotonic clock."""
     child_was_killed: bool = False
     """An exception says that a process which this one started, such as a data loader's, was killed."""
 
@@ -134,6 +136,7 @@ class Failure:
             "message": self.message,
             "logTail": self.log_tail,
             "time": rfc3339(self.time),
+            "afterSeconds": self.after_seconds,
         }
 
     @classmethod
@@ -149,6 +152,7 @@ class Failure:
             time=datetime.fromisoformat(str(status["time"]).replace("Z", "+00:00")),
             cause=FailureCause(status["cause"]) if status.get("cause") else None,
             step=status.get("step"),
+            after_seconds=status.get("afterSeconds"),
             stacks=tuple(RankStack.from_status(stack) for stack in status.get("stacks") or ()),
         )
 

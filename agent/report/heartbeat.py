@@ -21,7 +21,8 @@ from agent.report.timestamps import rfc3339
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 1.5
-"""Between attempts while the API server is away. The controller counts the silence from its return on."""
+"""Between attempts while the API server is away; half a beat, if that is more, since the beats of a large job
+are longer. The controller counts the silence from its return on."""
 
 
 class Heartbeat(threading.Thread):
@@ -46,7 +47,7 @@ class Heartbeat(threading.Thread):
         retry = retrying(
             self._stop_event,
             self._warnings,
-            max_wait_seconds=MAX_WAIT_SECONDS,
+            max_wait_seconds=max(MAX_WAIT_SECONDS, self._period_seconds / 2),
             is_final=lambda error: final_refusal(error, self._me),
         )
         due_at = time.monotonic()

@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.shards.holding import Holding
-from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, undone_of
+from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, too_many_places, undone_of
 from agent.temporary_directory import bound
 from crds.intervals import Intervals, to_text
-from crds.protocol import MAX_SHARD_SETS, ShardsStatus
+from crds.protocol import MAX_SHARD_SETS, MAX_UNDONE_TEXT, ShardsStatus
 from crds.shard_set import Definition
 
 logger = logging.getLogger(__name__)
@@ -229,7 +229,12 @@ class Desk(threading.Thread):
         if "restore" in said:
             process.restoration = int(said["restore"])
             if process.restoration > chosen.restoration:
-                chosen.holding.ask_for_restoration(process.restoration, str(said["undone"]))
+                undone = str(said["undone"])
+                others = (each.holding.undone for each in self._sets.values() if each is not chosen)
+                if len(undone) + sum(map(len, others)) > MAX_UNDONE_TEXT:
+                    self._send(process, {"refused": too_many_places(chosen.holding.definition.name)})
+                    return
+                chosen.holding.ask_for_restoration(process.restoration, undone)
         settled = said.get("part") if "failed" in said else said.get("done")
         part = None if settled is None else (int(settled[0]), int(settled[1]))
         if part is not None and part in process.in_hand:  # else the set has gone back to a checkpoint

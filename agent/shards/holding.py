@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from crds.intervals import LIMIT, NONE, Intervals, common, count, first, minus, to_text, union
 from crds.leases import Lease
-from crds.protocol import MAX_SHARD_REASON, ShardsStatus
+from crds.protocol import MAX_FAILED_TEXT, MAX_REST_TEXT, MAX_SHARD_REASON, ShardsStatus
 from crds.shard_set import Definition
 
 ASK_EARLY = 8
 """More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
-MAX_FAILED_INTERVALS = 256
-"""Of one report. Further elements are told with the next lease."""
-MAX_REST_INTERVALS = 512
-"""Of one report: more of them might be too long a text. What is done beyond is told later."""
 
 
 class Holding:
@@ -106,12 +102,18 @@ class Holding:
         """The job leases nothing to this worker."""
         return not self._elements
 
+    @property
+    def undone(self) -> str:
+        """What is to be done after the restoration that was asked for last."""
+        return self._undone
+
     def to_status(self) -> ShardsStatus:
-        failed = self._failed[:MAX_FAILED_INTERVALS]
+        """Return the part of a report; what is done or failed beyond the limits of its texts comes later."""
+        failed = _beginning(self._failed)
         return {
             **self.definition.to_wire(),
             "lease": self._lease,
-            "rest": to_text(self._shortened(minus(minus(self._elements, self._done), failed))),
+            "rest": to_text(self._shortened(failed)),
             "failed": to_text(failed),
             "reason": self._reason,
             "wants": self.wants,
@@ -120,12 +122,18 @@ class Holding:
             "undone": self._undone,
         }
 
-    def _shortened(self, rest: Intervals) -> Intervals:
-        """As few intervals as can be told: all that is left of the lease behind them counts as not done."""
-        if len(rest) <= MAX_REST_INTERVALS:
-            return rest
-        behind = common(self._elements, ((rest[MAX_REST_INTERVALS][0], LIMIT),))
-        return (*rest[:MAX_REST_INTERVALS], *minus(behind, self._failed))
+    def _shortened(self, failed: Intervals) -> Intervals:
+        """Return as much of what is neither done nor `failed` as can be told, from the first element on.
+
+        All that is left of the lease behind it counts as not done.
+        """
+        rest = minus(minus(self._elements, self._done), failed)
+        kept = len(rest)
+        while len(to_text(rest)) > MAX_REST_TEXT and kept:
+            kept //= 2
+            behind = common(self._elements, ((rest[kept][0], LIMIT),))
+            rest = (*rest[:kept], *minus(behind, failed))
+        return rest
 
     @property
     def _rest(self) -> Intervals:
@@ -134,3 +142,10 @@ class Holding:
     @property
     def _untouched(self) -> Intervals:
         return minus(self._rest, self._in_hand)
+
+
+def _beginning(failed: Intervals) -> Intervals:
+    """Return the first of these intervals, as many as can be told."""
+    while len(to_text(failed)) > MAX_FAILED_TEXT:
+        failed = failed[: len(failed) // 2]
+    return failed

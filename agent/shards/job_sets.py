@@ -101,6 +101,14 @@ def skipped_epoch(wanted: Definition, known: JobSet) -> str:
     )
 
 
+def too_many_places(name: str) -> str:
+    """Why a set cannot go back to a checkpoint, beside the others of its job."""
+    return (
+        f"shard set {name!r}: what is left of the job's sets is in more separate places than a worker can "
+        "report, so it cannot go back to this checkpoint: pull fewer sets in one job"
+    )
+
+
 def _difference(wanted: Definition, begun: Definition) -> str:
     name = wanted.name
     if wanted.size != begun.size:

@@ -25,6 +25,10 @@ from crds.protocol import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 4_096
+RETRY_SECONDS = 2.0
+"""Time for further attempts to connect to an agent that closes the connection. One that gets many at once
+closes some before they have proved the key, and a round without votes loses work at each planned change."""
+RETRY_PAUSE_SECONDS = 0.1
 
 _FRAME = struct.Struct("!4q")
 
@@ -45,14 +49,19 @@ def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
         rank: this agent's in the world.
         key: the job's.
     """
-    try:
-        line = handshake.connect(world.master_address, world.master_port, key, service(world.round))
-        line.sendall(_pack(Message(Kind.JOIN, rank, SAYS_LEFT)))
-        line.setblocking(False)
-        return line
-    except OSError as error:
-        logger.warning("no votes in this round: rank 0's agent cannot be reached: %s", error)
-        return None
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            line = handshake.connect(world.master_address, world.master_port, key, service(world.round))
+            line.sendall(_pack(Message(Kind.JOIN, rank, SAYS_LEFT)))
+            line.setblocking(False)
+            return line
+        except OSError as error:
+            is_busy = isinstance(error, handshake.RefusedError)
+            if not is_busy or time.monotonic() + RETRY_PAUSE_SECONDS >= deadline:
+                logger.warning("no votes in this round: rank 0's agent cannot be reached: %s", error)
+                return None
+        time.sleep(RETRY_PAUSE_SECONDS)
 
 
 class ProcessWords:

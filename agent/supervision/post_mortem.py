@@ -58,11 +58,13 @@ class PostMortem:
         self._files = files
         self._oom = oom
         self._seen: set[int] = set()
+        self._began = time.monotonic()
 
     def begin(self) -> None:
         """Forget the last processes. To be called just before others are started."""
         self._seen.clear()
         self._oom.reset()
+        self._began = time.monotonic()
 
     def excuse(self, local_ranks: Collection[int]) -> None:
         """Take the ends of these processes for no failures."""
@@ -135,6 +137,7 @@ class PostMortem:
             log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
             time=datetime.now(timezone.utc),
             step=step,
+            after_seconds=self._after_seconds(),
         )
 
     def describe_device_fault(
@@ -155,7 +158,12 @@ class PostMortem:
             time=datetime.now(timezone.utc),
             cause=FailureCause.DEVICE,
             step=self._files.read_rank(local_rank).step,
+            after_seconds=self._after_seconds(),
         )
+
+    def _after_seconds(self) -> float:
+        """Time since the processes were started."""
+        return round(time.monotonic() - self._began, 3)
 
     def _describe_process(
         self, process: ProcessFailure, ranks: Mapping[int, int], round_: int, sequence: int
@@ -171,6 +179,7 @@ class PostMortem:
             time=datetime.now(timezone.utc),
             step=self._files.read_rank(process.local_rank).step,
         )
+        failure = replace(failure, after_seconds=self._after_seconds())
         if hint := shared_memory.hint(failure.message, failure.log_tail, failure.signal):
             failure = replace(failure, message=clip(f"{failure.message}\n{hint}", TEXT_BYTES))
         if not (failure.was_killed and self._oom.has_killed()):

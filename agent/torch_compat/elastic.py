@@ -48,6 +48,7 @@ def _text(version: tuple[int, int]) -> str:
 
 require_supported(torch.__version__)
 
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # noqa: E402
 from torch.distributed.elastic import events  # noqa: E402
 from torch.distributed.elastic.agent.server.local_elastic_agent import (  # noqa: E402
     LocalElasticAgent as LocalElasticAgent,
@@ -89,6 +90,18 @@ SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (_tail_module, "tail_logfile", ("header", "file", "dst", "finished", "interval_sec")),
     # What `agent.rendezvous` announces a round's store with. Before 2.6 there is no `server_port`.
     (RendezvousStoreInfo, "build", ("rank", "store", "local_addr", "server_port")),
+    # What `healthcheck.probes.tcp_store` binds torch's store to one address with.
+    (TCPStore, "__init__", ("master_listen_fd",)),
+    # What `agent.connection.store` overrides, so that torch's agents meet through it: C++ calls these.
+    (Store, "set", ()),
+    (Store, "get", ()),
+    (Store, "add", ()),
+    (Store, "check", ()),
+    (Store, "wait", ()),
+    (Store, "compare_set", ()),
+    (Store, "multi_get", ()),
+    (Store, "multi_set", ()),
+    (Store, "delete_key", ()),
 )
 """Functions, by owner and name, and the parameters that they must have."""
 
@@ -98,12 +111,15 @@ def missing_seams() -> list[str]:
     return [
         f"{owner.__name__}.{name}"
         for owner, name, parameters in SEAMS
-        if not set(parameters) <= _parameters(getattr(owner, name, None))
+        if (function := getattr(owner, name, None)) is None or not set(parameters) <= _parameters(function)
     ]
 
 
-def _parameters(function: Callable[..., Any] | None) -> set[str]:
-    return set() if function is None else set(inspect.signature(function).parameters)
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except ValueError:  # it is C++: pybind11 writes the signature into the docstring
+        return set(re.findall(r"(\w+):", function.__doc__ or ""))
 
 
 if _missing := missing_seams():

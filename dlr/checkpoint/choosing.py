@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dlr.checkpoint import storage
 from dlr.checkpoint.storage import File, Manifest, StorageError
@@ -45,14 +45,27 @@ class Listing:
     is_away: bool = False
     """Whether that may pass."""
 
+    @classmethod
+    def of(cls, fields: Any) -> Listing:
+        """Make it of its fields, as `asdict` and JSON have them.
+
+        Raises:
+            StorageError: they are not a listing's.
+        """
+        try:
+            manifests = tuple(Manifest.of(body) for body in fields["manifests"])
+            damaged = tuple(map(str, fields["damaged"]))
+            return cls(manifests, damaged, fields["refusal"], fields["unreadable"], bool(fields["is_away"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"what rank 0 has sent lists no checkpoints: {error!r}") from error
+
 
 def choose(
     path: Path, here: Surroundings, beyond: int | None = None, *, is_start: bool = False
 ) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
-    Each rank reads its share of the files, so that together they read each once. These are collectives of
-    objects (`dlr.ranks`).
+    Each rank reads its share of the files, so that together they read each once.
 
     Args:
         beyond: what storage has up to this step is left alone, since memory has a checkpoint; storage that
@@ -64,13 +77,13 @@ def choose(
 
     Raises:
         StorageError: the path cannot be read, is another job's, or has nothing but damaged checkpoints.
+        ValueError: what a rank has sent is nothing that ranks send.
     """
     grouped = are_connected()
     if beyond is not None and not grouped and here.world_size > 1:
         return None  # ranks that cannot agree might see different ones
-    found_here = _list_here(path, here, beyond, is_start) if not grouped or here.rank == 0 else None
-    listing = from_rank_0(found_here)
-    assert listing is not None  # rank 0 has one
+    listed = asdict(_list_here(path, here, beyond, is_start)) if not grouped or here.rank == 0 else None
+    listing = Listing.of(from_rank_0(listed))
     refusal = listing.refusal or (listing.unreadable if beyond is None else None)
     if refusal is not None:
         raise StorageError(refusal)
@@ -87,8 +100,9 @@ def choose(
             for reason in damaged:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
             return manifest
-        if (hung := next((reason for reason in reasons if _HUNG in reason), None)) is not None:
-            logger.warning("a checkpoint in %s is not used: %s; training goes on from memory", path, hung)
+        hung = [reason for reason in reasons if _HUNG in str(reason)]
+        if hung and beyond is not None:
+            logger.warning("a checkpoint in %s is not used: %s; training goes on from memory", path, hung[0])
             return None  # an older one would not be read either
         damaged.append(reasons[0])
     if damaged and beyond is None:

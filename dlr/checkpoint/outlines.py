@@ -10,6 +10,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.state import RNG, VALUES
@@ -38,6 +39,27 @@ class Outline:
     """Digest of the names of its whole tensors, but for buffers."""
     whole: str
     """Digest of what is in these."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return its fields, as JSON has them."""
+        return {**vars(self), "boxes": [*self.boxes.items()]}
+
+    @classmethod
+    def of_wire(cls, fields: Any) -> Outline:
+        """Make it of them.
+
+        Raises:
+            ValueError, TypeError, KeyError: they are not an outline's.
+        """
+        boxes = {_pairs(kind): _pairs(intervals) for kind, intervals in fields["boxes"]}
+        digests = {name: fields[name] for name in ("names", "places", "content", "whole_names", "whole")}
+        if any(len(box) != len(kind) for kind, box in boxes.items()):
+            raise ValueError("a box has other dimensions than its kind")
+        return cls(boxes, **{name: str(digest) for name, digest in digests.items()})
+
+
+def _pairs(told: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(first), int(second)) for first, second in told)
 
 
 def outline_of(pieces: Sequence[Piece]) -> Outline:

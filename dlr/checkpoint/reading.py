@@ -410,10 +410,17 @@ def _told_outlines(reader: SlotReader, share: Sequence[int]) -> dict[int, Outlin
         mine = {old: outline_of(opened[old].pieces) for old in share}
     except (OSError, DamagedError) as error:
         trouble = error
-    told = from_all((mine, "" if trouble is None else str(trouble)))
+    wire = {old: outline.to_wire() for old, outline in mine.items()}
+    told = from_all([wire, "" if trouble is None else str(trouble)])
     if trouble is not None:
         raise trouble
-    for rank, (_, reason) in enumerate(told):
+    found: dict[int, Outline] = {}
+    for rank, answer in enumerate(told):
+        try:
+            outlines, reason = answer
+            found |= {int(old): Outline.of_wire(fields) for old, fields in outlines.items()}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DamagedError(f"rank {rank} sends no outlines: {error!r}") from error
         if reason:
             raise DamagedError(f"rank {rank} finds: {reason}")
-    return {old: outline for outlines, _ in told for old, outline in outlines.items()}
+    return found

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from agent.memory.sums import WordSum, sum_of
 from crds.protocol import AFTER_FAILURE
@@ -79,10 +80,24 @@ class Manifest:
             body = document["manifest"]
             if document["sum"] != _sum(_canonical(body)):
                 raise StorageError("its manifest is not what was written: the sum differs")
-            files = tuple(File(**file) for file in body["files"])
-            return cls(body["job"], body["step"], body["world_size"], files)
+            return cls.of(body)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StorageError(f"its manifest cannot be read: {error!r}") from error
+
+    @classmethod
+    def of(cls, body: Any) -> Manifest:
+        """Make it of its fields, as `asdict` and JSON have them.
+
+        Raises:
+            ValueError, TypeError, KeyError: they are not a manifest's.
+        """
+        files = tuple(File(**file) for file in body["files"])
+        if not all(isinstance(it.name, str) and it.name == Path(it.name).name != "" for it in files):
+            raise ValueError("a file's name is none")
+        numbers = [body["step"], body["world_size"], *(n for it in files for n in (it.nbytes, it.sum))]
+        if not isinstance(body["job"], str) or not all(type(number) is int for number in numbers):
+            raise ValueError("a field is of another type")
+        return cls(body["job"], body["step"], body["world_size"], files)
 
 
 def folder_of(path: Path, step: int) -> Path:

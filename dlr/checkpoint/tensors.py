@@ -61,7 +61,7 @@ def repeats_elements(tensor: Tensor) -> bool:
 
 
 def is_copied(value: object) -> bool:
-    """Whether it is a tensor that a slot can hold. What else there is, such as sparse ones, is pickled."""
+    """Whether it is a tensor that a slot can hold. Sparse ones are pickled as their parts."""
     if type(value) in (Tensor, nn.Parameter):
         if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":  # type: ignore[attr-defined]
             return False

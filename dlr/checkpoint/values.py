@@ -22,11 +22,11 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
-from torch.serialization import get_safe_globals, get_unsafe_globals_in_checkpoint
+from torch.serialization import get_safe_globals
 
 from dlr.checkpoint.tensors import is_copied
 
@@ -116,6 +116,13 @@ _CONSTANTS = {
     f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _KINDS_OF_CONSTANTS)
 }
 """What torch has names for, by them."""
+_INDICES = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+"""The methods that give the indices of a compressed sparse tensor."""
 
 
 def _safe_globals() -> dict[str, Any]:
@@ -144,13 +151,18 @@ class _Pickler(pickle.Pickler):
         self._names = {id(tensor): name for name, tensor in tensors.items()}
 
     def reducer_override(self, value: object) -> Any:
+        if not isinstance(value, Tensor):
+            return _reduce(value)
         if not is_copied(value):
-            return _reduce_whole(value) if isinstance(value, Tensor) else _reduce(value)
+            plain = value.detach()  # of a class of its own, a parameter's content is a plain tensor
+            if not is_copied(plain):
+                return _reduce_parts(plain)
+            value = plain
         name = self._names.get(id(value))
         if name is None:  # within an object of a class of its own
             name = f"{WITHIN}{len(self._names)}"
             self._names[id(value)] = name
-            self._tensors[name] = value  # type: ignore[assignment]
+            self._tensors[name] = value
         return TensorReference, (name,)
 
 
@@ -185,8 +197,8 @@ def _reduce(value: Any) -> Any:
     return NotImplemented
 
 
-def _reduce_whole(value: Tensor) -> Any:
-    """Tell the pickler how to write a tensor that a slot does not hold as it is.
+def _reduce_parts(value: Tensor) -> Any:
+    """Tell the pickler of which plain tensors one consists that a slot does not hold as it is.
 
     Raises:
         NotAllowedError: it could not be read.
@@ -195,12 +207,15 @@ def _reduce_whole(value: Tensor) -> Any:
         names, context = value.__tensor_flatten__()
         inner = {name: getattr(value, name) for name in names}
         return _put_together, (type(value), inner, context, value.size(), value.stride())
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    buffer.seek(0)
-    if unsafe := sorted(get_unsafe_globals_in_checkpoint(buffer)):
-        refuse(unsafe[0])
-    return _whole, (buffer.getvalue(),)
+    if type(value) is not Tensor or value.layout not in (torch.sparse_coo, *_INDICES):
+        kind = f"{_path_of(type(value))} of {value.dtype} on {value.device.type}"
+        raise NotAllowedError(f"a {kind} may not be in a checkpoint: keep it out of the state")
+    if value.layout is torch.sparse_coo:
+        parts = value._indices(), value._values()
+    else:
+        parts = (*(getattr(value, name)() for name in _INDICES[value.layout]), value.values())
+    is_coalesced = value.layout is torch.sparse_coo and value.is_coalesced()
+    return _sparse, (parts, tuple(value.shape), str(value.layout), is_coalesced)
 
 
 def _reduce_array(array: Any) -> Any:
@@ -223,15 +238,6 @@ def _description(dtype: Any) -> Any:
 # --- Reading --------------------------------------------------------------------------------------------
 
 
-def _whole(data: bytes) -> Tensor:
-    if not data.startswith(b"PK"):
-        raise pickle.UnpicklingError("a tensor is not as torch.save writes it")
-    tensor = torch.load(io.BytesIO(data), weights_only=True)
-    if not isinstance(tensor, Tensor):
-        raise pickle.UnpicklingError("what should be a tensor is none")
-    return tensor
-
-
 def _put_together(
     cls: Any, inner: dict[str, Any], context: object, size: torch.Size, stride: tuple[int, ...]
 ) -> Any:
@@ -239,6 +245,19 @@ def _put_together(
     if any(isinstance(tensor, TensorReference) for tensor in inner.values()):
         return TensorReference(cls.__name__)  # for who asks for the names alone
     return cls.__tensor_unflatten__(inner, context, size, stride)
+
+
+def _sparse(parts: tuple[Any, ...], size: tuple[int, ...], layout: str, is_coalesced: bool) -> Any:
+    """Make a sparse tensor, which takes no more memory than its parts do."""
+    if any(isinstance(part, TensorReference) for part in parts):
+        return TensorReference(layout)  # for who asks for the names alone
+    if layout == "torch.sparse_coo":
+        indices, values = parts
+        coalesced = True if is_coalesced else None
+        return torch.sparse_coo_tensor(indices, values, size, check_invariants=True, is_coalesced=coalesced)
+    compressed, plain, values = parts
+    kind = cast(torch.layout, _constant(layout))
+    return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=kind, check_invariants=True)
 
 
 def _constant(name: str) -> object:
@@ -266,12 +285,12 @@ def _scalar(dtype: Any, data: bytes) -> Any:
 
 
 _WRITTEN = {defaultdict, deque, OrderedDict, *(it for it in _OF_ATOMS if isinstance(it, type))}
-_OF_PLAIN = (*_OF_ATOMS, _constant, _whole, _dtype, _array, _scalar)
+_OF_PLAIN = (*_OF_ATOMS, _constant, _dtype, _array, _scalar)
 _NAMED: dict[str, Any] = {
     **{f"{module}.{it.__name__}": it for module in ("pathlib", "pathlib._local") for it in _PATHS},
     **{
         _path_of(named): named
-        for named in (*_FACTORIES, *_OF_PLAIN, defaultdict, TensorReference, _put_together)
+        for named in (*_FACTORIES, *_OF_PLAIN, defaultdict, TensorReference, _put_together, _sparse)
     },
 }
 """What a pickle may name, by its path."""
@@ -399,6 +418,9 @@ class _Unpickler(pickle._Unpickler):
             return len(args) == 2 and args[0] == () and type(args[1]) is int
         if called is _put_together:
             return self._is_registered(args[0]) and type(args[1]) is dict
+        if called is _sparse:
+            are_tensors = type(args[0]) is tuple and all(map(_is_tensor, args[0]))
+            return are_tensors and self._are_plain(args[1:])
         return any(called is it for it in _OF_PLAIN) and self._are_plain(args)
 
     def _are_plain(self, args: tuple[Any, ...]) -> bool:
@@ -426,6 +448,11 @@ def _text(name: object) -> str:
     if type(name) is not str:
         raise pickle.UnpicklingError(f"{_kind_of(name)} is no name")
     return name
+
+
+def _is_tensor(value: object) -> bool:
+    """Whether it is a plain tensor, or stands for one."""
+    return type(value) in (Tensor, torch.nn.Parameter, TensorReference)
 
 
 def _is_dtype(value: object) -> bool:

@@ -7,6 +7,6 @@ from dlr.client.client import Client
 from dlr.client.job import Job, JobFailedError, JobTimeoutError
 from dlr.client.program import InImage
 from dlr.client.status import JobStatus
-from dlr.commands.errors import CommandError as ClientError
+from dlr.kube.errors import CommandError as ClientError
 
 __all__ = ["Client", "ClientError", "InImage", "Job", "JobFailedError", "JobStatus", "JobTimeoutError"]

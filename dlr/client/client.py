@@ -11,10 +11,10 @@ from dlr.client.job import Job
 from dlr.client.manifest import Launch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.client.submission import submit
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import UsageError
-from dlr.commands.job.lookup import get_job
+from dlr.job.lookup import get_job
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
 

@@ -11,17 +11,23 @@ from contextlib import suppress
 from typing import Any
 
 from dlr.client.status import JobStatus, read_status
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.errors import CommandError
-from dlr.commands.following import until_finished
-from dlr.commands.job import report
-from dlr.commands.job.delete import wait_until_gone
-from dlr.commands.job.log_stream import Following, choose_workers, job_and_workers, log_lines, send_log
-from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.commands.job.merged_stacks import merge, stack_lines
-from dlr.commands.job.pod_log import Wanted
-from dlr.commands.job.scale import set_replicas
-from dlr.commands.job.stacks import ask, without_answer
+from dlr.job import report
+from dlr.job.deletion import wait_until_gone
+from dlr.job.log_stream import (
+    Following,
+    choose_workers,
+    job_and_workers,
+    log_lines,
+    send_log,
+)
+from dlr.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.job.merged_stacks import merge, stack_lines
+from dlr.job.pod_log import Wanted
+from dlr.job.scaling import set_replicas
+from dlr.job.stacks import ask, without_answer
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.errors import CommandError
+from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]
 

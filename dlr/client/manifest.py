@@ -14,8 +14,8 @@ from typing import Any
 
 from crds import names
 from dlr.client.program import FOLDER, Program
-from dlr.commands.amounts import is_amount
-from dlr.commands.errors import UsageError
+from dlr.kube.amounts import is_amount
+from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
 

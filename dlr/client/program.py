@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from dlr.commands.errors import UsageError
+from dlr.kube.errors import UsageError
 
 FOLDER = "/tmp/dlr-code"
 """Where the shipped file is in a Pod."""

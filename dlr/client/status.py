@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds import names
-from dlr.commands.job import report
+from dlr.job import report
 
 JSON = dict[str, Any]
 

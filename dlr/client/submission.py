@@ -7,9 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 from dlr.client.manifest import owned_by
-from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
-from dlr.commands.errors import CommandError
-from dlr.commands.job.lookup import require_namespace
+from dlr.job.lookup import require_namespace
+from dlr.kube.api import (
+    CONFIGMAPS,
+    ELASTICJOBS,
+    Api,
+    ApiFailure,
+)
+from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from dlr.commands.errors import UsageError
 from dlr.commands.lazy import HELP_NAMES, Lazy, LazyGroup
+from dlr.kube.errors import UsageError
 
 
 class Commands(LazyGroup):

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dlr.commands.connection import find_source
-from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
+from dlr.kube.connection import find_source
+from dlr.kube.errors import CommandError
 from reconcilers.cordon.limits import selector_of
 from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, DEFAULT_POOLS, CordonMode, CordonOptions
-from reconcilers.pod.options import (
+from reconcilers.observed.options import (
     DEFAULT_AGENT_IMAGE,
     DEFAULT_AGENT_PATH,
     DEFAULT_CHECK_IMAGE,
@@ -84,8 +84,9 @@ def controller(
     identity: Annotated[
         str | None,
         typer.Option(
-            help="The name under which it holds that Lease, if no two processes ever have it at once, as "
-            "the Pod's name and uid: started anew after a crash, it leads again at once."
+            help="The name under which it holds that Lease. Default: another for each start. With one that "
+            "stays it leads again at once after a crash: for a supervisor that knows that nothing of the "
+            "process before is still under way."
         ),
     ] = None,
     listen_address: Annotated[

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from controller.garbage import keep_pauses_short
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, object_name
 from dlr.dashboard.opening import open_in_browser
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
 
 
 def dashboard(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from crds.names import POD_COMMANDS
 from dlr.commands import interrupts
-from dlr.commands.errors import CommandError
+from dlr.kube.errors import CommandError
 
 CANNOT_LOAD = 69
 """The exit code when a package is missing or broken (EX_UNAVAILABLE): 1 is a verdict of `dlr node-check`."""

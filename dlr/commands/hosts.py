@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from agent.hosts import hosts_of
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
-from dlr.commands.following import until_finished
-from dlr.commands.job.lookup import get_job, list_workers
-from dlr.commands.job.report import is_finished
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.report import is_finished
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
+from dlr.kube.following import until_finished
 
 
 def hosts(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated
 
 import typer
 
-from dlr.commands.api import ELASTICJOBS, NAMESPACES, NODES, Api, Kind
-from dlr.commands.connection import connect, contexts_of, find_source
-from dlr.commands.errors import CommandError
 from dlr.commands.output import Format
+from dlr.kube.api import (
+    ELASTICJOBS,
+    NAMESPACES,
+    NODES,
+    Api,
+    Kind,
+)
+from dlr.kube.connection import connect, contexts_of, find_source
+from dlr.kube.errors import CommandError
+from dlr.kube.names import NAME_LENGTH_MAX, OBJECT_NAME
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
@@ -95,9 +101,6 @@ def object_names(values: list[str]) -> list[str]:
         object_name(value)
     return values
 
-
-OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-NAME_LENGTH_MAX = 253
 
 Kubeconfig = Annotated[
     str | None,

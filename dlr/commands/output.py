@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from unicodedata import east_asian_width
+
+from dlr.job.wording import plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -132,59 +133,3 @@ def cell(value: object) -> Text:
 
 def _words(value: object) -> str:
     return "-" if value is None or value == "" else plain(str(value))
-
-
-def plain(text: str) -> str:
-    """One line without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text.strip())
-
-
-def printable_line(line: str) -> str:
-    """Without control characters, its indentation kept."""
-    return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
-
-
-def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
-    """So many of them, and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return f"{separator.join(items[:most])}{more}"
-
-
-def significant(value: float) -> str:
-    """With three significant digits, and never as a power of ten: 0.0303, 5.85, 612, 2250."""
-    return f"{value:.3g}" if 1e-4 <= abs(value) < 999.5 else f"{value:.0f}"
-
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def parse_time(text: str | None) -> datetime | None:
-    """None where nothing is said, or nothing that can be read: any process of a Pod may write its times."""
-    try:
-        moment = datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-    return moment if moment is not None and moment.tzinfo is not None else None
-
-
-def age(since: str | None, now: datetime) -> str | None:
-    moment = parse_time(since)
-    return None if moment is None else duration((now - moment).total_seconds())
-
-
-def duration(seconds: float) -> str:
-    """Two units at most, as kubectl shows ages: 47s, 3m12s, 5h4m, 2d3h."""
-    whole = max(0, int(seconds))
-    for unit, size, smaller, smaller_size in (
-        ("d", 86_400, "h", 3_600),
-        ("h", 3_600, "m", 60),
-        ("m", 60, "s", 1),
-    ):
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{whole // size}{unit}" + (f"{rest}{smaller}" if rest else "")
-    return f"{whole}s"
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.errors import CommandError, UsageError
+from dlr.kube.errors import CommandError, UsageError
 
 MAX_DAYS = 3_650
 

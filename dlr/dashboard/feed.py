@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dlr.commands.errors import CommandError
 from dlr.dashboard.reading import View
+from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 Result = TypeVar("Result")

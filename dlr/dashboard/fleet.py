@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 from crds import names
-from dlr.commands.job import report
-from dlr.commands.job.progress import Progress, total_steps
-from dlr.commands.job.report import current_report
-from dlr.commands.job.states import COLORS
-from dlr.commands.job.timeline.episodes import Clock, episodes_of
-from dlr.commands.job.timeline.verdict import LOST
-from dlr.commands.output import parse_time
+from dlr.job import report
+from dlr.job.progress import Progress, total_steps
+from dlr.job.report import current_report
+from dlr.job.states import COLORS
+from dlr.job.timeline.episodes import Clock, episodes_of
+from dlr.job.timeline.verdict import LOST
+from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
 

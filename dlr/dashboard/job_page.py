@@ -9,25 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dlr.commands.job import report
-from dlr.commands.job.culprit import heading
-from dlr.commands.job.diagnose_case import Case
-from dlr.commands.job.diagnose_cost import Outage, outages_of, own_failures, total_hours
-from dlr.commands.job.diagnose_nodes import node_states
-from dlr.commands.job.diagnose_sections import Section, sections
-from dlr.commands.job.diagnose_verdict import findings
-from dlr.commands.job.failures import failures_line
-from dlr.commands.job.goodput import goodput_line, time_by_state
-from dlr.commands.job.progress import progress_line
-from dlr.commands.job.shards import shards_line
-from dlr.commands.job.states import COLORS
-from dlr.commands.job.timeline.episodes import Span
-from dlr.commands.job.timeline.life import Lane, Life
-from dlr.commands.job.timeline.verdict import LOST
-from dlr.commands.output import parse_time
 from dlr.dashboard.ranks import grid
 from dlr.dashboard.series import NO_PAST, past_of, rounds_of
 from dlr.dashboard.stacks import last_stacks
+from dlr.job import report
+from dlr.job.culprit import heading
+from dlr.job.diagnose_case import Case
+from dlr.job.diagnose_cost import (
+    Outage,
+    outages_of,
+    own_failures,
+    total_hours,
+)
+from dlr.job.diagnose_nodes import node_states
+from dlr.job.diagnose_sections import Section, sections
+from dlr.job.diagnose_verdict import findings
+from dlr.job.failures import failures_line
+from dlr.job.goodput import goodput_line, time_by_state
+from dlr.job.progress import progress_line
+from dlr.job.shards import shards_line
+from dlr.job.states import COLORS
+from dlr.job.timeline.episodes import Span
+from dlr.job.timeline.life import Lane, Life
+from dlr.job.timeline.verdict import LOST
+from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
 

@@ -9,8 +9,13 @@ from statistics import median
 from typing import Any
 
 from crds import names
-from dlr.commands.job.failures import worker_failures
-from dlr.commands.job.report import current_report, is_finished, ranks, state_of
+from dlr.job.failures import worker_failures
+from dlr.job.report import (
+    current_report,
+    is_finished,
+    ranks,
+    state_of,
+)
 
 JSON = dict[str, Any]
 

@@ -10,17 +10,23 @@ from typing import Any, Protocol, TypeVar
 
 from crds import names
 from crds.job_status import JobState
-from dlr.commands.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
-from dlr.commands.errors import CommandError
-from dlr.commands.job.diagnose import read_case
-from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
-from dlr.commands.job.report import is_finished, ranks
-from dlr.commands.output import parse_time, utc_now
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
 from dlr.dashboard.series import StepTimes
 from dlr.dashboard.watching import WatchingApi
+from dlr.job.diagnose_reading import read_case
+from dlr.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.job.pod_log import Wanted, named_once, why_no_log
+from dlr.job.report import is_finished, ranks
+from dlr.job.wording import parse_time, utc_now
+from dlr.kube.api import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    PODS,
+    Api,
+    ApiFailure,
+)
+from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 Answer = TypeVar("Answer")

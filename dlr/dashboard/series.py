@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dlr.commands.job.report import ranks
-from dlr.commands.job.timeline.life import Life
-from dlr.commands.output import parse_time
+from dlr.job.report import ranks
+from dlr.job.timeline.life import Life
+from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
 

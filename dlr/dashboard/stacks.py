@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from crds import names
-from dlr.commands.job.merged_stacks import merge, stack_lines
-from dlr.commands.job.report import is_finished
-from dlr.commands.job.stacks import asked_at, read
+from dlr.job.merged_stacks import merge, stack_lines
+from dlr.job.report import is_finished
+from dlr.job.stacks import asked_at, read
 
 JSON = dict[str, Any]
 

@@ -17,8 +17,14 @@ from http import HTTPStatus
 from typing import Any
 
 from controller.garbage import free_gradually
-from dlr.commands.api import Api, ApiFailure, Collection, Kind, Lines
-from dlr.commands.errors import CommandError
+from dlr.kube.api import (
+    Api,
+    ApiFailure,
+    Collection,
+    Kind,
+    Lines,
+)
+from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 Objects = dict[tuple[str, str], JSON]

@@ -32,11 +32,11 @@ def sizes_of(files: Sequence[str], read: Read, index: Path | None) -> list[int]:
     """
     bytes_of = {file: _bytes_of(file) for file in files}
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if are_connected() else (0, 1)
-    known: dict[str, list[int | None]] = from_rank_0(_known(index) if rank == 0 else {})
+    known = _lists_of(from_rank_0(_known(index) if rank == 0 else {}))
     missing = [file for file in bytes_of if known.get(file, [None])[1:] != [bytes_of[file]]]
     counted = {file: [sum(1 for _ in read(file, 0)), bytes_of[file]] for file in missing[rank::ranks]}
     for part in from_all(counted):
-        known.update(part)
+        known.update(_lists_of(part))
     if missing and index is not None and rank == 0:
         _write(index, known)
     return [int(known[file][0] or 0) for file in files]
@@ -64,6 +64,10 @@ def _known(index: Path | None) -> dict[str, list[int | None]]:
         known = json.loads(index.read_text())
     except (FileNotFoundError, ValueError):
         return {}
+    return _lists_of(known)
+
+
+def _lists_of(known: Any) -> dict[str, list[int | None]]:
     if not isinstance(known, dict):
         return {}
     return {file: counted for file, counted in known.items() if isinstance(counted, list)}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
 from dlr.dashboard.reading import Cluster as Read
 from dlr.dashboard.server import Dashboard, serve
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals
 from e2e.observation import Observation

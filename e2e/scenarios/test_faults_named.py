@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
 from dlr.dashboard.reading import Cluster as Read
 from dlr.dashboard.reading import Job
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
 from e2e import checks, elasticity, jobs
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals

@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from e2e import embedded, jobs
 from e2e.cluster import Capability, Cluster, ControlPlaneProcess
 from e2e.observation import Observation
+from e2e.slow_api import SlowApi
 
 NODES = 4
 START_SECONDS = 60
@@ -18,6 +21,8 @@ LEASE_SECONDS = 15
 RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
 FORMING_SECONDS = 15  # from the takeover on: the agents have told what failed, and worlds form at once
 RELOADING_SECONDS = 10  # who loses the Lease begins anew as another process, which imports and lists first
+LATE_SECONDS = 3.5  # later than the leader waits before it tries again
+LATE_FOR_SECONDS = 120
 HELD_SECONDS = 1  # a second failure without new ground waits
 
 
@@ -58,11 +63,55 @@ def test_another_controller_acts_within_the_lease_time_and_no_round_has_two_worl
     took = seconds_to_next_round(cluster, observation, world["round"])
     print(f"leader killed: the next world after {took:.1f} s")
 
-    assert leader(cluster) == frozen, "the cluster's own was started anew, and its identity is its place's"
+    assert leader(cluster) == frozen, "its supervisor starts the cluster's own again, with its identity"
 
     after = jobs.wait_until_training(observation, 2, beyond_step=0)
     assert after["round"] == world["round"] + 1
     jobs.assert_one_world_a_round(observation)
+
+
+@pytest.mark.slow
+@pytest.mark.needs(Capability.CONTROL_PLANE)
+def test_an_api_server_that_answers_late_for_two_minutes_costs_no_leader_its_lease(
+    cluster: Cluster, observation: Observation, tmp_path: Path
+) -> None:
+    """The rival, which would take a Lease that is not renewed, gets its answers at once."""
+    namespace = observation.namespace
+    with (
+        SlowApi(cluster.kubeconfig, tmp_path) as slow,
+        cluster.standby_controller(slow.kubeconfig) as leading,
+    ):
+        observation.wait_for("the cluster's own controller to lead", lambda: leader(cluster), START_SECONDS)
+        own = leader(cluster)
+        cluster.control_plane(embedded.CONTROLLER).signal(signal.SIGSTOP)
+        observation.wait_for("the other to lead", lambda: leader(cluster) not in ("", own), START_SECONDS)
+        late, transitions = leader(cluster), cluster.controllers_lease()["leaseTransitions"]
+        cluster.control_plane(embedded.CONTROLLER).signal(signal.SIGCONT)  # begins anew, and stands by
+        cluster.apply(jobs.digits(cluster, namespace, epochs=jobs.ENDLESS_EPOCHS), namespace)
+        world = jobs.wait_until_training(observation, 2)
+
+        slow.delay_seconds = LATE_SECONDS
+        until = time.monotonic() + LATE_FOR_SECONDS
+        renewals: dict[str, float] = {}
+        while time.monotonic() < until:
+            lease = cluster.controllers_lease()
+            assert (lease["holderIdentity"], lease["leaseTransitions"]) == (late, transitions)
+            renewals.setdefault(lease["renewTime"], time.monotonic())
+            time.sleep(0.1)
+        seen = list(renewals.values())
+        gaps = [after - before for before, after in pairwise(seen)]
+        print(f"{len(seen)} renewals, at most {max(gaps):.1f} s apart")
+
+        cluster.kill_process(namespace, jobs.current_pods(observation)[1])
+        observation.wait_for(
+            "the late leader to form the next world",
+            lambda: jobs.rendezvous(observation)["round"] > world["round"],
+            20 * LATE_SECONDS,
+        )
+        assert leader(cluster) == late
+        slow.delay_seconds = 0.0
+        leading.signal(signal.SIGTERM)
+        observation.wait_for("the cluster's own controller to lead again", lambda: leader(cluster) == own, 60)
 
 
 def seconds_to_next_round(cluster: Cluster, observation: Observation, round_: int) -> float:

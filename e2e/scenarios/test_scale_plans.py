@@ -157,7 +157,7 @@ def assert_never_without_a_world(observation: Observation) -> None:
 def test_a_newer_plan_supersedes_one_that_waits_for_room(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
     manifest = elasticity.idle(cluster, workers=1, minimum=1, maximum=8)
-    cluster.apply(jobs.one_a_node(manifest), namespace)
+    cluster.apply(jobs.one_a_node(manifest, jobs.over_half_a_node(cluster)), namespace)
     elasticity.wait_for_world(observation, [0], "idle")
 
     cluster.apply(plans.scale_plan("too-many", replicas=8), namespace)

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from dlr.checkpoint import Checkpointer
 from dlr.data import ElasticStream
+from dlr.ranks import from_all
 
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))  # leaves time to kill something
@@ -56,15 +56,6 @@ def read(file: str, start: int) -> Iterator[tuple[str, Tensor]]:
 def collate(samples: list[tuple[str, Tensor]]) -> tuple[list[str], Tensor]:
     names, values = zip(*samples, strict=True)
     return list(names), torch.stack(values)
-
-
-def all_of(mine: Any) -> list[Any]:
-    """What each rank has."""
-    if not dist.is_initialized():
-        return [mine]
-    everybodys = [None] * dist.get_world_size()
-    dist.all_gather_object(everybodys, mine)
-    return everybodys
 
 
 def main() -> None:
@@ -107,7 +98,7 @@ def main() -> None:
             ckpt.wait()
             optimizer.step()
             time.sleep(STEP_SECONDS)
-            totals, everybodys = zip(*all_of((total, names)), strict=True)
+            totals, everybodys = zip(*from_all([total, names]), strict=True)
             if rank == 0:
                 told = {
                     "step": step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,6 +126,7 @@ class ContainerLife:
             exit_: Exit = await asyncio.shield(process.exited)
         finally:
             health.cancel()
+        await self._unless_stopped(self._world.services.latencies.until_relist(time.monotonic()))
         running = self.record.state
         began = running.started_at if isinstance(running, Running) else exit_.at
         terminated = ended(exit_.code, began, exit_.at, out_of_memory=exit_.out_of_memory)
@@ -139,6 +141,9 @@ class ContainerLife:
         retry_seconds = FIRST_CONFIG_RETRY_SECONDS
         while not self._stopping.is_set():
             self._world = world = await self._world_now()
+            await self._unless_stopped(world.services.latencies.container_seconds)
+            if self._stopping.is_set():
+                break
             try:
                 spec = self._describe(world)
                 process = self._process = world.services.runtime.create()

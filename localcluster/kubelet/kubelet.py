@@ -18,6 +18,7 @@ from localcluster.kubelet.container import ContainerRuntime
 from localcluster.kubelet.devices import DevicePool
 from localcluster.kubelet.heartbeat import keep_lease
 from localcluster.kubelet.hosts_files import HostsFiles
+from localcluster.kubelet.latencies import Latencies
 from localcluster.kubelet.node_objects import (
     NodeShape,
     is_powered,
@@ -74,6 +75,7 @@ class Kubelet:
             hosts_files=machine.hosts_files,
             devices=DevicePool(first_device, shape.gpus),
             allocatable=shape.capacity,
+            latencies=Latencies.of_environment(),
         )
         self._running: dict[str, _Running] = {}
         self._powered = False

@@ -138,6 +138,7 @@ class PodWorker:
         if self._stop.is_set() or is_over(self._pod, self._records):
             return
         await self._prepared()
+        await asyncio.sleep(self._services.latencies.sandbox_seconds)
         async with asyncio.TaskGroup() as group:
             sidecars = []
             for container in init_containers(self._pod):

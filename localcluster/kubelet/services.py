@@ -11,6 +11,7 @@ from localcluster.kubelet.addresses import AddressPool
 from localcluster.kubelet.container import ContainerRuntime
 from localcluster.kubelet.devices import DevicePool
 from localcluster.kubelet.hosts_files import HostsFiles
+from localcluster.kubelet.latencies import Latencies
 from localcluster.paths import Home
 from localcluster.resource import JSON
 
@@ -26,6 +27,7 @@ class NodeServices:
     hosts_files: HostsFiles
     devices: DevicePool
     allocatable: Callable[[], JSON]
+    latencies: Latencies
 
     def normal(self, pod: JSON, reason: str, message: str, container: str = "") -> None:
         self.recorder.normal(pod, reason, message, host=self.node_name, field=_field(container))

@@ -19,19 +19,19 @@ from crds.progress import RoundProgress
 from crds.protocol import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.account.rounds import told_rounds
-from reconcilers.acts import Event
-from reconcilers.capacity.opportunity import Room, Step, next_step
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
-from reconcilers.conditions import condition_of
-from reconcilers.job.workers import Workers, slot_of
-from reconcilers.pod.worker_status import POD_REFUSED, stuck_by
+from reconcilers.goodput.rounds import told_rounds
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
+from reconcilers.observed.slots import Slot
+from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
+from reconcilers.observed.workers import Workers, slot_of
+from reconcilers.runtime.acts import Event
 from reconcilers.scale.auto_plans import is_final, plan_name
-from reconcilers.scale.by_shards import MAX_REMOVED
+from reconcilers.scale.opportunity import Room, Step, next_step
 from reconcilers.scale.plan import GROWTH
-from reconcilers.world.extra import extra_slots, opportunity_of, policy_of
+from reconcilers.shards.by_shards import MAX_REMOVED
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.slots import Slot
 
 CHECKPOINT_SECONDS = 900.0
 """So long a growth waits for a checkpoint of a job that tells of them, where it does not say so itself."""

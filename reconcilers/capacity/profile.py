@@ -15,6 +15,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
@@ -22,14 +23,14 @@ from crds.job_status import JobUsage, WorldSize
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.acts import Act, Event
 from reconcilers.capacity.rates import best_size, rates_of
-from reconcilers.conditions import condition_of, with_condition
-from reconcilers.pod.resources import KINDS, mapping
+from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.resources import KINDS, mapping
+from reconcilers.observed.slots import training_types
+from reconcilers.runtime.acts import Act, Event
 from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale, plan_name
 from reconcilers.scale.uptake import Plans, wrote_count
-from reconcilers.world.slots import training_types
 
 PROFILED = "Profiled"
 PLANS = "profile"
@@ -69,7 +70,7 @@ class Profile:
             f"{amount // MEBIBYTE}Mi of memory for each of type {type_}, {HEADROOM:g} times the peak"
             for type_, amount in sorted(self.memory_bytes.items())
         ]
-        parts += [f"{self.workers} workers, the best size"] if self.workers is not None else []
+        parts += [f"{counted(self.workers, 'worker')}, the best size"] if self.workers is not None else []
         return f"{' and '.join(parts)} of {', '.join(self.of)}"
 
 

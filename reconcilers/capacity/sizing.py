@@ -12,8 +12,8 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobState, JobUsage, RoleUsage
 from crds.model import Condition, ConditionStatus
-from reconcilers.acts import Event
-from reconcilers.conditions import condition_of, with_condition
+from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.runtime.acts import Event
 
 OVERSIZED, UNDERSIZED = "Oversized", "Undersized"
 BY_USE = "MeasuredUse"

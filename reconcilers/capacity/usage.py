@@ -15,14 +15,14 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus, JobUsage, RoleUsage
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.account.rounds import told_rounds
 from reconcilers.capacity.rates import MANY, with_round
-from reconcilers.job.workers import Workers
-from reconcilers.pod.builder import GPU_RESOURCE
-from reconcilers.pod.quantities import parse
-from reconcilers.pod.resources import mapping, resources_of
-from reconcilers.world.extra import policy_of
-from reconcilers.world.slots import training_types
+from reconcilers.goodput.rounds import told_rounds
+from reconcilers.observed.builder import GPU_RESOURCE
+from reconcilers.observed.extra import policy_of
+from reconcilers.observed.quantities import parse
+from reconcilers.observed.resources import mapping, resources_of
+from reconcilers.observed.slots import training_types
+from reconcilers.observed.workers import Workers
 
 _DIGITS = 3
 MAX_INTEGER = 2.0**53

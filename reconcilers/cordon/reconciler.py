@@ -18,7 +18,6 @@ from controller.slices import Slices
 from controller.wording import shortened
 from crds import names
 from crds.model import ConditionStatus
-from reconcilers.clock import Clock
 from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import (
@@ -38,6 +37,7 @@ from reconcilers.cordon.statement import HELD, Statement, statement_on
 from reconcilers.cordon.verdicts import Verdicts
 from reconcilers.nodecheck.own_fault import NodeFault, own_fault
 from reconcilers.nodecheck.record import passes_since
+from reconcilers.runtime.clock import Clock
 
 BY_CORDON = "cordon"
 BY_POOL = "pool"

@@ -2,7 +2,7 @@
 
 Only those that decide something are verdicts: a check that could not tell, or found a node slow, neither
 cordons nor lifts, and makes a suspicion. One with `cordon: false` is for reading only. Whose word counts is
-said by `reconcilers/trust.py`, before anything is parsed.
+said by `reconcilers/observed/trust.py`, before anything is parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reconcilers.nodecheck.actions import action_for_text
 from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
 from reconcilers.nodecheck.record import CheckResult
 from reconcilers.nodecheck.reference import Reference
-from reconcilers.trust import CLUSTER, Trust
+from reconcilers.observed.trust import CLUSTER, Trust
 
 
 class Verdicts:

@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from crds.elasticworker import ExitClass
 from crds.failure_policy import FailureAction
 from crds.job_status import MAX_SIGNATURE, FailureBudget
-from reconcilers.failure.exit_class import FREE
 from reconcilers.failure.signature import signature_of
+from reconcilers.observed.exit_class import FREE
 
 ALIKE_LIMIT = 3
 CONSEQUENCES_LIMIT = 10
@@ -131,7 +131,7 @@ def why_held(budget: FailureBudget) -> str:
         why = "checkpoints in memory were damaged" if _is_of(budget, ExitClass.DAMAGED_CHECKPOINT) else KILLED
         soon = f"each time within {LASTING_UNTIL_KILLED_SECONDS:.0f} s"
         return f"because {why} {_times(budget.alike)} in a row, {soon}"
-    return f"because training failed {failures(budget)} times without getting further"
+    return f"because training failed {_times(failures(budget))} without getting further"
 
 
 def failures(budget: FailureBudget) -> int:

@@ -18,6 +18,7 @@ from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCaus
 from crds.job_status import MAX_FAILURE, ElasticJobStatus, JobFailure
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (
     NEVER_ANSWERED,
     Guilt,
@@ -27,9 +28,8 @@ from reconcilers.failure.incidents import (
     ranks_of,
     step_in,
 )
-from reconcilers.pod.ending import is_well
-from reconcilers.pod.worker_status import current_report
-from reconcilers.world.breaks import Break
+from reconcilers.observed.ending import is_well
+from reconcilers.observed.worker_state import current_report
 
 ANSWER_SECONDS = 10.0
 """A process takes 3 s at most to write its stacks; the rest is for watches and writes of a busy cluster."""

@@ -16,8 +16,13 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.failure.exit_class import FREE, classify_process, names_device_fault, xid_numbers
-from reconcilers.pod.worker_status import current_report
+from reconcilers.observed.exit_class import (
+    FREE,
+    classify_process,
+    names_device_fault,
+    xid_numbers,
+)
+from reconcilers.observed.worker_state import current_report
 
 PATTERNS = (
     # ncclGetErrorString of ncclSystemError, and torch's explanation of it (c10d/NCCLUtils.cpp)

@@ -7,6 +7,7 @@ is a newer failure.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +20,13 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause
 from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import MAX_FAILURE, JobFailure
-from crds.protocol import FINISHED_EARLY, NO_STACK_OFFERED, early_finish_text
+from crds.protocol import NO_STACK_OFFERED, early_finish_text
 from crds.ranges import as_ranges
-from reconcilers.failure.exit_class import classify_process
+from reconcilers.failure.facts import Break
 from reconcilers.failure.rules import action_for, of_process
-from reconcilers.pod.ending import is_well
-from reconcilers.pod.worker_status import current_report
-from reconcilers.world.breaks import Break
+from reconcilers.observed.ending import is_well
+from reconcilers.observed.exit_class import classify_process
+from reconcilers.observed.worker_state import current_report
 
 MAX_LINE = 300
 NEVER_ANSWERED = "never answered"
@@ -57,6 +58,7 @@ class Incident:
 
     exit_class: ExitClass
     failure: JobFailure
+    """Its time is its agent's until it is recorded (`at`)."""
     guilt: Guilt
     told: AgentFailure | None = None
     """In its agent's words, if they are still there."""
@@ -71,6 +73,10 @@ class Incident:
     def follows(self) -> bool:
         """Whether it is only known to follow from a peer's."""
         return self.guilt is Guilt.FOLLOWS
+
+    def at(self, now: datetime) -> Incident:
+        """The same as it is recorded: by our own clock, as the ends of Pods that it is compared with."""
+        return replace(self, failure=self.failure.model_copy(update={"time": now}))
 
     def answered(self, rules: Sequence[FailureRule]) -> Incident:
         """With what the first rule that matches says to it."""
@@ -232,6 +238,7 @@ def _incident(worker: str, failure: AgentFailure) -> Incident:
             message=text,
             round=failure.round,
             step=failure.step,
+            after_seconds=failure.after_seconds,
             time=failure.time,
         ),
         guilt=_guilt(exit_class, failure),
@@ -300,16 +307,20 @@ def _as_known(blamed: JobFailure) -> Incident:
         ExitClass.HANG: Guilt.SILENT if _never_answered(blamed) else Guilt.HANGS,
         ExitClass.UNKNOWN: Guilt.FOLLOWS,
     }.get(exit_class, Guilt.OWN)
-    early = guilt is Guilt.OWN and FINISHED_EARLY in first_line(blamed.message)
+    early = guilt is Guilt.OWN and blamed.exit_code == 0
     return Incident(exit_class, blamed, Guilt.FINISHED_EARLY if early else guilt)
 
 
-def _order(incident: Incident) -> tuple[Guilt, int, int, datetime]:
-    """Of equals, the one that is behind the others; of those who wait, the one in the smallest company."""
+def _order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:
+    """Of equals, the one that is behind the others; of those who wait, the one in the smallest company; then
+    the one that failed soonest after the start of its processes. Clocks of nodes differ, and do not count."""
     step = incident.failure.step
     compares = incident.guilt in (Guilt.HANGS, Guilt.FINISHED_EARLY, Guilt.SILENT, Guilt.WAITS)
     behind = -1 if step is None or not compares else step
-    return incident.guilt, behind, incident.company, incident.failure.time
+    failure = incident.failure
+    after = math.inf if failure.after_seconds is None else failure.after_seconds
+    rank = -1 if failure.rank is None else failure.rank
+    return incident.guilt, behind, incident.company, after, failure.worker, rank
 
 
 def _same(one: JobFailure, other: JobFailure) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.pod.quantities import format_bytes, whole
-from reconcilers.pod.resources import mapping, resources_of
+from reconcilers.observed.quantities import format_bytes, whole
+from reconcilers.observed.resources import mapping, resources_of
 
 MEMORY = "memory"
 FACTOR = 2

@@ -15,6 +15,7 @@ from crds.job_status import ElasticJobStatus, FailureBudget, JobFailure
 from crds.rendezvous import Rendezvous
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.facts import Break, failure_of_pod, last_failure
 from reconcilers.failure.ground import reached, reached_before
 from reconcilers.failure.hangs import (
     ANSWER_SECONDS,
@@ -38,11 +39,9 @@ from reconcilers.failure.incidents import (
 )
 from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
-from reconcilers.job.status import failure_of_pod, last_failure
-from reconcilers.job.workers import Workers
-from reconcilers.roles.rules import ROLES, in_cluster
-from reconcilers.world.breaks import Break
-from reconcilers.world.slots import wanted_slots
+from reconcilers.observed.roles import ROLES, in_cluster
+from reconcilers.observed.slots import wanted_slots
+from reconcilers.observed.workers import Workers
 
 BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
 RENEWAL_SECONDS = 1.0
@@ -144,6 +143,7 @@ def assess(
     """
     rules, status = rules_of(job), job.status
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
+    incident = None if incident is None else incident.at(now)
     restarts, budget = with_incident(status.restarts, incident), status.failure_budget
     failure = incident.failure if incident else last_failure(job, workers)
     late_loss = None

@@ -15,8 +15,8 @@ import re2
 from crds.agent_report import AgentFailure
 from crds.elasticjob import ElasticJob
 from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes, OnPodCondition
-from reconcilers.failure.exit_class import PodEnd, failed_containers
-from reconcilers.pod.containers import training_container_name
+from reconcilers.observed.containers import training_container_name
+from reconcilers.observed.exit_class import PodEnd, failed_containers
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False

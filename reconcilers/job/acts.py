@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from controller.resources import ELASTICWORKERS, Object, Resource
+from controller.resources import ELASTICWORKERS, Object
 from controller.wording import counted
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.model import ObjectMeta
-from reconcilers.acts import Act, Event, Verb, create
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job.relaunch import Relaunch
-from reconcilers.job.workers import new_worker
-from reconcilers.world.slots import Slot
+from reconcilers.observed.slots import Slot
+from reconcilers.observed.workers import new_worker
+from reconcilers.runtime.acts import (
+    Act,
+    Event,
+    Verb,
+    create,
+)
 
 
 def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
     event = Event("Normal", "WorkersCreated", f"created {counted(len(missing), 'worker')}")
     for number, (type_, index) in enumerate(missing, start=1):
         yield create(ELASTICWORKERS, new_worker(job, type_, index), *[event] * (number == len(missing)))
-
-
-def deleted(resource: Resource, metadata: ObjectMeta) -> Act:
-    return Act(Verb.DELETE, resource, metadata.name, metadata.namespace, uid=metadata.uid)
 
 
 def told_standby(worker: ElasticWorker, standing: Collection[int]) -> Act:

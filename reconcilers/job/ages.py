@@ -9,10 +9,10 @@ from controller.slices import Slices
 from controller.store import Memory, Store
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.job.workers import Workers
-from reconcilers.observations import Observations
-from reconcilers.pod.worker_status import current_report
-from reconcilers.scale.by_shards import holders_of, scaling_of
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import Workers
+from reconcilers.shards.by_shards import holders_of, scaling_of
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
 
 

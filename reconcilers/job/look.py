@@ -10,14 +10,14 @@ from functools import cached_property
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions import refusal, slow
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.policy import exhausted_workers, spare_workers
-from reconcilers.job import refusal, slow
 from reconcilers.job.relaunch import suspended_pods
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import Standing, standing_of
+from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
 
 
@@ -58,7 +58,7 @@ class Look:
     def suspected_at(self) -> datetime | None:
         workers = self.workers.exceptional
         known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
-        return slow.suspected_at(known, self.workers, self.published)
+        return slow.suspected_at(known, self.job, self.workers, self.now)
 
     @cached_property
     def standing(self) -> Standing:

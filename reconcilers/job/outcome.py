@@ -18,28 +18,35 @@ from crds.model import Condition
 from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.acts import Event
-from reconcilers.conditions import says, with_condition
+from reconcilers.conditions.job_finding import (
+    NODES_CHECKED,
+    QUIET,
+    Finding,
+    interrupted,
+)
+from reconcilers.conditions.loss import events_of_loss, with_loss
+from reconcilers.conditions.saving import events_of_saving
+from reconcilers.conditions.silent import events_of_silent
+from reconcilers.conditions.slow import Neighbour, events_of_slow
+from reconcilers.conditions.steps_known import NO_STEPS, STEPS_KNOWN
+from reconcilers.failure.facts import last_failure
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
-from reconcilers.job.loss import events_of_loss, with_loss
-from reconcilers.job.saving import events_of_saving
-from reconcilers.job.slow import Neighbour, events_of_slow
-from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
-from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import named
-from reconcilers.nodecheck.job_finding import NODES_CHECKED, QUIET, Finding, interrupted
+from reconcilers.observed.conditions import WORKERS_SCHEDULED, says, with_condition
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import Migration
+from reconcilers.observed.workers import Workers
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.roles.progress import TF_CONFIG_KEPT
-from reconcilers.roles.rules import in_cluster
+from reconcilers.runtime.acts import Event
 from reconcilers.scale.plan import intent_of
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.shards.job_shards import with_end
 from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve
-from reconcilers.world.slots import Migration
 
 TOO_LATE = (
     "the job had {phase} before this edit, which therefore has no effect, unless it was of cleanPodPolicy or "
@@ -194,7 +201,7 @@ def finished(
     conditions = with_end(job_status.final_conditions(conditions, phase, reason, message, now), now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
     world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
-    update = {"last_failure": job_status.last_failure(job, workers), "rendezvous": world} | more
+    update = {"last_failure": last_failure(job, workers), "rendezvous": world} | more
     status = _status(
         job,
         workers,
@@ -302,7 +309,7 @@ def of_scale(uptake: Uptake) -> Iterator[Event]:
         return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
-        message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"
+        message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
         yield Event("Normal", "ScaleRequested", message)
     plan = uptake.plan
     if plan is not None:
@@ -320,11 +327,12 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
     yield from events_of_slow(job.status.conditions, conditions)
+    yield from events_of_silent(job.status.conditions, conditions)
     before = {c.type: c for c in job.status.conditions}
     for condition in conditions:
         if says(before.get(condition.type), condition.status, condition.message):
             continue
-        if condition.type in (job_status.WORKERS_SCHEDULED, job_status.WORKERS_STARTED) and condition.message:
+        if condition.type in (WORKERS_SCHEDULED, job_status.WORKERS_STARTED) and condition.message:
             yield Event("Warning", condition.reason, condition.message)
         if condition.type == job_status.RUNNING and condition.message:
             yield Event("Normal", job_status.NO_REPLICAS, condition.message)

@@ -1,7 +1,7 @@
 """What to do about a job, as one pure function: from what was `Seen` to a `Plan`.
 
 Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
-in which a plan is carried out (`reconcilers/elasticjob.py`) is: what has to come first, the status, the acts.
+in which a plan is carried out (`reconciler.py`) is: what has to come first, the status, the acts.
 Each act follows from what is published by then, so that whoever looks next, after a crash between any two
 writes, plans what is left.
 """
@@ -17,36 +17,38 @@ from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.account.comparable import with_comparable_steps
-from reconcilers.account.ledger import refresh_seconds, seconds_to_refresh, with_account
-from reconcilers.account.state import Moment, failed_at
-from reconcilers.acts import Act, Event, create
 from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
-from reconcilers.conditions import observed_at
-from reconcilers.draft import Draft
+from reconcilers.conditions import edits, older_agents, refusal
+from reconcilers.conditions.job_finding import CheckState, finding_of
+from reconcilers.conditions.steps_known import seconds_to_notice
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess
-from reconcilers.job import edits, older_agents, outcome, refusal
-from reconcilers.job.acts import created, deleted, relaunched, told_standby
+from reconcilers.goodput.comparable import with_comparable_steps
+from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
+from reconcilers.goodput.state import Moment, failed_at
+from reconcilers.job import outcome
+from reconcilers.job.acts import created, relaunched, told_standby
 from reconcilers.job.departed import with_departed
 from reconcilers.job.look import Look
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches
-from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
-from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
-from reconcilers.job.workers import WorkerPlan, plan_workers, slot_of
-from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
+from reconcilers.observed.conditions import observed_at
+from reconcilers.observed.draft import Draft
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.slots import present_slots, training_types
+from reconcilers.observed.workers import WorkerPlan, plan_workers, slot_of
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
-from reconcilers.roles.rules import in_cluster
+from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.scale import rolling
 from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
@@ -56,12 +58,12 @@ from reconcilers.shards.job_shards import with_shards
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.rendezvous import Decision
-from reconcilers.world.slots import present_slots, training_types
 from reconcilers.world.standby import needs_standby_update, standing_by
 
-MIN_CREATES = 100
-CREATE_LOOKS = 10
-"""So many looks make the workers of a large job: the status tells how far it is, and others have a turn."""
+MIN_ACTS = 100
+ACT_LOOKS = 10
+"""Looks in which a large job has all its workers made, relaunched or deleted: its status shows how far that
+is, other jobs have a turn, and no look takes longer than a reconcile may."""
 UNKNOWN_POD_RETRY_SECONDS = 1.0
 """Pods wake their worker, not its job."""
 
@@ -79,6 +81,8 @@ class Plan:
     acts: tuple[Act, ...] = ()
     """To be done when the status is written."""
     look_again_seconds: float | None = None
+    is_interim: bool = False
+    """More has to come `first`, in further looks; until then nothing else is decided."""
 
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
@@ -103,11 +107,14 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         )
     else:
         plan = _ended(look) or _train(look)
-    most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
+    if plan.is_interim:
+        return plan
+    most = most_acts(len(seen.workers) + len(slots.missing))
     waits = look.is_held or profile.is_waiting(look.job) or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[:most]
-    surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
-    more = 0.0 if 0 < len(missing) < len(slots.missing) else None
+    surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
+    is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
+    more = 0.0 if is_more else None
     plan = replace(
         plan,
         events=(*told, *outcome.of_scale(uptake), *beginning.events, *plan.events),
@@ -124,6 +131,11 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         ),
     )
     return _paced(seen, plan)
+
+
+def most_acts(workers: int) -> int:
+    """Workers of a job that one look makes at most, or relaunches, or deletes."""
+    return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
 def _slots(seen: Seen, now: datetime) -> WorkerPlan:
@@ -221,7 +233,12 @@ def _train(look: Look) -> Plan:
         course = course.without_check()
     elif course.check:
         check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
-    relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+    due, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+    relaunches = due[: most_acts(len(look.seen.workers))]
+    if len(relaunches) < len(due):
+        retry_seconds = 0.0
+        if look.leaving:
+            return Plan(first=tuple(relaunches), look_again_seconds=0.0, is_interim=True)
     is_quiet = _is_quiet(look, course, roll, failures)
     scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet)
     look = replace(look, job=scaling.job)
@@ -361,12 +378,13 @@ def _plan(
     draft = _with_usage(look, draft)
     standing = found.standing_by
     concerned = look.workers if standing else look.workers.exceptional
-    told = [told_standby(worker, standing) for worker in needs_standby_update(concerned, standing)]
+    due = needs_standby_update(concerned, standing)
+    standby = [told_standby(worker, standing) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
         status_patch=draft.patch(),
         events=(*found.events, *sizing.told(look.job.status.conditions, draft.status.conditions)),
-        acts=(*acts, *told),
-        look_again_seconds=_soonest(*look_again),
+        acts=(*acts, *standby),
+        look_again_seconds=_soonest(*look_again, 0.0 if len(standby) < len(due) else None),
     )
 
 

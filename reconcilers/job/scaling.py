@@ -7,13 +7,14 @@ from datetime import datetime
 
 from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.acts import Act, Event, Verb
 from reconcilers.capacity import growth
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
-from reconcilers.scale import auto_plans, by_shards
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Act, Event, Verb
+from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale
 from reconcilers.scale.plan import GROWTH
+from reconcilers.shards import by_shards
 
 
 @dataclass(frozen=True)

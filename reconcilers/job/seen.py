@@ -17,23 +17,24 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.profile import needs_history
-from reconcilers.clock import Clock
-from reconcilers.job import refusal
+from reconcilers.conditions import refusal
+from reconcilers.conditions.slow import OF_ANOTHER_NAMESPACE, Neighbour, news_of
 from reconcilers.job.ages import AgesView
-from reconcilers.job.slow import OF_ANOTHER_NAMESPACE, Neighbour, news_of
-from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
-from reconcilers.observations import Observations
-from reconcilers.pod.builder import pod_name
-from reconcilers.pod.ending import is_over
-from reconcilers.pod.options import PodOptions
-from reconcilers.pod.resources import template_digest
-from reconcilers.pod.trial import PodTrial, Trial
+from reconcilers.observed.builder import pod_name
+from reconcilers.observed.ending import is_over
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.options import PodOptions
+from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.observed.resources import template_digest
+from reconcilers.observed.slots import training_types
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.clock import Clock
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
-from reconcilers.worker import owner_uids, workers_owned_by
+from reconcilers.worker.reconciler import owner_uids
+from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages
-from reconcilers.world.slots import training_types
 
 Object = dict[str, Any]
 

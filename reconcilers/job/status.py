@@ -9,32 +9,33 @@ from datetime import datetime
 from controller.wording import counted, shortened
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
-from crds.job_status import JobFailure, ReplicaStatus
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.job_status import ReplicaStatus
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import condition_of, is_true, with_condition
-from reconcilers.job.launcher_flags import with_launcher_flags
-from reconcilers.job.loss import with_loss
-from reconcilers.job.older_agents import with_older_agents
-from reconcilers.job.saving import with_saving
-from reconcilers.job.slow import SLOW, Neighbour, with_slow
-from reconcilers.job.steps_known import with_steps_known
-from reconcilers.job.workers import Workers
-from reconcilers.pod.ends import REPLACED
-from reconcilers.pod.worker_status import finished, hindered_by, stuck_by
+from reconcilers.conditions.launcher_flags import with_launcher_flags
+from reconcilers.conditions.loss import with_loss
+from reconcilers.conditions.older_agents import with_older_agents
+from reconcilers.conditions.saving import with_saving
+from reconcilers.conditions.silent import AGENTS_SILENT, with_silent
+from reconcilers.conditions.slow import SLOW, Neighbour, with_slow
+from reconcilers.conditions.steps_known import with_steps_known
+from reconcilers.observed.conditions import WORKERS_SCHEDULED, condition_of, is_true, with_condition
+from reconcilers.observed.extra import extra_slots
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import training_types
+from reconcilers.observed.worker_state import finished, hindered_by, stuck_by
+from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT, with_hot
-from reconcilers.roles.rules import in_cluster
 from reconcilers.scale.scaled import SCALED
-from reconcilers.world.extra import extra_slots
 from reconcilers.world.rendezvous import lasting
-from reconcilers.world.slots import training_types
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"
-WORKERS_SCHEDULED = "WorkersScheduled"
+
+
 WORKERS_STARTED = "WorkersStarted"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
@@ -45,7 +46,7 @@ MAX_WHY = 96
 
 
 ENDED = "the job has ended"
-_WHILE_IT_TRAINS = (WORLD_FORMED, SLOW, PARAMETER_SERVER_HOT)
+_WHILE_IT_TRAINS = (WORLD_FORMED, SLOW, AGENTS_SILENT, PARAMETER_SERVER_HOT)
 _WAITS = (WORKERS_SCHEDULED, WORKERS_STARTED, SCALED)
 """Of a job that has ended they are False as they were, since they may be why; nothing waits any more."""
 _NO_WAIT = {WORKERS_SCHEDULED: "Scheduled", WORKERS_STARTED: "Started"}
@@ -139,6 +140,7 @@ def progress_conditions(
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
     conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
+    conditions = with_silent(conditions, job, workers, now)
     return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
 
 
@@ -226,28 +228,6 @@ def without_present(conditions: Sequence[Condition], phase: JobPhase, now: datet
         if is_true(result, type_):
             result = with_condition(result, type_, ConditionStatus.FALSE, phase.value, ENDED, now)
     return result
-
-
-def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:
-    """The newest end of a Pod, unless the job already shows a newer failure."""
-    newest = job.status.last_failure
-    for worker in workers.exceptional:
-        end = worker.status.last_exit
-        told = end is not None and end.reason != REPLACED  # what was first is told as a failure in place
-        if end is not None and told and (newest is None or end.time > newest.time):
-            newest = failure_of_pod(worker.metadata.name, end)
-    return newest
-
-
-def failure_of_pod(worker: str, end: WorkerExit) -> JobFailure:
-    return JobFailure(
-        worker=worker,
-        rank=end.rank,
-        exit_class=end.exit_class.value,
-        exit_code=end.exit_code,
-        message=end.message,
-        time=end.time,
-    )
 
 
 def _status(value: bool) -> ConditionStatus:

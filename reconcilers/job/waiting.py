@@ -10,9 +10,14 @@ from crds.job_status import MAX_MESSAGE
 from crds.model import Condition
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import condition_of, is_false, is_true
-from reconcilers.job.refusal import PODS_ACCEPTED
-from reconcilers.job.status import FAILED, NO_REPLICAS, RUNNING, WORKERS_SCHEDULED, WORKERS_STARTED
+from reconcilers.conditions.refusal import PODS_ACCEPTED
+from reconcilers.job.status import (
+    FAILED,
+    NO_REPLICAS,
+    RUNNING,
+    WORKERS_STARTED,
+)
+from reconcilers.observed.conditions import WORKERS_SCHEDULED, condition_of, is_false, is_true
 from reconcilers.roles.progress import CLUSTER_FORMED
 
 HINDRANCES = (PODS_ACCEPTED, WORKERS_STARTED, WORKERS_SCHEDULED, CLUSTER_FORMED)

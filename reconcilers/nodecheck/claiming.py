@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from controller.cache import Cache
 from controller.resources import NODECHECKS
 from controller.slices import computed
+from controller.wording import counted
 from crds import names
 from crds.nodecheck import NodeCheck
+from reconcilers.nodecheck.claim_view import ClaimView
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     MOST_NODES,
@@ -22,8 +24,7 @@ from reconcilers.nodecheck.claims import (
 )
 from reconcilers.nodecheck.nodes import Out
 from reconcilers.nodecheck.steps import settled_nodes
-from reconcilers.nodecheck.view import CheckView
-from reconcilers.observations import Observations
+from reconcilers.observed.observations import Observations
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class Permit:
         namespace = check.metadata.namespace
         if self.contested:
             return f"waits: {sentence_on(self.contested, namespace)}"
+        nodes = counted(self.nodes_of_namespace, "node")
         return (
-            f"waits: other checks in the namespace {namespace} have {self.nodes_of_namespace} nodes; "
+            f"waits: other checks in the namespace {namespace} have {nodes}; "
             f"together they may have {MOST_NODES} without the label {names.LABEL_MAY_CORDON}=true"
         )
 
@@ -62,8 +64,8 @@ class Permit:
 
 
 class Claiming:
-    def __init__(self, cache: Cache, view: CheckView, monotonic: Callable[[], float]) -> None:
-        self._view = view
+    def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
+        self._view = ClaimView(cache)
         self._held = Observations(cache.store(NODECHECKS), monotonic)
         self._one_at_a_time = asyncio.Lock()
         self._beginning: dict[str, Claim] = {}
@@ -83,9 +85,9 @@ class Claiming:
         async with self._one_at_a_time:
             beginning = dict(self._beginning)  # one that is written meanwhile is in the cache, or still here
             mine = self._view.claim_of(check, nodes)
-            claims = [*await self._view.claims(check), *beginning.values()]
+            claims = [*await self._view.claims(mine), *beginning.values()]
             contested = await computed(sum(len(claim.wanted) for claim in claims), in_the_way, mine, claims)
-            permit = Permit(contested, 0 if contested else _nodes_beside(mine, claims))
+            permit = Permit(contested, 0 if contested else self._nodes_beside(check, mine, beginning))
             if not permit.is_refused or without_contested:
                 wanted = mine.wanted - contested.keys()
                 self._beginning[mine.uid] = replace(mine, wanted=wanted, is_fixed=True, tests=tests)
@@ -105,19 +107,23 @@ class Claiming:
         if mine.precedence is Precedence.ADMINISTRATORS:
             return frozenset(), None
         left_seconds = HOLD_SECONDS - self._held.age_seconds(mine.uid, "held")
-        nodes = to_yield(mine, await self._view.claims(check, before=mine.precedence))
+        nodes = to_yield(mine, await self._view.claims(mine, before=mine.precedence))
         if not nodes or left_seconds <= 0:
             return nodes, None
         return frozenset(), left_seconds
 
+    def _nodes_beside(self, check: NodeCheck, mine: Claim, beginning: Mapping[str, Claim]) -> int:
+        """The nodes that other checks of the namespace have; 0 if there is room for the check beside them.
 
-def _nodes_beside(mine: Claim, claims: Collection[Claim]) -> int:
-    """The nodes that other checks of the namespace have; 0 if there is room for the check beside them.
-
-    A check that is alone in its namespace may be as large as any.
-    """
-    if mine.precedence is not Precedence.OTHERS or mine.is_fixed:
-        return 0
-    ours = (claim for claim in claims if claim.namespace == mine.namespace and claim.is_fixed)
-    count = sum(len(claim.wanted) for claim in ours if claim.precedence is Precedence.OTHERS)
-    return count if count + len(mine.wanted) > MOST_NODES else 0
+        A check that is alone in its namespace may be as large as any.
+        """
+        if mine.precedence is not Precedence.OTHERS or mine.is_fixed or check.spec.job_name is not None:
+            return 0
+        begins = {
+            claim.uid: len(claim.wanted)
+            for claim in beginning.values()
+            if claim.namespace == mine.namespace and not claim.tests
+        }
+        others = {**begins, **self._view.nodes_in(mine.namespace), mine.uid: 0}
+        count = sum(others.values())
+        return count if count + len(mine.wanted) > MOST_NODES else 0

@@ -1,8 +1,8 @@
 """Which of several checks of one node tests it: claims on nodes, who waits, and who leaves a node. Pure.
 
-A claim is a statement, so the rule of `reconcilers/trust.py` holds for it: in its own namespace, and if that
-is an administrator's everywhere, a check claims a node from when it wants it. Elsewhere it claims a node only
-once its agent is ready there, so a check whose Pods never start holds nobody up.
+A claim is a statement, so the rule of `reconcilers/observed/trust.py` holds for it: in its own namespace, and
+if that is an administrator's everywhere, a check claims a node from when it wants it. Elsewhere it claims a
+node only once its agent is ready there, so a check whose Pods never start holds nobody up.
 
 One order decides between checks: by precedence, then those whose nodes are fixed, then the older one. A check
 waits for those that are testing its nodes, and for those that go before it; never for others, so no two wait
@@ -17,8 +17,10 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
 
+from controller.wording import counted
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.nodecheck.nodes import Out
+from reconcilers.observed.trust import is_made_for_job
 
 WAITING_FOR_CHECK = "WaitingForCheck"
 WAITING_FOR_AGENTS = "WaitingForAgents"
@@ -39,7 +41,7 @@ class Precedence(IntEnum):
     ADMINISTRATORS = 0
     """Checks in namespaces that may cordon."""
     JOBS = 1
-    """A job's world waits for them."""
+    """Checks that the controller made for a job, whose world waits for them."""
     OTHERS = 2
 
 
@@ -85,10 +87,19 @@ def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> Claim:
     return Claim(metadata.uid, metadata.namespace, metadata.name, precedence, created, **fields)
 
 
-def precedence_of(check: NodeCheck, is_administrators: bool) -> Precedence:
+def precedence_of(
+    check: dict[str, Any] | None, job: dict[str, Any] | None, is_administrators: bool
+) -> Precedence:
+    """The precedence of a stored check.
+
+    Args:
+        check: None if it is gone.
+        job: that its `jobName` names, as it is stored.
+        is_administrators: whether its namespace's statements count everywhere.
+    """
     if is_administrators:
         return Precedence.ADMINISTRATORS
-    return Precedence.JOBS if check.spec.job_name is not None else Precedence.OTHERS
+    return Precedence.JOBS if check is not None and is_made_for_job(check, job) else Precedence.OTHERS
 
 
 def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
@@ -115,7 +126,8 @@ def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
     """What a check waits for, in words."""
     node = min(contested)
     claim = contested[node]
-    more = f", and {len(contested) - 1} more nodes are too" if len(contested) > 1 else ""
+    others = len(contested) - 1
+    more = f", and {counted(others, 'more node is', 'more nodes are')} too" if others else ""
     return f"node {node} is being checked by {claim.named_in(namespace)}{more}"
 
 

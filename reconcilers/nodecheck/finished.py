@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +15,9 @@ from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
 from reconcilers.nodecheck.record import CheckResult, results_of
 from reconcilers.nodecheck.reference import Reference, references_left_by
-from reconcilers.trust import CLUSTER, Trust
+from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.runtime.clock import LONG_AGO
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
 BY_VERDICT = "verdict"
 """Index of NodeChecks and ElasticWorkers, by the names of the nodes that they say something of."""
 ACCUSERS = ""
@@ -120,7 +120,7 @@ class FinishedCheck:
 
 
 class FinishedChecks:
-    """The finished checks in the cache whose verdicts count for a reader (`reconcilers/trust.py`)."""
+    """The finished checks in the cache whose verdicts count for a reader (`observed/trust.py`)."""
 
     def __init__(self, cache: Cache) -> None:
         self._store = cache.store(NODECHECKS)

@@ -22,9 +22,16 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeVerdict
-from reconcilers.nodecheck.finished import LONG_AGO, FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
-from reconcilers.pod.builder import owner_reference
-from reconcilers.worker import BY_JOB, owner_uids
+from reconcilers.nodecheck.finished import (
+    FinishedCheck,
+    FinishedChecks,
+    has_fresh_pass,
+    newest_on,
+)
+from reconcilers.observed.builder import owner_reference
+from reconcilers.observed.ownership import BY_JOB
+from reconcilers.runtime.clock import LONG_AGO
+from reconcilers.worker.reconciler import owner_uids
 
 MAX_EVIDENCE = 300
 """Characters of a verdict's evidence that a sentence on the job quotes."""

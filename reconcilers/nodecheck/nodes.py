@@ -17,9 +17,9 @@ from crds.nodecheck import NodeCheck, NodeCheckSpec
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import Metric
 from healthcheck.settings import Settings
-from reconcilers.conditions import condition_of
-from reconcilers.pod.start import STARTED
-from reconcilers.pod.worker_status import SCHEDULED, current_report
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.start import STARTED
+from reconcilers.observed.worker_state import SCHEDULED, current_report
 
 MAX_MESSAGE = 500
 POD_ENDED = "PodEnded"

@@ -22,6 +22,7 @@ from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODECHECKS
 from controller.slices import Slices, computed
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus, validated
@@ -37,8 +38,6 @@ from crds.rendezvous import Rendezvous
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of
-from reconcilers.clock import Clock
-from reconcilers.conditions import observed_at
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
 from reconcilers.nodecheck.claims import (
@@ -84,9 +83,11 @@ from reconcilers.nodecheck.steps import (
 from reconcilers.nodecheck.told import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.nodecheck.workers import CheckWorkers
-from reconcilers.observations import Observations
-from reconcilers.status_patch import merge_patch
-from reconcilers.world.slots import wanted_slots
+from reconcilers.observed.conditions import observed_at
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.slots import wanted_slots
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.clock import Clock
 
 SLACK_SECONDS = 0.05
 BEHIND_SECONDS = 0.5
@@ -146,7 +147,7 @@ class NodeCheckReconciler(Reconciler):
         self._workers = CheckWorkers(client, cache, clock.monotonic)
         self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
         self._waiting = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._claiming = Claiming(cache, self._view, clock.monotonic)
+        self._claiming = Claiming(cache, clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
@@ -290,12 +291,13 @@ class NodeCheckReconciler(Reconciler):
         if turn.check.spec.job_name is None:
             workers = await self._view.workers_of(turn.check)
             await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
-        turn.event("Normal", "Yielded", f"{len(nodes)} nodes are left to checks that go first")
+        left = counted(len(nodes), "node is", "nodes are")
+        turn.event("Normal", "Yielded", f"{left} left to checks that go first")
         return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
-        turn.event("Normal", "RoundStarted", f"local tests: {count} nodes")
+        turn.event("Normal", "RoundStarted", f"local tests: {counted(count, 'node')}")
         return check_status.started(status, turn.now)
 
     # --- steps ----------------------------------------------------------------------------------------

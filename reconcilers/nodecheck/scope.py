@@ -14,8 +14,8 @@ from crds.nodecheck import MAX_NODES, NodeCheck, NodeCheckSpec
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from healthcheck.settings import Settings
-from reconcilers.pod.builder import check_labels, owner_reference
-from reconcilers.pod.worker_status import current_report
+from reconcilers.observed.builder import check_labels, owner_reference
+from reconcilers.observed.worker_state import current_report
 
 LEAST_PARTNERS = Settings().failed.witnesses
 """So many witnesses it takes to find one new node faulty."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from controller.wording import counted
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import (
     Action,
@@ -24,13 +25,13 @@ from healthcheck.diagnosis import Cause, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
-from reconcilers.conditions import with_condition
 from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.size import MAX_DETAILED
 from reconcilers.nodecheck.steps import Ended, round_to_record, rounded
 from reconcilers.nodecheck.told import Summary, first_names, round_begun
+from reconcilers.observed.conditions import with_condition
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
@@ -287,10 +288,8 @@ def _with_untested_nodes(
     ((reason, _),) = Counter(left.reason or "NotTested" for left in withdrawn).most_common(1)
     named = [left.node for left in withdrawn if (left.reason or "NotTested") == reason]
     first = next(left.message for left in withdrawn if left.node == named[0])
-    message = (
-        f"{len(withdrawn)} of {len(status.nodes)} nodes could not be tested, for no fault of theirs; "
-        f"{reason}: {first_names(named)}: {first}"
-    )
+    of_all = f"{len(withdrawn)} of {counted(len(status.nodes), 'node')}"
+    message = f"{of_all} could not be tested, for no fault of theirs; {reason}: {first_names(named)}: {first}"
     return with_condition(conditions, NODES_TESTED, ConditionStatus.FALSE, reason, message, now)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.wording import counted
 from crds.model import ConditionStatus
 from crds.nodecheck import FaultyDomain, FaultyLink, NodeResult, NodeVerdict
 from healthcheck.plan import Round
@@ -72,7 +73,7 @@ def step_ended(ended: Ended, nodes: int) -> str:
     """What one step gave."""
     if ended.round is None:
         out = len(ended.withdrawn) + len(ended.unanswered)
-        return f"local tests: {nodes - out} of {nodes} nodes have answered"
+        return f"local tests: {nodes - out} of {counted(nodes, 'node has', 'nodes have')} answered"
     groups = ended.round.groups
     failed = ["+".join(group.members) for group in groups if not group.passed]
     text = f"round {ended.round.number}: {len(groups) - len(failed)} of {len(groups)} groups passed"

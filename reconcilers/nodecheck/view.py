@@ -1,10 +1,9 @@
-"""What a check is decided from, as the caches show it: its job, workers and nodes, and the other checks."""
+"""What a check is decided from, as the caches show it: its job, workers and nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache as once
 from typing import Any, TypeAlias
 
 from controller.cache import Cache
@@ -15,14 +14,12 @@ from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck, NodeCheckPhase
-from crds.rendezvous import Rendezvous
-from reconcilers.nodecheck.claims import Claim, Precedence, agent_is_ready, claim_of, precedence_of
-from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished, last_pass
-from reconcilers.nodecheck.scope import CheckRefusal, is_idle, lost_job, named_nodes, speakers, wanted_workers
-from reconcilers.nodecheck.steps import settled_nodes
-from reconcilers.trust import Trust
-from reconcilers.worker import owner_uids, workers_owned_by
+from crds.nodecheck import NodeCheck
+from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
+from reconcilers.nodecheck.scope import lost_job
+from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.observed.trust import Trust
+from reconcilers.worker.reconciler import owner_uids
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
 """The labels of all nodes, by name."""
@@ -128,72 +125,6 @@ class CheckView:
 
     def is_administrators(self, check: NodeCheck) -> bool:
         return self._trust.is_administrators(check.metadata.namespace)
-
-    def claim_of(self, check: NodeCheck, wanted: Iterable[str]) -> Claim:
-        """The claim of a check on nodes that are known."""
-        return claim_of(check, self._precedence_of(check), wanted=frozenset(wanted))
-
-    async def claims(self, reader: NodeCheck, before: Precedence | None = None) -> list[Claim]:
-        """The claims of the other unfinished checks, as far as they count for this one.
-
-        Args:
-            reader: the check that asks.
-            before: only those of checks with higher precedence than this.
-        """
-        slices, found, labels = Slices(), [], once(self.labels)
-        for raw in self._checks.list():
-            await slices.pause()
-            if is_finished(raw) or raw["metadata"].get("deletionTimestamp"):
-                continue
-            check = self._parse_check.parse_or_none(raw)
-            if check is None or check.metadata.uid == reader.metadata.uid:
-                continue
-            precedence = self._precedence_of(check)
-            if before is None or precedence < before:
-                counts = self._trust.counts(check.metadata.namespace, reader.metadata.namespace)
-                found.append(await self._claim(check, precedence, labels, counts=counts))
-        return [claim for claim in found if claim.wanted]
-
-    def _precedence_of(self, check: NodeCheck) -> Precedence:
-        return precedence_of(check, self.is_administrators(check))
-
-    async def _claim(
-        self, check: NodeCheck, precedence: Precedence, labels: Callable[[], Labels], *, counts: bool
-    ) -> Claim:
-        """The claim of a check: only the nodes on which its agents are, if its word does not count."""
-        status, spec = check.status, check.spec
-        if status.nodes:
-            wanted = frozenset(status.nodes) - settled_nodes(status)
-            is_seen = counts or status.phase is NodeCheckPhase.RUNNING
-            present = wanted if is_seen else wanted & await self._ready_nodes(check)
-            return claim_of(check, precedence, wanted=wanted if is_seen else present, present=present)
-        if spec.job_name is not None:
-            wanted, present = await self._nodes_of_job(check)
-            return claim_of(check, precedence, wanted=wanted if counts else present, present=present)
-        if not counts:
-            return claim_of(check, precedence)
-        nodes = spec.nodes if spec.nodes is not None else named_nodes(spec, labels())
-        return claim_of(check, precedence, wanted=frozenset(() if isinstance(nodes, CheckRefusal) else nodes))
-
-    async def _ready_nodes(self, check: NodeCheck) -> frozenset[str]:
-        """The nodes on which a worker of the check's own has reported."""
-        found, slices = set(), Slices()
-        for raw in workers_owned_by(self._workers, check.metadata.namespace, check.metadata.uid):
-            if agent_is_ready(raw):
-                found.add(raw["spec"].get("nodeName") or "")
-            await slices.pause()
-        return frozenset(found)
-
-    async def _nodes_of_job(self, check: NodeCheck) -> tuple[frozenset[str], frozenset[str]]:
-        """The nodes of the workers that a check of a job wants, and those on which they are idle already."""
-        job = self.job_of(check)
-        if job is None or job.status.active_check != check.metadata.name:
-            return frozenset(), frozenset()  # its turn in the job has not come
-        workers = wanted_workers(check.spec, await self.workers_of(check))
-        world = job.status.rendezvous or Rendezvous()
-        idle = [worker for worker in workers if is_idle(worker, world)]
-        wanted, present = ({speaker.node for speaker in speakers(found)} for found in (workers, idle))
-        return frozenset(wanted), frozenset(present)
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
         """Of the check's workers; None if its job is gone."""

@@ -12,9 +12,9 @@ from statistics import median
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
-from reconcilers.conditions import condition_of, is_true, with_condition
-from reconcilers.job.workers import Workers
-from reconcilers.pod.worker_status import current_report
+from reconcilers.observed.conditions import condition_of, is_true, with_condition
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import runs
 
 PARAMETER_SERVER_HOT = "ParameterServerHot"

@@ -11,12 +11,12 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.protocol import JobPhase
-from reconcilers.conditions import with_condition
-from reconcilers.job.workers import Workers
-from reconcilers.pod.worker_status import current_report
-from reconcilers.roles.rules import ROLES, of_types
+from reconcilers.observed.conditions import with_condition
+from reconcilers.observed.roles import ROLES, of_types
+from reconcilers.observed.slots import wanted_slots
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import runs
-from reconcilers.world.slots import wanted_slots
 
 CLUSTER_FORMED = "ClusterFormed"
 TF_CONFIG_KEPT = "TFConfigKept"

@@ -16,11 +16,11 @@ from crds import names
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from reconcilers.acts import Event
-from reconcilers.pod.builder import grace_seconds
-from reconcilers.pod.worker_status import current_report
-from reconcilers.roles.rules import of_types
-from reconcilers.world.slots import Slot, wanted_slots
+from reconcilers.observed.builder import grace_seconds
+from reconcilers.observed.roles import of_types
+from reconcilers.observed.slots import Slot, wanted_slots
+from reconcilers.observed.worker_state import current_report
+from reconcilers.runtime.acts import Event
 
 MANY = 3
 """The others are counted."""

@@ -14,10 +14,9 @@ from controller.resources import SCALEPLANS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.acts import Act, create
-from reconcilers.capacity.opportunity import REMEMBERED_SECONDS
-from reconcilers.job.acts import deleted
-from reconcilers.pod.builder import owner_reference
+from reconcilers.observed.builder import owner_reference
+from reconcilers.runtime.acts import Act, create, deleted
+from reconcilers.scale.opportunity import REMEMBERED_SECONDS
 from reconcilers.scale.plan import AUTO, LABEL_ASKED_BY, LABEL_SCALE_TYPE
 from reconcilers.scale.uptake import Plans
 

@@ -12,13 +12,11 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS, 
 from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.model import parse_or_none
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.pod.ownership import number_label
+from reconcilers.observed.ownership import BY_JOB, number_label
+from reconcilers.observed.slots import Slot, vacant_slots
 from reconcilers.scale.auto_plans import is_ours
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
-from reconcilers.worker import BY_JOB
-from reconcilers.world.slots import Slot, vacant_slots
 
 BY_OWNER_JOB = "owner-job"
 HESITANT = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING)
@@ -52,7 +50,7 @@ class JobPlans:
             raw = await self._client.get(SCALEPLANS, plan.metadata.name, plan.metadata.namespace)
         except NotFound:
             return plan
-        return parse_or_none(ScalePlan, raw) or plan
+        return self._parse.parse_or_none(raw) or plan
 
     async def vacant(self, job: ElasticJob) -> Vacant:
         """The job's retired slots of which nothing is left, and what is being deleted is still left."""

@@ -11,19 +11,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import ResourceRequirements
 from crds.protocol import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
-from reconcilers.pod.builder import pod_name
-from reconcilers.roles.rules import ROLES, in_cluster
+from reconcilers.observed.builder import pod_name
+from reconcilers.observed.extra import opportunity_of
+from reconcilers.observed.minimum import stated_minimum
+from reconcilers.observed.roles import ROLES, in_cluster
+from reconcilers.observed.slots import slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
-from reconcilers.world.extra import opportunity_of
-from reconcilers.world.minimum import stated_minimum
-from reconcilers.world.slots import slots_of, training_types, wanted_slots
 
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
@@ -237,7 +238,7 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
 
 def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> Refusal | None:
     spec = job.spec.replica_specs[type_]
-    comes_to = f"{path}: {replicas} Pods of type {type_}"
+    comes_to = f"{path}: {counted(replicas, 'Pod')} of type {type_}"
     role = ROLES[type_] if in_cluster(job) else None
     if role is not None and not role.least <= replicas <= role.most:
         bounds = f"a job with parameter servers has from {role.least} to {role.most} of them"

@@ -9,9 +9,9 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
-from reconcilers.pod.quantities import format_bytes, parse
-from reconcilers.pod.resources import KINDS, mapping, resources_of
-from reconcilers.world.slots import slot_count, training_types
+from reconcilers.observed.quantities import format_bytes, parse
+from reconcilers.observed.resources import KINDS, mapping, resources_of
+from reconcilers.observed.slots import slot_count, training_types
 
 Node = Mapping[str, Any]
 Quantities = Mapping[str, str | int]

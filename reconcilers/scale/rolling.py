@@ -15,14 +15,19 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.job.workers import Workers, slot_of
-from reconcilers.pod.builder import pod_name
-from reconcilers.pod.resources import resources_digest, resources_of
-from reconcilers.pod.worker_status import ENDED, current_report, stuck_by
-from reconcilers.roles.rules import in_cluster
+from reconcilers.observed.builder import pod_name
+from reconcilers.observed.resources import resources_digest, resources_of
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import (
+    Slot,
+    present_slots,
+    slots_of,
+    wanted_slots,
+)
+from reconcilers.observed.worker_state import ENDED, current_report, stuck_by
+from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import is_ending
-from reconcilers.world.slots import Slot, present_slots, slots_of, wanted_slots
 
 REASON = "its resources were changed"
 

@@ -8,19 +8,26 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import is_false, with_condition
-from reconcilers.job.workers import slot_of
-from reconcilers.pod.worker_status import current_report
-from reconcilers.roles.rules import in_cluster
+from reconcilers.observed.conditions import is_false, with_condition
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import (
+    Slot,
+    migrations_of,
+    present_slots,
+    training_types,
+    wanted_slots,
+)
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import slot_of
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
-from reconcilers.world.slots import Slot, migrations_of, present_slots, training_types, wanted_slots
 
 SCALED = "Scaled"
 NAMED = 3
@@ -85,7 +92,7 @@ def _too_few(
         if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, rendezvous):
             there = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
             if not there <= wanted or not is_complete(there, wanted, bounds_of(job), without):
-                missing.append(f"the world has {len(there & wanted)} of {count} workers")
+                missing.append(f"the world has {len(there & wanted)} of {counted(count, 'worker')}")
             continue
         running = {
             w.spec.index

@@ -18,15 +18,9 @@ from crds.job_status import Opportunity, Scaling
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.capacity.opportunity import begun_anew
-from reconcilers.nodecheck.finished import LONG_AGO
-from reconcilers.pod.worker_status import current_report
-from reconcilers.roles.rules import in_cluster
-from reconcilers.scale.plan import Intent, asked_base, intent_of, is_growth
-from reconcilers.scale.plan_resources import laid_over
-from reconcilers.scale.rolling import Freshness
-from reconcilers.world.extra import policy_of
-from reconcilers.world.slots import (
+from reconcilers.observed.extra import policy_of
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import (
     Migration,
     Slots,
     migrations_of,
@@ -35,6 +29,12 @@ from reconcilers.world.slots import (
     training_types,
     with_slots,
 )
+from reconcilers.observed.worker_state import current_report
+from reconcilers.runtime.clock import LONG_AGO
+from reconcilers.scale.opportunity import begun_anew
+from reconcilers.scale.plan import Intent, asked_base, intent_of, is_growth
+from reconcilers.scale.plan_resources import laid_over
+from reconcilers.scale.rolling import Freshness
 
 Vacant = Mapping[str, frozenset[int]]
 """By type, retired slots of which nothing is left."""

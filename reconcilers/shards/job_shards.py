@@ -12,10 +12,10 @@ from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.shard_set_status import MAX_SHARDS_DONE
-from reconcilers.acts import Event
-from reconcilers.conditions import with_condition
-from reconcilers.job.workers import Workers
-from reconcilers.scale.by_shards import expected_workers
+from reconcilers.observed.conditions import with_condition
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Event
+from reconcilers.shards.by_shards import expected_workers
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import crew_of

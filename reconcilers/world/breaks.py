@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, FailureCause
 from crds.rendezvous import Rendezvous
-from reconcilers.failure.exit_class import KILL_EXIT_CODES
-from reconcilers.pod.ending import last_failure
+from reconcilers.failure.facts import Break
+from reconcilers.observed.ending import last_failure
+from reconcilers.observed.exit_class import KILL_EXIT_CODES
 from reconcilers.world.participants import Participant
-
-
-@dataclass(frozen=True)
-class Break:
-    """A member that is no longer in the world it was in."""
-
-    index: int
-    reason: str
-    report: AgentReport | None = None
-    """Set if the member's own training processes failed, in place."""
-    departed: bool = False
-    """It was to leave: there is nobody to wait for."""
-    trains_on: bool = False
-    """It is in its world as it should be until the others go on without it."""
-    stops_in_good_order: bool = False
-    """Its processes have the time to save, or have saved and left by vote; and so should its peers'."""
-    took_part: bool = False
-    """It left by vote because another had to."""
 
 
 def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:

@@ -10,9 +10,9 @@ from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import CHECKPOINT_SECONDS, PROTOCOL, RendezvousPhase
-from reconcilers.pod.worker_status import current_report, hindered_by
-from reconcilers.world.minimum import minimum_workers
-from reconcilers.world.slots import present_slots, slots_of
+from reconcilers.observed.minimum import minimum_workers
+from reconcilers.observed.slots import present_slots, slots_of
+from reconcilers.observed.worker_state import current_report, hindered_by
 
 MAX_REASON = 96
 """Characters of a worker's message that the world's reason quotes."""

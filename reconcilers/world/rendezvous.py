@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 
-from controller.wording import shortened
+from controller.wording import counted, shortened
 from crds.elasticworker import AgentState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.breaks import Break, broken_members
+from reconcilers.failure.facts import Break
+from reconcilers.world.breaks import broken_members
 from reconcilers.world.participants import Bounds, Participant
 
 NAMED_BREAKS = 3
@@ -235,7 +236,7 @@ def _with_fewer(
     published: Rendezvous, joinable: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     """The world of a smaller count. Its slots are all still wanted: who is not in it stands by."""
-    reason = f"the world shrinks from {len(published.members)} to {bounds.desired} workers"
+    reason = f"the world shrinks from {len(published.members)} to {counted(bounds.desired, 'worker')}"
     world = form(published, joinable, bounds, reason, now, keep=set(published.members))
     stays = frozenset(world.members)
     gone = [index for index in published.members if index not in stays]
@@ -264,7 +265,7 @@ def _judge_growth(
     if (wait := max(for_more, for_checkpoint)) > 0:
         since = published.checkpoint_awaited_since or (now if for_checkpoint > 0 else None)
         return Decision(_awaiting_checkpoint(published, since), look_again_seconds=wait)
-    reason = f"the world grows from {len(members)} to {size} workers"
+    reason = f"the world grows from {len(members)} to {counted(size, 'worker')}"
     return Decision(form(published, joinable, bounds, reason, now, keep=members))
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
-from reconcilers.acts import Event
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Event
 
 
 def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:

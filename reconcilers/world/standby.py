@@ -9,8 +9,8 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.pod.worker_status import current_report
-from reconcilers.world.slots import present_slots
+from reconcilers.observed.slots import present_slots
+from reconcilers.observed.worker_state import current_report
 
 _IDLE = (AgentState.READY, AgentState.FAILED)
 

@@ -67,6 +67,10 @@ class FakeCluster:
         self.incarnations: dict[str, int] = {}
         self.refused: list[str] = []
         self.broken_status: int | None = None
+        self.retry_after: str | None = None
+        """The header with it."""
+        self.refusals: list[tuple[float, str]] = []
+        """When it was answered, to requests for which path."""
         self.hanging = threading.Event()
         self.hanging.set()  # set = not hanging
         self._write_credentials()
@@ -182,6 +186,9 @@ class FakeCluster:
             lambda: (self.agent(index).get("progress") or {}).get("step", -1) >= step,
             f"step {step} of worker {index}",
         )
+
+    def wait_refusals(self, count: int, timeout_seconds: float = 60.0) -> None:
+        self.wait(lambda: len(self.refusals) >= count, f"{count} requests", timeout_seconds)
 
     def replace_worker(self, name: str, incarnation: int) -> None:
         """From now on only that incarnation may report, as deploy/admission/worker-identity.yaml has it."""
@@ -380,6 +387,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             self._answer(401, {"message": "who are you?"})
         elif self.cluster.broken_status is not None:
+            with self.cluster.changed:
+                self.cluster.refusals.append((time.monotonic(), self.path))
+                self.cluster.changed.notify_all()
             self._answer(self.cluster.broken_status, {"message": "broken by the test"})
         else:
             return False
@@ -390,6 +400,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
+        if status == self.cluster.broken_status and self.cluster.retry_after is not None:
+            self.send_header("Retry-After", self.cluster.retry_after)
         self.end_headers()
         self.wfile.write(data)
 

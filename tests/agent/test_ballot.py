@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.connection import handshake
+from agent.connection.handshake import RefusedError
 from agent.connection.listener import Inbox, Listener
 from agent.rendezvous.world import Member, World
-from agent.supervision.ballot import Ballot, ProcessWords, connect, service
+from agent.supervision.ballot import RETRY_SECONDS, Ballot, ProcessWords, connect, service
 from agent.supervision.vote import Agreed
 from crds.protocol import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, RendezvousPhase, leave_at
 
@@ -191,3 +193,39 @@ def test_an_address_that_is_gone_is_no_reason_to_stop() -> None:
     assert connect(world, 1, KEY) is None, "no votes are taken"
     listener.close()
     assert connect(world, 1, KEY) is None
+
+
+@pytest.mark.parametrize(("refusals", "joins"), [(0, True), (3, True), (1_000, False)])
+def test_an_agent_that_closes_connections_is_asked_again_for_a_bounded_time(
+    round_: Round, monkeypatch: pytest.MonkeyPatch, refusals: int, joins: bool
+) -> None:
+    asked, now = list[float](), [0.0]
+    ours, theirs = socket.socketpair()
+
+    def refuse(*_: object) -> socket.socket:
+        asked.append(now[0])
+        if len(asked) <= refusals:
+            raise RefusedError("the agent closed the connection")
+        return ours
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(handshake, "connect", refuse)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", pause)
+    assert (connect(round_.world, 1, KEY) is ours) is joins
+    assert asked[-1] <= RETRY_SECONDS
+    ours.close()
+    theirs.close()
+
+
+def test_an_agent_that_is_gone_is_not_asked_again(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def gone(*_: object) -> socket.socket:
+        asked.append(1)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(handshake, "connect", gone)
+    assert connect(round_.world, 1, KEY) is None and asked == [1]

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -53,6 +54,15 @@ def test_renews_soon_after_the_api_server_is_back(cluster: FakeCluster, heartbea
     back_at = time.monotonic()
     cluster.start()
     cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a renewal")
+
+
+def test_a_server_that_names_a_wait_is_not_asked_sooner(cluster: FakeCluster) -> None:
+    cluster.broken_status, cluster.retry_after = 429, "1"
+    heartbeat = beating(cluster, 0.1)
+    cluster.wait_refusals(3)
+    heartbeat.stop()
+    times = [at for at, _ in cluster.refusals]
+    assert all(after - before >= 1.0 for before, after in pairwise(times))
 
 
 def test_renew_time_is_a_microtime() -> None:

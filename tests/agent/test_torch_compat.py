@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch.distributed.elastic.rendezvous.registry as rdzv_registry
 import torch.distributed.run as torchrun
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.profiler import ProfilerActivity, profile
@@ -75,6 +76,13 @@ def test_this_torch_has_what_training_processes_use() -> None:
 def test_what_a_later_torch_has_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(SubprocessHandler, "_popen")
     assert missing_seams() == ["SubprocessHandler._popen"]
+
+
+def test_a_later_torch_whose_store_listens_on_all_addresses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(self: object, host_name: str, port: int) -> None: ...
+
+    monkeypatch.setattr(TCPStore, "__init__", init)
+    assert missing_seams() == ["TCPStore.__init__"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from benchmarks.endurance import WORLD_SIZE as RANKS
 from benchmarks.endurance import Witness
 from benchmarks.recovery_breakdown import Arrivals, Join, joins_of, stages
 from benchmarks.recovery_contender import Recovery, Stage, Trial
+from benchmarks.recovery_dlr import SLOW_KUBELETS
 from benchmarks.recovery_events import Start, Timeline
-from benchmarks.recovery_report import ratios, table
+from benchmarks.recovery_report import Yardsticks, kubelets_share, ratios, table
 
 STARTS = (Start(2, 7, 10.4, 10.5, 10.6), Start(2, 8, 10.3, 10.55, 10.6))
 RECOVERY = Recovery(struck_at=10.0, stepped_at=10.9, starts=STARTS)
@@ -57,9 +58,17 @@ def test_a_world_counts_from_the_first_step_of_its_last_rank(tmp_path: Path) -> 
 
 
 def test_hung_trials_are_counted_and_left_out_of_the_figures() -> None:
-    shown = table({"dlr": [Trial(0.2), Trial(None), Trial(0.4)], "torchrun (c10d)": [Trial(None)]})
-    assert "| dlr | 3 | 0.30 s | 0.40 s | 0.40 s | 1 |" in shown
-    assert "| torchrun (c10d) | 1 | – | – | – | 1 |" in shown
+    trials = {"dlr": [Trial(0.2), Trial(None), Trial(0.4)], "torchrun (c10d)": [Trial(None)]}
+    shown = table(trials, Yardsticks(import_torch_seconds=1.2, bare_pod_seconds=1.5))
+    assert "| dlr | 3 | 0.30 s | 0.40 s | 0.40 s | 0.25 | 1 |" in shown
+    assert "| torchrun (c10d) | 1 | – | – | – | – | 1 |" in shown
+
+
+def test_what_a_bare_pod_takes_is_the_kubelets_and_the_rest_is_ours() -> None:
+    yardsticks = Yardsticks(import_torch_seconds=1.2, bare_pod_seconds=1.5)
+    share = kubelets_share({SLOW_KUBELETS: [Trial(3.9)]}, yardsticks)
+    assert "The rest, 2.40 s, is dlr's: 2.00 times" in share
+    assert kubelets_share({"dlr": [Trial(3.9)]}, yardsticks) == ""
 
 
 def test_the_ratio_is_to_the_better_peer() -> None:

@@ -242,6 +242,61 @@ def test_what_can_be_saved_can_be_loaded(value: Any, registered: list[Any]) -> N
         load_values(written, TensorReference)
 
 
+_SPARSE = torch.tensor([[0.0, 1, 0, 2], [0, 0, 3, 0]])
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        _SPARSE.to_sparse(),
+        torch.sparse_coo_tensor(torch.tensor([[0, 0, 1]]), torch.ones(3), (2,)),  # not coalesced
+        nn.Parameter(_SPARSE.to_sparse()),
+        _SPARSE.to_sparse_csr(),
+        _SPARSE.to_sparse_csc(),
+        _SPARSE.to_sparse_bsr((1, 2)),
+        _SPARSE.to_sparse_bsc((2, 1)),
+        torch.zeros(0, 3).to_sparse(),
+    ],
+    ids=lambda it: f"{it.layout} of {tuple(it.shape)}",
+)
+def test_a_sparse_tensor_is_written_as_plain_ones_and_comes_back(tensor: torch.Tensor) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    written = write_values(tensor, tensors)
+    assert tensors and all(it.layout is torch.strided for it in tensors.values())
+    again = load_values(written, lambda name: tensors[name].clone())
+    assert repr(again) == repr(tensor.detach())
+    assert isinstance(load_values(written, TensorReference), TensorReference)
+
+
+@pytest.mark.parametrize(
+    ("indices", "size"), [([[1 << 40]], (2,)), ([[-1]], (2,)), ([[0]], (1 << 62, 1 << 62)), ([[0]], ("a",))]
+)
+def test_a_sparse_tensor_that_is_none_is_refused(indices: Any, size: Any) -> None:
+    parts = torch.tensor(indices), torch.ones(1)
+    references = b"".join(call(named(_OURS, "TensorReference"), of((name,))) for name in "01") + pickle.TUPLE2
+    program = call(
+        named(_OURS, "_sparse"),
+        pickle.MARK + references + of(size) + of("torch.sparse_coo") + of(False) + pickle.TUPLE,
+    )
+    with pytest.raises(pickle.UnpicklingError):
+        load_values(_whole_pickle(program), lambda name: parts[int(name)])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "kind"),
+    [
+        (torch.empty(2, device="meta"), "meta"),
+        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "qint8"),
+        (torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {})), "Own"),
+    ],
+)
+def test_a_tensor_that_consists_of_no_plain_ones_is_refused_with_what_to_do(
+    tensor: torch.Tensor, kind: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^a\.b\.0 cannot be saved: .*{kind}.* keep it out of the state$"):
+        capture({"a": {"b": [tensor]}})
+
+
 # --- What is refused ------------------------------------------------------------------------------------
 
 ran: list[str] = []
@@ -353,7 +408,7 @@ _GLOBALS = [
     (_OURS, "TensorReference"),
     (_OURS, "TensorReference.__init__"),
     (_OURS, "torch.load"),
-    (_OURS, "_whole"),
+    (_OURS, "_sparse"),
     (_OURS, "_array"),
     (_OURS, "_dtype"),
     (_OURS, "_scalar"),
@@ -490,7 +545,9 @@ def _laughing(levels: int) -> bytes:
             named(_OURS, "_put_together"), of(({}, {}, None, (), ()))
         ),
         "a class that fills itself": named("collections", "Counter") + of(()) + pickle.NEWOBJ,
-        "no tensor": call(named(_OURS, "_whole"), of((pickle.dumps(1),))),
+        "a sparse tensor of texts": call(
+            named(_OURS, "_sparse"), of((("a", "b"), (2,), "torch.sparse_coo", False))
+        ),
         "nothing": b"",
     }.items(),
     ids=lambda it: it[0],

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlr.commands.connection import connect, find_source
-from dlr.commands.errors import CommandError
+from dlr.kube.connection import connect, find_source
+from dlr.kube.errors import CommandError
 from tests.cli.scripted import kubeconfig_for
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlr.commands import following
+from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 
 Dlr = Callable[..., Any]

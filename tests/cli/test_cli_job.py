@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dlr.commands import following
-from dlr.commands.job import delete, log_stream
-from dlr.commands.job.report import phase_since, world_line
+from dlr.job import deletion, log_stream
+from dlr.job.report import phase_since, world_line
+from dlr.kube import following
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -489,7 +489,7 @@ class TestDelete:
         def interrupt(_seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(delete.time, "sleep", interrupt)
+        monkeypatch.setattr(deletion.time, "sleep", interrupt)
         done = dlr("job", "delete", "digits")
         assert done.exit_code == 130
         assert done.err.endswith("dlr: The cluster goes on deleting default/digits without you.\n")
@@ -504,8 +504,8 @@ class TestDelete:
     def test_says_after_some_seconds_that_the_node_of_what_is_left_is_off(
         self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(delete, "LOOK_SECONDS", 0.01)
-        monkeypatch.setattr(delete, "POLL_SECONDS", 0.02)
+        monkeypatch.setattr(deletion, "LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(deletion, "POLL_SECONDS", 0.02)
         script_job(server)
         left = listing(placed_pod())
         server.answers |= {
@@ -522,7 +522,7 @@ class TestDelete:
         self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name, seconds in (("LOOK_SECONDS", 0.01), ("POLL_SECONDS", 0.02), ("LATE_SECONDS", 0.0)):
-            monkeypatch.setattr(delete, name, seconds)
+            monkeypatch.setattr(deletion, name, seconds)
         waits, going = placed_pod(), placed_pod()
         going["metadata"] = going["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
         for left, told in ((waits, 0), (going, 1)):
@@ -551,8 +551,25 @@ class TestDelete:
     def test_knows_who_takes_too_long(self, ready: str | None, waited: float, said: str) -> None:
         left = placed_pod()
         left["metadata"]["deletionGracePeriodSeconds"] = 30
-        told = delete.why_left(left, node(ready) if ready else None, waited)
+        told = deletion.why_left(left, node(ready) if ready else None, waited)
         assert said in told if said else not told
+
+    @pytest.mark.parametrize("ready", ["True", "Unknown", None])
+    def test_names_the_finalizers_that_hold_a_pod_that_has_ended(self, ready: str | None) -> None:
+        left = placed_pod() | {"status": {"phase": "Failed"}}
+        left["metadata"] |= {"finalizers": ["example.com/copy-logs"], "deletionGracePeriodSeconds": 0}
+        told = deletion.why_left(left, node(ready) if ready else None, 5)
+        assert told.startswith(
+            "pod/digits-worker-0-1 has ended, and the finalizer example.com/copy-logs holds it"
+        )
+        assert "--force" not in told and "kubectl patch pod digits-worker-0-1 --type=json" in told
+        left["metadata"]["finalizers"] += ["b.example/y"]
+        assert "the finalizers example.com/copy-logs, b.example/y hold it" in deletion.why_left(left, None, 5)
+        assert not deletion.why_left(left, node("True"), 0), "garbage collection has yet to come to it"
+        running = left | {"status": {"phase": "Running"}}
+        assert "finalizer" not in deletion.why_left(running, node("True"), 99), (
+            "that it runs is why it is there"
+        )
 
 
 def placed_pod() -> dict[str, Any]:
@@ -585,7 +602,7 @@ class TestScale:
         }
         done = dlr("job", "scale", "digits", "--replicas", "1")
         assert done.exit_code == 1
-        said = f"dlr: The job 'digits' cannot have 1 workers: spec.replicaSpecs[worker]: {reason}.\n"
+        said = f"dlr: The job 'digits' cannot have 1 worker: spec.replicaSpecs[worker]: {reason}.\n"
         assert done.err == said
 
     def test_a_job_that_has_ended_is_not_scaled(self, server: ScriptedServer, dlr: Dlr) -> None:

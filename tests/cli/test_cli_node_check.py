@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dlr.commands import following
 from dlr.commands.node_check import done, view
+from dlr.kube import following
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -173,6 +173,14 @@ class TestWhatIsAsked:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("words", [["--nodes", "a", "b"], ["--nodes", "a", "--no-wait", "b"]])
+    def test_names_with_a_space_between_are_meant_with_a_comma(
+        self, server: ScriptedServer, dlr: Dlr, words: list[str]
+    ) -> None:
+        done = dlr("node-check", *words)
+        assert done.exit_code == 2 and not server.requests
+        assert done.err == "dlr: --nodes takes names with commas between, and no spaces: --nodes a,b\n"
+
     def test_have_the_paths_of_the_fields(self, server: ScriptedServer, dlr: Dlr) -> None:
         supported = 'Unsupported value: "amd.com/gpu": supported values: "nvidia.com/gpu", "none"'
         causes = [
@@ -450,6 +458,16 @@ class TestHistory:
             in shown.out
         )
         assert dlr("node-check", "history", "node-1", "-o", "json").json[0]["check"] == "ops/nightly-2"
+
+    def test_a_record_that_cannot_be_read_is_not_none(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {NODE}"] = {
+            "metadata": {"name": "node-1", "annotations": {"elastic.iml.github.io/record": "[{"}}
+        }
+        shown = dlr("node-check", "history", "node-1")
+        assert shown.exit_code == 1
+        assert shown.err.startswith(
+            "dlr: The record of node-1, its annotation elastic.iml.github.io/record, cannot"
+        )
 
     def test_node_without_a_record_is_one_sentence(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers[f"GET {NODE}"] = {"metadata": {"name": "node-1"}}

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import deploy
-from dlr.commands.api import ApiFailure
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
 from dlr.commands.doctor.verdicts import Level, verdicts
+from dlr.kube.api import Api, ApiFailure
+from dlr.kube.connection import connect
+from tests.cli.scripted import ScriptedServer, listing
 
 JSON = dict[str, Any]
 
@@ -260,3 +262,21 @@ def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> No
     assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [
         "update leases.coordination.k8s.io dlr-controller in dlr-system"
     ]
+
+
+def test_dns_is_found_by_its_service_where_its_pods_have_another_label(server: ScriptedServer) -> None:
+    """As OpenShift's."""
+    service = {
+        "metadata": {"name": "dns-default", "namespace": "openshift-dns"},
+        "spec": {"selector": {"dns": "default"}, "ports": [{"port": 53, "protocol": "UDP"}]},
+    }
+    other = {"metadata": {"name": "web", "namespace": "team"}, "spec": {"ports": [{"port": 53}]}}
+    external = {"metadata": {"name": "x", "namespace": "team"}, "spec": {"type": "ExternalName"}}
+    server.answers["GET /api/v1/pods"] = listing()
+    server.answers["GET /api/v1/services"] = listing(external, other, service)
+    server.answers["GET /api/v1/namespaces/openshift-dns/pods"] = listing(READY)
+    with_dns = doctor_facts._dns_pods(Api(connect(None, None, None)))
+    assert with_dns == [READY]
+    assert server.requests[-1].query["labelSelector"] == "dns=default"
+    server.answers["GET /api/v1/services"] = listing(external, other)
+    assert doctor_facts._dns_pods(Api(connect(None, None, None))) == []

@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from dlr.commands import following
-from dlr.commands.api import Unreachable
-from dlr.commands.following import until_finished
+from dlr.kube import following
+from dlr.kube.api import (
+    MOST_RETRY_AFTER_SECONDS,
+    NODES,
+    Api,
+    Unreachable,
+)
+from dlr.kube.connection import connect
+from dlr.kube.following import until_finished
+from tests.cli.scripted import Answer, ScriptedServer
 
 
 class Clock:
@@ -94,3 +101,30 @@ def test_the_last_look_for_an_answer_begins_when_the_time_is_up(clock: Clock) ->
 
     assert not [*until_finished(fetch, bool, within_seconds=15)][-1]
     assert clock.now == 25
+
+
+def test_a_server_that_names_a_wait_is_not_asked_sooner(clock: Clock) -> None:
+    busy = Unreachable("The API server cannot answer now.")
+    busy.retry_after_seconds = 7.0
+
+    def fetch() -> bool:
+        if clock.now < 3:
+            raise busy
+        return True
+
+    assert [*until_finished(fetch, bool)][-1]
+    assert clock.slept == [7.0]
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), ("3600", MOST_RETRY_AFTER_SECONDS), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0), (None, 0.0)],
+)
+def test_the_wait_is_the_servers_retry_after(
+    server: ScriptedServer, header: str | None, seconds: float
+) -> None:
+    headers = {"Retry-After": header} if header else {}
+    server.answers["GET /api/v1/nodes"] = Answer(429, "too many requests", headers)
+    with pytest.raises(Unreachable) as busy:
+        Api(connect(None, None, None)).find(NODES)
+    assert busy.value.retry_after_seconds == seconds

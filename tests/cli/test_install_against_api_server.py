@@ -19,6 +19,7 @@ import yaml
 import crds
 import deploy
 from dlr.commands.install import installer
+from dlr.kube import api
 from tests.cli.conftest import Result
 from tests.deploy.api_server import GROUP, Server, collection_of, eventually, running_server
 
@@ -163,7 +164,7 @@ def test_images_that_no_node_can_pull_are_told(
     server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert dlr("install", "--dry-run").err == ""  # the embedded cluster pulls nothing
-    monkeypatch.setattr(installer, "EMBEDDED_VERSION", "+another")
+    monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
     done = dlr("install", "--dry-run", "--image", "r.example/c:1", "--agent-image", "dlr-agent:0.1.0")
     assert done.err.startswith("dlr: warning: dlr-agent:0.1.0 would come from Docker Hub")
 
@@ -209,7 +210,7 @@ class Rollout:
 
     def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         self._server = server
-        monkeypatch.setattr(installer, "EMBEDDED_VERSION", "+another")
+        monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
         monkeypatch.setattr(installer, "POLL_SECONDS", 0.05)
 
     def ready(self, count: int) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dlr.commands.api import ApiFailure
 from dlr.commands.install.installer import Installer
+from dlr.kube.api import ApiFailure
 
 
 class OneNamespace:

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.commands.job.diagnose import MOST_LINES, as_json, page
-from dlr.commands.job.diagnose_case import Case, Field, Sentence
-from dlr.commands.job.diagnose_cost import outages_of
-from dlr.commands.job.diagnose_sections import sections
-from dlr.commands.job.diagnose_verdict import Finding, findings
-from dlr.commands.job.room import too_large
 from dlr.dashboard.job_page import job_page
+from dlr.job import report
+from dlr.job.diagnose_case import Case, Field, Sentence
+from dlr.job.diagnose_cost import outages_of
+from dlr.job.diagnose_sections import sections
+from dlr.job.diagnose_verdict import Finding, findings
+from dlr.job.room import too_large
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 
@@ -96,6 +97,32 @@ OUT_OF_MEMORY = "the container was killed by the kernel's OOM killer"
 def a_hang_in_a_loader() -> Case:
     failure = {"worker": "digits-worker-2", "rank": 2, "exitClass": "Hang", "step": 270, "message": HUNG}
     return case(troubled_job(lastFailure=failure | {"round": 3, "time": at(290)}))
+
+
+def test_of_two_nodes_that_fail_at_one_moment_both_are_to_be_checked() -> None:
+    """Exit code 201 of both ranks."""
+    end = {"incarnation": 1, "exitClass": "HardwareError", "exitCode": 201, "time": at(290)}
+    workers = [
+        worker(
+            index, lastExit={**end, "nodeName": f"node-{index}", "time": at(290 + index)}, nodeName="node-9"
+        )
+        for index in (0, 1)
+    ]
+    workers.append(worker(2, lastExit={**end, "nodeName": "node-2", "time": at(100)}))
+    failure = {"worker": "digits-worker-1", "exitClass": "HardwareError", "exitCode": 201, "time": at(291)}
+    found = verdict(case(troubled_job(lastFailure=failure), workers))
+    assert [each.text for each in found.advice] == [
+        "Check the node, and keep it out of service until it passes: dlr node-check --nodes node-1,node-0."
+    ]
+
+
+def test_a_job_that_the_controller_cannot_read_says_so() -> None:
+    why = (
+        "dlr cannot read this ElasticJob, and leaves it alone: it is nested too deeply; correct or delete it"
+    )
+    unread = job(reason="Unreadable", message=why)
+    assert verdict(case(unread, [])).sentence.text == f"Unreadable: {why}."
+    assert report.list_row(unread, NOW)[-1] == f"Unreadable: {why}"
 
 
 def a_slow_node() -> Case:
@@ -195,7 +222,7 @@ def a_nan() -> Case:
 
 
 def a_job_that_became_slower() -> Case:
-    message = "a step takes 0.42 s since 2026-01-01T00:04:00Z (step 1200), 1.4 times the 0.3 s of before"
+    message = "a step takes 0.42 s since step 1200 (2026-01-01T00:04:00Z), 1.4 times the 0.3 s of before"
     moved = "digits-worker-2 is on node-3 since then, before on node-2"
     slow = condition("Slow", "True", "StepTimeRose", f"{message}; {moved}")
     return case(troubled_job(conditions=[slow]))

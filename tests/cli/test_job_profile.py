@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from crds import names
-from dlr.commands import following
 from dlr.commands.job import profile
+from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 
 JSON = dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from crds.elasticjob import ElasticJob
-from dlr.commands.job import goodput, progress, screen, workers
-from dlr.commands.job.report import sort_workers
-from reconcilers.account.goodput import goodput_now
+from dlr.commands.job import screen
+from dlr.job import goodput, progress, workers
+from dlr.job.report import sort_workers
+from reconcilers.goodput.goodput import goodput_now
 from tests.cli.scripted import event, job, worker
 from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 
@@ -51,6 +53,10 @@ def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: sc
     lines = drawn(troubled, terminal=False)
     assert entry(lines, "Phase") == "Running for 2m30s; Training for 2m28s"
     assert entry(lines, "World").startswith("round 3 Formed, 2m30s ago, 3 workers, 3 processes")
+    forming = troubled.job["status"]["goodput"] | {"state": "Forming"}
+    waits = replace(troubled, job=troubled.job | {"status": troubled.job["status"] | {"goodput": forming}})
+    said = entry(drawn(waits, terminal=False), "Phase")
+    assert said == "Running for 2m30s; Forming until the first step for 2m28s"
     assert entry(lines, "Progress") == "40%, step 401 of 1000, 0.42 s a step, about 4m11s left"
     assert entry(lines, "Time").startswith("Training 4m6s (82%), Recovering 42s (14%), Pending 10s")
     assert entry(lines, "Failures") == "of processes: UserError 1; of Pods: NodeLost 1"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crds import names
-from dlr.commands import following
+from dlr.kube import following
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
 
 JSON = dict[str, Any]
@@ -101,8 +101,8 @@ def test_says_who_does_not_answer_and_who_has_no_processes(server: ScriptedServe
         ([worker(0, agent=agent("Ready"))], "No process of 'digits' runs just now: digits-worker-0 (Ready)."),
         (
             [worker(0, agent=agent("Running"))],
-            "None of the 1 workers of 'digits' that train has answered within 1 s: "
-            "their agents are older than this dlr, or cannot reach the API server.",
+            "No agent has answered within 1 s, of 1 worker of 'digits' that train: they are older than this dlr, "
+            "or cannot reach the API server.",
         ),
     ],
 )

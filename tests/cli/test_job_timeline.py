@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from crds.elasticworker import ExitClass
 from crds.failure_policy import FailureAction
 from crds.job_status import JobFailure
-from dlr.commands.job.timeline import life as lives
-from dlr.commands.job.timeline.blame import Failure
-from dlr.commands.job.timeline.episodes import Span, members_of
-from dlr.commands.job.timeline.life import Life, NoHistory, Start, life_of, training_share
+from dlr.job.timeline import life as lives
+from dlr.job.timeline.blame import Failure
+from dlr.job.timeline.episodes import Span, members_of
+from dlr.job.timeline.life import (
+    Life,
+    NoHistory,
+    Start,
+    life_of,
+    training_share,
+)
 from reconcilers.failure.incidents import Guilt, Incident
 from reconcilers.job.outcome import incident_line
 from tests.cli.scripted import event, job, worker

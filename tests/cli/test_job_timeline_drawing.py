@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from dlr.commands.job.timeline.drawing import DESK, PHONE, SVG, Sheet, draw_png, draw_svg, ticks
 from dlr.commands.job.timeline.labels import Side, sides
-from dlr.commands.job.timeline.life import Life, life_of, title
 from dlr.commands.job.timeline.page import page
-from dlr.commands.job.timeline.verdict import verdict
+from dlr.job.timeline.life import Life, life_of, title
+from dlr.job.timeline.verdict import verdict
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 from tests.cli.troubled import NOW, life, troubled_job, troubled_workers
 

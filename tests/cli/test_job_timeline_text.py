@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dlr.commands.job.timeline.life import Life, clock_of, life_of
 from dlr.commands.job.timeline.text import text_of
-from dlr.commands.job.timeline.verdict import verdict
+from dlr.job.timeline.life import Life, clock_of, life_of
+from dlr.job.timeline.verdict import verdict
 from tests.cli.scripted import worker
 from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
 
@@ -73,6 +73,29 @@ def test_verdict_on_a_life_without_failures() -> None:
     history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
     calm = troubled_job(history=history, lastFailure=None)
     assert verdict(life_of(calm, [], [], None, NOW)) == "Running: Training for 4m50s, without a failure."
+
+
+def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_save() -> None:
+    """`kubectl delete pod` of a running rank: the world changes in good order, and the Pod ends late."""
+    history = [
+        *OF_TWO[:2],
+        episode("Forming", 100, 1, "0", "worker 1 leaves: the Pod was deleted"),
+        episode("Training", 130, 2, "0-1"),
+    ]
+    ended = {"endedAt": at(129), "exitClass": "Killed", "reason": "Deleted"}
+    lives = [life(1, "node-b", 0, 2, **ended), life(2, "node-b", 129, 130)]
+    workers = [worker(0, history=[life(1, "node-a", 0, 2)]), worker(1, history=lives)]
+    told = verdict(life_of(troubled_job(history=history, lastFailure={}), workers, [], None, NOW))
+    assert told == (
+        "Running: Training for 2m50s; 1 failure cost 30s. It was Killed of worker-1, after 2m9s: Deleted."
+    )
+    shrunk = [
+        *history[:-2],
+        episode("Forming", 100, 1, "0", "the world shrinks from 2 to 1 worker"),
+        history[-1],
+    ]
+    planned = life_of(troubled_job(history=shrunk, lastFailure={}), workers[:1], [], None, NOW)
+    assert verdict(planned) == "Running: Training for 2m50s, without a failure."
 
 
 def test_verdict_counts_the_steps_that_were_trained_again() -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlr.commands.node_check.happenings import happenings
-from dlr.commands.node_check.outcome import health
 from dlr.commands.node_check.view import (
     Look,
     closing_lines,
@@ -21,7 +20,8 @@ from dlr.commands.node_check.view import (
     most_telling,
     reports_on_nodes,
 )
-from dlr.commands.output import significant
+from dlr.job.check_outcome import health
+from dlr.job.wording import significant
 from healthcheck.local import Health
 from tests.cli.scripted import check_worker, condition, node_check
 

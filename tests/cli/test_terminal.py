@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
-from dlr.commands import waiting
 from dlr.commands.application import application, with_options_behind
-from dlr.commands.job.report import EVENT_COLUMNS
-from dlr.commands.job.workers import NARROW_COLUMNS
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS, LIVE_COLUMNS
 from dlr.commands.output import table
+from dlr.job.report import EVENT_COLUMNS
+from dlr.job.workers import NARROW_COLUMNS
+from dlr.kube import waiting
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
 
 JSON = dict[str, Any]

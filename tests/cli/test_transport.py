@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dlr.commands.transport import Transport
+from dlr.kube.transport import Transport
 
 BEYOND_SELECT = 1_100
 """select(2) takes no descriptor above 1,023."""

@@ -14,7 +14,7 @@ import yaml
 
 import dlr
 from dlr.client import ClientError, JobFailedError, JobTimeoutError
-from dlr.commands import following
+from dlr.kube import following
 from dlr.result import MAX_RESULT, encoded
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
 from tests.client import functions

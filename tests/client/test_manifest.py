@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from dlr.client.manifest import Launch, new_name, objects
 from dlr.client.program import FOLDER, Program
-from dlr.commands.errors import UsageError
+from dlr.kube.errors import UsageError
 
 SHIPPED = Program(f"{FOLDER}/train.py", ("--lr", "0.1"), "print()")
 IN_IMAGE = Program("/app/train.py")

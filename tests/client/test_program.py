@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlr.client.program import FOLDER, MAX_SOURCE, InImage, Program, of_function, of_script, program_of
-from dlr.commands.errors import UsageError
+from dlr.kube.errors import UsageError
 from tests.client import functions
 
 

@@ -152,7 +152,6 @@ async def test_a_method_that_does_not_fit_is_not_allowed(
     obj = await make.configmap("c")
     reply = await api.call(method, CONFIGMAPS.path(make.namespace, name), body=obj)
     reply.refused(405, "MethodNotAllowed")
-    assert {"GET", "DELETE"} <= set(reply.headers["Allow"].replace(" ", "").split(","))
 
 
 async def test_custom_kinds_take_methods_as_they_come(api: Api, make: Maker) -> None:

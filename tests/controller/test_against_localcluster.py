@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from controller.errors import (
 from controller.events import EventRecorder
 from controller.informer import WatchTiming
 from controller.lease_namespace import find_lease_namespace
+from controller.manager import Manager, ManagerOptions
 from controller.resources import (
     CONFIGMAPS,
     EVENTS,
@@ -37,6 +39,8 @@ from controller.resources import (
     ROLES,
     SERVICEACCOUNTS,
 )
+from controller.servers import Listen
+from e2e.slow_api import SlowApi
 from tests.conformance.backend import EmbeddedCluster
 
 TIMING = WatchTiming(idle_timeout_seconds=1.0, backoff_base_seconds=0.05, backoff_cap_seconds=0.2)
@@ -221,6 +225,42 @@ async def test_leadership_ends_in_time_when_the_server_stands_still_and_is_won_a
         assert lease["spec"]["holderIdentity"] == "second" and lease["spec"]["leaseTransitions"] == 1
         await standby.release()
         assert (await client.get(LEASES, "elect", "default"))["spec"]["holderIdentity"] == ""
+
+
+def compute(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+async def test_a_busy_leader_keeps_its_lease_on_a_server_whose_answers_come_late(cluster, tmp_path):
+    """Three tenths of the real durations, of an API server that answers after 3.5 s.
+
+    The leader's own event loop computes most of the time. A rival whose answers come at once would take the
+    Lease if it were not renewed.
+    """
+    timing = ElectionTiming(lease_duration_seconds=4.5, renew_deadline_seconds=3, retry_period_seconds=0.6)
+    options = ManagerOptions(
+        name="late", listen=Listen(health_port=None, metrics_port=None, grpc_port=None), election=timing
+    )
+    with SlowApi(cluster.kubeconfig, tmp_path) as slow:
+        async with client_to(cluster) as prompt, Client(await load_connection(slow.kubeconfig)) as late:
+            manager, stop = Manager(late, options), asyncio.Event()
+            rival = Elector(prompt, namespace="default", name="late", identity="rival", timing=timing)
+            async with background(manager.run(stop)) as running:
+                await eventually(lambda: manager.is_leader)
+                async with background(rival.acquire()):
+                    slow.delay_seconds = 1.05
+                    until = time.monotonic() + 4 * timing.renew_deadline_seconds
+                    while time.monotonic() < until:
+                        compute(0.2)
+                        await asyncio.sleep(0.01)
+                        assert manager.is_leader and not rival.is_leader and not running.done()
+                    slow.delay_seconds = 0.0
+                stop.set()
+                await asyncio.wait_for(running, 60)
+            lease = await prompt.get(LEASES, "late", "default")
+            assert lease["spec"]["leaseTransitions"] == 0 and lease["spec"]["holderIdentity"] == ""
 
 
 async def test_process_that_is_started_anew_under_its_identity_leads_at_once_and_no_other_does(cluster):

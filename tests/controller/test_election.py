@@ -1,13 +1,32 @@
 import asyncio
+import itertools
+import math
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.election import ElectionTiming, Move, Observation, Record, decide, observe
+from controller.election import (
+    ElectionTiming,
+    Move,
+    Observation,
+    Record,
+    Tenure,
+    claim,
+    decide,
+    observe,
+    read,
+    released,
+    resigned,
+    with_answer,
+    with_claim_sent,
+)
 from controller.elector import Elector, LeadershipLost, NotLeader
-from controller.errors import Unavailable
+from controller.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from tests.controller import virtual_time
 from tests.controller.lease_api import ANSWER_LOST, LOST, PROMPT, Fate, LeaseApi, LeaseClient
 from tests.controller.virtual_time import now
@@ -15,8 +34,8 @@ from tests.controller.virtual_time import now
 TIMING = ElectionTiming()
 
 
-def record(holder, version="1", duration=15.0):
-    return Record(holder, duration, 0, None, version, {})
+def record(holder, version="1", duration=15.0, renewed=None):
+    return Record(holder, duration, 0, None, renewed, version, {})
 
 
 def test_a_lease_nobody_has_is_created_and_a_released_one_taken_at_once():
@@ -228,8 +247,8 @@ class WatchedElector(Elector):
         super().__init__(LeaseClient(api, fate), namespace="ns", name="dlr", identity=name, timing=TIMING)
         self._alive = alive
 
-    async def _claim(self):
-        await super()._claim()
+    def _take_in(self, record, asked_at):
+        super()._take_in(record, asked_at)
         leaders = [candidate.identity for candidate in self._alive if candidate.is_leader]
         assert len(leaders) <= 1, leaders
 
@@ -293,5 +312,246 @@ def test_never_two_leaders_at_once_whatever_the_network_does(weather, lives):
         assert holders[0]
         transitions = [spec["leaseTransitions"] for spec in api.writes]
         assert transitions == sorted(transitions)
+
+    virtual_time.run(scenario())
+
+
+def tenure(**known):
+    return Tenure("me", TIMING.renew_deadline_seconds, **known)
+
+
+def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer_comes():
+    held = with_claim_sent(tenure(), "renewed", 100)
+    late = with_answer(held, record("me", renewed="renewed"), asked_at=100, now=109)
+    assert late.leads_until == 110
+
+
+def test_a_look_that_finds_our_own_renewal_counts_like_its_answer():
+    held = with_claim_sent(tenure(), "renewed", 100)
+    assert with_answer(held, record("me", renewed="renewed"), asked_at=104, now=105).leads_until == 110
+    assert with_answer(held, record("me", renewed="another"), asked_at=104, now=105).leads_until == -math.inf
+
+
+def test_answers_that_were_overtaken_change_nothing():
+    held = with_claim_sent(tenure(), "renewed", 100)
+    renewed = with_answer(held, record("me", "7", renewed="renewed"), asked_at=100, now=101)
+    assert with_answer(renewed, record("other", "6"), asked_at=99, now=102) is renewed
+    assert with_answer(renewed, None, asked_at=100, now=102) is renewed
+
+
+def test_an_answer_that_comes_after_the_lease_was_lost_or_released_brings_nothing_back():
+    held = with_claim_sent(tenure(), "renewed", 100)
+    lost = with_answer(held, record("thief", "9"), asked_at=101, now=102)
+    assert lost.has_lost
+    for ended in (lost, resigned(held)):
+        late = with_answer(ended, record("me", "8", renewed="renewed"), asked_at=100, now=103)
+        assert late.leads_until == -math.inf
+
+
+@dataclass
+class Candidate:
+    """One process in the game of `Electorate`: its decisions are the real ones, its clock is the game's."""
+
+    tenure: Tenure
+    answers: list = field(default_factory=list)
+    """Thunks of answers on their way back to it."""
+
+
+class Electorate(RuleBasedStateMachine):
+    """Candidates that look, claim and resign at any time, on a network that may hold each request and each
+    answer for any time, deliver them in any order, or lose them."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self.api = LeaseApi()
+        self.candidates = [Candidate(Tenure(name, TIMING.renew_deadline_seconds)) for name in "abc"]
+        self.requests = []
+        self.writes = 0
+        self.written_at = -math.inf
+
+    which = st.integers(0, 2)
+    how_far = st.sampled_from(["sent", "acted on", "answered", "answered"])
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 4.9, 5.0, 9.9, 10.0, 14.9, 15.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule(which=which, how_far=how_far)
+    def look(self, which, how_far):
+        self.send(self.candidates[which], self.api.read, how_far)
+
+    @rule(which=which, how_far=how_far)
+    def claim(self, which, how_far):
+        candidate = self.candidates[which]
+        seen = candidate.tenure.observation
+        if seen is None:
+            return
+        move = decide(seen, candidate.tenure.identity, self.now)
+        if move is Move.WAIT:
+            return
+        self.writes += 1
+        renewed = f"write {self.writes}"
+        candidate.tenure = with_claim_sent(candidate.tenure, renewed, self.now)
+        lease = claim(
+            seen.record,
+            namespace="ns",
+            name="dlr",
+            identity=candidate.tenure.identity,
+            timing=TIMING,
+            wall=datetime.now(UTC),
+        )
+        lease["spec"]["renewTime"] = renewed
+        write = self.api.create if move is Move.CREATE else self.api.replace
+        self.send(candidate, lambda: write(lease), how_far)
+
+    @rule(which=which, how_far=how_far)
+    def resign(self, which, how_far):
+        candidate = self.candidates[which]
+        seen = candidate.tenure.observation
+        candidate.tenure = resigned(candidate.tenure)
+        if seen is not None and seen.record is not None and seen.record.holder == candidate.tenure.identity:
+            lease = released(seen.record, namespace="ns", name="dlr", wall=datetime.now(UTC))
+            self.send(candidate, lambda: self.api.replace(lease), how_far)
+
+    @rule(data=st.data())
+    def request_arrives(self, data):
+        if self.requests:
+            self.requests.pop(data.draw(st.integers(0, len(self.requests) - 1)))()
+
+    @rule(data=st.data(), which=which)
+    def answer_arrives(self, data, which):
+        answers = self.candidates[which].answers
+        if answers:
+            answers.pop(data.draw(st.integers(0, len(answers) - 1)))()
+
+    def send(self, candidate, act, how_far):
+        """Send a request, which is still on its way, or acted on at once, or answered at once."""
+        asked_at = self.now
+
+        def arrive():
+            version = self.api.version
+            try:
+                seen = read(act())
+            except NotFound:
+                seen = None
+            except (Conflict, AlreadyExists):
+                return
+            if self.api.version > version:
+                self.written_at = self.now
+            candidate.answers.append(lambda: take_in(seen))
+
+        def take_in(seen):
+            candidate.tenure = with_answer(candidate.tenure, seen, asked_at=asked_at, now=self.now)
+
+        if how_far == "sent":
+            self.requests.append(arrive)
+            return
+        on_their_way = len(candidate.answers)
+        arrive()
+        if how_far == "answered" and len(candidate.answers) > on_their_way:
+            candidate.answers.pop()()
+
+    @invariant()
+    def never_two_leaders_at_a_time(self):
+        leaders = [each.tenure.identity for each in self.candidates if self.now < each.tenure.leads_until]
+        assert len(leaders) <= 1, leaders
+
+    @invariant()
+    def nobody_leads_longer_than_the_server_knows(self):
+        """Who leads holds the Lease there, and leads no longer than the deadline after its newest renewal."""
+        for each in self.candidates:
+            if self.now < each.tenure.leads_until:
+                assert self.api.lease["spec"]["holderIdentity"] == each.tenure.identity
+                assert each.tenure.leads_until <= self.written_at + TIMING.renew_deadline_seconds
+
+
+Electorate.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+test_electorate = Electorate.TestCase
+
+
+DELAY = st.floats(0.0, 2.4)
+
+
+@given(delays=st.lists(st.builds(Fate, DELAY, DELAY), min_size=1, max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_a_leader_whose_requests_take_less_than_half_the_deadline_keeps_leading(delays):
+    async def scenario():
+        api, fates = LeaseApi(), itertools.cycle(delays)
+        leader = elector(api, fate=lambda: next(fates))
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        began = now()
+        while now() < began + 200:
+            await asyncio.sleep(0.5)
+            assert leader.is_leader and not holding.done()
+        holding.cancel()
+
+    virtual_time.run(scenario())
+
+
+def test_a_server_that_answers_in_three_seconds_for_two_minutes_costs_no_leader_its_lease():
+    """Each answer comes after the moment at which another attempt begins, or shortly before it."""
+
+    async def scenario(seconds):
+        api, fate = LeaseApi(), PROMPT
+        leader, standby = elector(api, "leader", lambda: fate), elector(api, "standby", lambda: fate)
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        following = asyncio.create_task(standby.acquire())
+        await asyncio.sleep(20)
+        fate = Fate(seconds * 0.9, seconds * 0.1)
+        for _ in range(1200):
+            await asyncio.sleep(0.1)
+            assert leader.is_leader and not holding.done()
+        assert not standby.is_leader
+        holding.cancel()
+        following.cancel()
+
+    for seconds in (3.0, 3.4, 4.5):
+        virtual_time.run(scenario(seconds))
+
+
+def test_an_answer_lost_for_good_costs_a_slow_server_no_leader_its_lease():
+    """The look that follows finds the renewal whose answer was lost, and counts it."""
+
+    async def scenario():
+        api, lost = LeaseApi(), set(range(5, 300, 6))
+        count = itertools.count()
+        leader = elector(api, fate=lambda: Fate(1.0, math.inf if next(count) in lost else 1.0))
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        await asyncio.sleep(300)
+        assert leader.is_leader and not holding.done()
+        holding.cancel()
+
+    virtual_time.run(scenario())
+
+
+def test_a_lease_is_released_although_a_renewal_is_still_on_its_way():
+    async def scenario():
+        api, fate = LeaseApi(), PROMPT
+        leader = elector(api, fate=lambda: fate)
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        fate = Fate(1.0, 3.0)
+        await asyncio.sleep(4.5)  # a renewal was acted on, its answer is still to come
+        assert leader.is_leader
+        holding.cancel()
+        await leader.release()
+        assert not leader.is_leader and api.lease["spec"]["holderIdentity"] == ""
+
+    virtual_time.run(scenario())
+
+
+def test_a_restarted_process_waits_as_any_other_candidate_does():
+    async def scenario():
+        api = LeaseApi()
+        first = Elector(LeaseClient(api), namespace="ns", name="dlr", timing=TIMING)
+        await first.acquire()  # and dies, with writes that may still be on their way
+        second = Elector(LeaseClient(api), namespace="ns", name="dlr", timing=TIMING)
+        died_at = now()
+        await second.acquire()
+        assert now() - died_at >= TIMING.lease_duration_seconds
 
     virtual_time.run(scenario())

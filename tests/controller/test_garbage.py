@@ -1,7 +1,14 @@
 """In a process of its own: the collector is the whole process's."""
 
+import gc
 import subprocess
 import sys
+
+import orjson
+import pytest
+
+from controller import garbage
+from controller.salvage import LARGE_BYTES, parsed
 
 SCRIPT = """
 import gc, weakref
@@ -33,3 +40,26 @@ assert gc.get_freeze_count() > 50_000
 
 def test_what_survived_is_left_alone_for_an_hour():
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=60)
+
+
+def test_no_collection_looks_at_what_a_parser_has_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_frozen_by_us", True)
+    collected = list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            collected.append(info["generation"])
+
+    text = orjson.dumps([{"a": []} for _ in range(50_000)])
+    assert len(text) >= LARGE_BYTES
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        made = parsed(text)
+        waiting = gc.get_count()[0]
+    finally:
+        gc.callbacks.remove(note)
+        gc.unfreeze()
+    assert len(made) == 50_000
+    assert set(collected) <= {0} and len(collected) <= 1, "only what was young before"
+    assert waiting < 500, "what it made is not counted, so it is not collected right after either"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import crds
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
 from crds.job_status import (
@@ -26,11 +27,12 @@ from crds.job_status import (
     JobState,
 )
 from crds.model import MAX_CONDITION_MESSAGE, StatusBeyondLimits, validated
+from crds.protocol import MAX_SHARD_SETS, MAX_SHARD_TEXT, MAX_UNDONE_TEXT
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
-from reconcilers.job.older_agents import TRAIN_ON
-from reconcilers.job.refusal import NO_HURRY
+from reconcilers.conditions.older_agents import TRAIN_ON
+from reconcilers.conditions.refusal import NO_HURRY
 from reconcilers.job.status import MAX_WHY
-from reconcilers.large_job import wire_of
+from reconcilers.observed.large_job import wire_of
 
 WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
@@ -216,7 +218,7 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
         "Undersized": "worker: memory 1.8Ti, up to 1.7Ti used",
         "LossFinite": "NaN or infinite loss at step 1234567 of round 1233, the first, in "
         "llm-pretraining-405b-worker-5118 rank 40944; training goes on",
-        "Slow": "a step takes 12.3 s since 2026-11-22T08:00:00Z (step 1234567), 1.6 times the 7.7 s of before; round 1233 "
+        "Slow": "a step takes 12.3 s since step 1234567 (2026-11-22T08:00:00Z), 1.6 times the 7.7 s of before; round 1233 "
         "began at 2026-11-22T08:00:00Z (worker 5118 was lost: node gpu-5118 is not ready: Kubelet stopp…); "
         "llm-pretraining-405b-worker-5118 is on gpu-9118 since then, before on gpu-5118; 63 more workers came to other nodes",
         "PodsAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
@@ -403,3 +405,28 @@ def test_what_was_written_with_wider_limits_is_read_and_cut() -> None:
     status = ElasticJob.model_validate(job).status
     assert [episode.round for episode in status.history] == list(range(50))[-MAX_EPISODES:]
     assert validated(status)["lastFailure"]["message"].endswith("…")
+
+
+def most_bytes(schema: dict[str, Any]) -> int:
+    """The size of the largest value that a schema takes, of characters of one byte each."""
+    if "enum" in schema:
+        return max(len(str(each)) for each in schema["enum"]) + 2
+    if schema["type"] == "object" and "properties" in schema:
+        return 2 + sum(len(name) + 4 + most_bytes(of) for name, of in schema["properties"].items())
+    if schema["type"] == "object":
+        return 2 + schema["maxProperties"] * (LONGEST_NAME + most_bytes(schema["additionalProperties"]))
+    if schema["type"] == "array":
+        return 2 + int(schema["maxItems"]) * (1 + most_bytes(schema["items"]))
+    if schema["type"] == "string":
+        return LONGEST_TIME if schema.get("format") == "date-time" else 2 + int(schema["maxLength"])
+    return LONGEST_NUMBER
+
+
+LONGEST_NAME, LONGEST_TIME, LONGEST_NUMBER = 64, 40, 24
+
+
+def test_no_report_of_a_worker_makes_its_status_larger_than_950_kb() -> None:
+    (manifest,) = (each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticWorker")
+    status = manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    undone_in_all_sets = MAX_SHARD_SETS * MAX_SHARD_TEXT - MAX_UNDONE_TEXT  # a rule of the CRD forbids it
+    assert most_bytes(status) - undone_in_all_sets < 950_000

@@ -15,8 +15,8 @@ from crds.xids import XIDS, Blame, Effect
 from healthcheck.probes.device_faults import xid_faults, xid_notes
 from healthcheck.probes.kernel_log import Line
 from healthcheck.probes.kernel_log import xids as xids_in
-from reconcilers.failure.exit_class import classify_pod, classify_process
 from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.observed.exit_class import classify_pod, classify_process
 
 
 def kernel_line(number: int) -> str:

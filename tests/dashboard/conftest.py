@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 import yaml
 
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
 from dlr.dashboard import feed as feeds
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, kubeconfig_for, listing
 from tests.cli.troubled import troubled_events, troubled_job, troubled_workers
 

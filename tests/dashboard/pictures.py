@@ -19,13 +19,13 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
 from dlr.commands.job import diagnose
-from dlr.commands.job.goodput import account_of
 from dlr.dashboard import reading
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
+from dlr.job.goodput import account_of
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
 from tests.cli import troubled
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
 from tests.cli.troubled import at, episode, troubled_events, troubled_job, troubled_workers
@@ -47,7 +47,7 @@ SHOTS = (
 RANKS = 1_000
 COLORS, PLAIN = 48, Image.Dither.NONE
 SLOW = (
-    "a step takes 0.62 s since {since} (step 330), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
+    "a step takes 0.62 s since step 330 ({since}), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
     "since then, before on node-2"
 )
 WAITS = "3 of 8 Pods have no node: 0/64 nodes are available: 64 Insufficient nvidia.com/gpu"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds import names
-from dlr.commands.job.diagnose_case import Case
-from dlr.commands.output import parse_time
 from dlr.dashboard import fleet, ranks
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
 from dlr.dashboard.ranks import MOST_CELLS, cells_of, grid
 from dlr.dashboard.series import MOST_SAMPLES, StepTimes, rounds_of
+from dlr.job.diagnose_case import Case
+from dlr.job.wording import parse_time
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
     NOW,
@@ -166,7 +166,7 @@ def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
 
 
 def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
-    message = "a step takes 0.42 s since 2026-01-01T00:04:00Z (step 1200), 1.4 times the 0.3 s of before; …"
+    message = "a step takes 0.42 s since step 1200 (2026-01-01T00:04:00Z), 1.4 times the 0.3 s of before; …"
     slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "message": message}
     made = troubled_job(conditions=[slow | {"lastTransitionTime": at(250)}], lastFailure=None)
     workers = with_series(troubled_workers(), 0, 96)

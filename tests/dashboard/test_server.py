@@ -13,13 +13,13 @@ import aiohttp
 import pytest
 import yaml
 
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
 from dlr.dashboard.feed import Feed, pause_seconds
 from dlr.dashboard.guard import why_refused
 from dlr.dashboard.reading import Cluster, Fleet
 from dlr.dashboard.server import FILES, STATIC, CannotListen, Dashboard, serve
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError
 from tests.cli.scripted import (
     Answer,
     kubeconfig_for,

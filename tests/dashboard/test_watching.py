@@ -16,11 +16,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands import api as commands_api
-from dlr.commands.api import CONFIGMAPS, ELASTICWORKERS, Api, ApiFailure, Unreachable
-from dlr.commands.connection import connect
 from dlr.dashboard import watching
 from dlr.dashboard.watching import WatchingApi, take_in
+from dlr.kube import api as commands_api
+from dlr.kube.api import (
+    CONFIGMAPS,
+    ELASTICWORKERS,
+    Api,
+    ApiFailure,
+    Unreachable,
+)
+from dlr.kube.connection import connect
 from tests.cli.scripted import Answer, Request, ScriptedServer, kubeconfig_for, listing, refusal, worker
 from tests.dashboard.conftest import WAIT_SECONDS, WITHIN
 from tests.deploy.api_server import running_server

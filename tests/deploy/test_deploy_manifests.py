@@ -19,7 +19,7 @@ from crds import names
 from dlr.commands import controller as controller_command
 from localcluster.apiserver.rbac import rule_covers, single_rules
 from localcluster.builtin import OVERLAY
-from reconcilers.pod import options as pod_options
+from reconcilers.observed import options as pod_options
 
 REPOSITORY = Path(deploy.__file__).parent.parent
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -91,7 +91,8 @@ def test_no_default_of_the_api_server_is_left_out_where_a_field_is_owned_as_a_wh
                 look(inner)
 
     documents = deploy.documents(**options)
-    look([each for each in documents if each["kind"] != "CustomResourceDefinition"])
+    others = ("CustomResourceDefinition", "FlowSchema")  # to whose rules, of the same name, nothing is added
+    look([each for each in documents if each["kind"] not in others])
     for policy in (each["spec"] for each in documents if each["kind"] == "NetworkPolicy"):
         rules = [*policy["ingress"], *policy["egress"]]
         assert all("protocol" in port for rule in rules for port in rule["ports"]) and policy["policyTypes"]
@@ -119,7 +120,7 @@ def test_network_policies_have_fields_that_kubernetes_knows() -> None:
 
 
 def test_network_policies_select_pods_by_labels_that_these_have() -> None:
-    from reconcilers.pod.builder import labels
+    from reconcilers.observed.builder import labels
 
     (deployment,) = of_kind("Deployment")
     (policy,) = (each for each in deploy.documents(network_policy=True) if each["kind"] == "NetworkPolicy")
@@ -130,7 +131,10 @@ def test_network_policies_select_pods_by_labels_that_these_have() -> None:
     assert allowed == {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
     worker = labels("digits", names.WORKER, 0)
     egress = yaml.safe_load((REPOSITORY / "deploy/network/workers-egress.yaml").read_text())
-    assert egress["spec"]["podSelector"]["matchLabels"].items() <= worker.items()
+    to_workers = egress["spec"]["egress"][0]["to"][0]["podSelector"]
+    for selector in (egress["spec"]["podSelector"], to_workers):
+        assert [each["operator"] for each in selector["matchExpressions"]] == ["Exists"]
+        assert {each["key"] for each in selector["matchExpressions"]} <= worker.keys()
 
 
 def test_crds_are_all_of_them() -> None:
@@ -151,7 +155,7 @@ def test_what_others_refer_to_comes_before_them() -> None:
 def test_a_new_name_may_be_another_s_old_one() -> None:
     documents = deploy.documents(deploy.DEFAULT_JOBS_NAMESPACE, jobs_namespace="team-a")
     places = {each["metadata"].get("namespace") for each in documents}
-    assert places == {None, deploy.DEFAULT_JOBS_NAMESPACE, "team-a"}
+    assert places == {None, deploy.DEFAULT_JOBS_NAMESPACE, "team-a", "kube-node-lease"}
 
 
 def test_another_namespace_and_images_are_used_throughout() -> None:
@@ -236,7 +240,7 @@ def test_controller_holds_what_it_gives_to_workers(
     jobs_namespace: str | None, kind: str, strategy: str
 ) -> None:
     """Else the API server refuses the Role: the controller has neither `escalate` nor `bind`."""
-    from reconcilers.pod.access import rules_of
+    from reconcilers.worker.access import rules_of
 
     name = "dlr-controller-jobs" if jobs_namespace else "dlr-controller"
     (held,) = (

@@ -10,7 +10,7 @@ import pytest
 
 import deploy
 from dlr.commands.doctor.rights import rights_of_controller
-from reconcilers.pod.access import rules_of
+from reconcilers.worker.access import rules_of
 from tests.deploy.api_server import (
     GROUP,
     Server,

@@ -11,7 +11,7 @@ import pytest
 import deploy
 from localcluster.apiserver.rbac import Attributes, rule_allows
 from localcluster.cel import compile_expression
-from reconcilers.pod.access import rules_of
+from reconcilers.worker.access import rules_of
 
 JSON = dict[str, Any]
 

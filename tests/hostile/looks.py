@@ -17,30 +17,30 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
-from dlr.commands.job.diagnose_case import Case
-from dlr.commands.job.diagnose_sections import sections
-from dlr.commands.job.diagnose_verdict import findings
 from dlr.commands.job.screen import Snapshot, render
 from dlr.commands.job.status import change_line
 from dlr.dashboard.ranks import grid
 from dlr.dashboard.series import past_of
+from dlr.job.diagnose_case import Case
+from dlr.job.diagnose_sections import sections
+from dlr.job.diagnose_verdict import findings
 from reconcilers import predicates
-from reconcilers.account.metrics import job_samples, worker_samples
-from reconcilers.companions import budget_of, service_of
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers, new_worker
-from reconcilers.pod.assignment import JobAssignment
-from reconcilers.pod.check_pod import build_check_pod
-from reconcilers.pod.gang import pod_group_of
-from reconcilers.pod.injection import inject_agent
-from reconcilers.pod.options import AgentSource
-from reconcilers.pod.trial import cluster_fault, memory_checkpoint_fault
-from reconcilers.pod.worker_status import Observation, observe
+from reconcilers.metrics import job_samples, worker_samples
+from reconcilers.observed.options import AgentSource
+from reconcilers.observed.slots import training_types
+from reconcilers.observed.workers import Workers, new_worker
 from reconcilers.scale.job_plans import is_for
 from reconcilers.scale.progress import Situation, next_step
 from reconcilers.scale.uptake import Plans
-from reconcilers.world.slots import training_types
+from reconcilers.worker.assignment import JobAssignment
+from reconcilers.worker.check_pod import build_check_pod
+from reconcilers.worker.companions import budget_of, service_of
+from reconcilers.worker.gang import pod_group_of
+from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.trial import cluster_fault, memory_checkpoint_fault
+from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]

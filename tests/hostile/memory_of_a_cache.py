@@ -24,7 +24,7 @@ from controller.garbage import keep_pauses_short
 from controller.resources import ELASTICJOBS
 from crds.elasticjob import ElasticJob
 from reconcilers.setup import add_indexes
-from reconcilers.shapes import keep_what_is_read
+from reconcilers.worker.shapes import keep_what_is_read
 from tests.controller.fake_api import connection_to
 
 

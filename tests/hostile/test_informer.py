@@ -21,7 +21,7 @@ from controller.pages import LIST_PAGE_SIZE, MOST_PAGE_BYTES, PageSize
 from controller.reflector import Applied, Deleted, Skipped, Streamed, Watching, step
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, SCALEPLANS, Resource
 from controller.store import Change
-from reconcilers.shapes import keep_what_is_read
+from reconcilers.worker.shapes import keep_what_is_read
 from tests.controller.fake_api import client_of, connection_to, fake_api
 from tests.hostile.memory_of_a_cache import Server
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
@@ -21,14 +21,14 @@ from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.model import parse_or_none
+from crds.model import Model
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
-from reconcilers.account.metrics import JobMetrics
-from reconcilers.clock import Clock
-from reconcilers.pod.worker_status import REPORT_READABLE
-from reconcilers.reconciled import sentence
+from reconcilers.metrics import JobMetrics
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.reconciled import sentence
 from reconcilers.setup import add_indexes
+from reconcilers.worker.worker_status import REPORT_READABLE
 from tests.hostile.looks import look_at_job, look_at_plan, pod_of_check, pods_of, show, status_of, wake
 from tests.hostile.strategies import REPORTS, api_objects, metadata
 from tests.reconcilers.build import NOW, check_worker, pod, report
@@ -44,6 +44,16 @@ def examples(number: int) -> settings:
         max_examples=number * TIMES,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
+
+
+M = TypeVar("M", bound=Model)
+
+
+def parse_or_none(model: type[M], raw: JSON) -> M | None:
+    try:
+        return model.model_validate(raw)
+    except ValidationError:
+        return None
 
 
 def with_report(index: int, agent: JSON, *, is_current: bool) -> JSON:

@@ -23,11 +23,12 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
-from reconcilers.clock import Clock
+from reconcilers.conditions.job_finding import CheckState, finding_of
 from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
 from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.nodecheck.claim_view import ClaimView
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     Claim,
@@ -37,9 +38,9 @@ from reconcilers.nodecheck.claims import (
 )
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecksView, Standing, standing_of
-from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.runtime.clock import Clock
+from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import NOW, later
 from tests.reconcilers.check_stage import BAD, GOOD, Agents, Stage
 
@@ -493,6 +494,36 @@ def test_a_jobs_or_administrators_check_waits_for_strangers_no_longer_than_the_b
     assert mine.claim.tests and mine.tested_at is not None
     assert mine.tested_at - began <= HOLD_SECONDS + 3 * TICK_SECONDS
     assert precedence is Precedence.JOBS or mine.claim.wanted == ours.wanted
+
+
+@given(
+    namespace=st.sampled_from([EVIL, OPS]),
+    job_name=st.sampled_from([None, "train", "other"]),
+    owner=st.sampled_from([None, "uid-train", "uid-other"]),
+    controls=st.booleans(),
+    active=st.sampled_from([None, "c", "c2"]),
+    nodes=st.sampled_from([(), ("n1",)]),
+)
+def test_only_a_check_that_its_job_waits_for_has_the_precedence_of_jobs(
+    namespace: str, job_name: str | None, owner: str | None, controls: bool, active: str | None, nodes: Any
+) -> None:
+    """Whatever its author writes into it; `activeCheck` is in a status, which the controller alone writes."""
+    made = stage()
+    with made.within(namespace):
+        spec = {"nodes": ["n1"]} if job_name is None else {"jobName": job_name}
+        made.add_check("c", **spec)
+        references = [{"apiVersion": "x", "kind": "ElasticJob", "name": "train", "uid": owner}]
+        references[0] |= {"controller": True} if controls else {}
+        change = {"metadata": {"ownerReferences": references if owner else []}}
+        made.update(NODECHECKS, "c", change | {"status": {"nodes": list(nodes)}})
+        status = {"activeCheck": active} if active else {}
+        job = {"metadata": {"name": "train", "namespace": namespace, "uid": "uid-train"}, "spec": {}}
+        made.put(ELASTICJOBS, job | {"status": status})
+        check = NodeCheck.model_validate(made.get(NODECHECKS, "c"))
+    found = ClaimView(made.stores).claim_of(check, ["n1"]).precedence
+    is_jobs = (job_name, owner, controls, active) == ("train", "uid-train", True, "c")
+    expected = Precedence.JOBS if is_jobs else Precedence.OTHERS
+    assert found is (Precedence.ADMINISTRATORS if namespace == OPS else expected)
 
 
 # --- poison (security.md 4) --------------------------------------------------------------------------------

@@ -150,7 +150,8 @@ def terminated(exit_code: int, reason: str = "Error", name: str = "main") -> dic
 def failure(index: int = 0, exit_code: int | None = 1, seconds: float = 0.0, **more: Any) -> AgentFailure:
     """Of a training process in round 1."""
     fields: dict[str, Any] = {"sequence": 1, "round": 1, "rank": index, "message": "ValueError: bad"}
-    return AgentFailure(exit_code=exit_code, time=later(seconds), **(fields | more))
+    fields |= {"time": later(seconds), "after_seconds": 1_000 + seconds}
+    return AgentFailure(exit_code=exit_code, **(fields | more))
 
 
 def failing(

@@ -19,8 +19,8 @@ from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, NODECHECKS, NODES, Resource
 from crds.nodecheck import NodeCheck
-from reconcilers.clock import Clock
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from controller.client import Client
 from controller.connection import load_connection
 from controller.errors import ApiError, NotFound
 from controller.manager import Manager, ManagerOptions
-from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, LEASES, PODS
+from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
 from controller.servers import Listen
 from crds.protocol import PROTOCOL
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
+from reconcilers.worker.node_leases import NODE_LEASE_NAMESPACE
 from tests.reconcilers.build import in_lists
 
 PATIENCE_SECONDS = 60.0
@@ -130,6 +132,29 @@ class Hollow:
     async def say(self, worker: str, report: dict[str, Any]) -> None:
         patch = {"status": {"agent": report}}
         await self.client.patch(ELASTICWORKERS, worker, patch, NAMESPACE, subresource="status")
+
+    async def bind(self, pod: str, node: str) -> None:
+        """Plays the scheduler."""
+        await self.until(f"Pod {pod}", lambda: self.client.get(PODS, pod, NAMESPACE))
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"metadata": {"name": pod, "namespace": NAMESPACE}, "target": target}
+        bindings = replace(PODS, plural=f"pods/{pod}/binding", kind="Binding")
+        await self.client.create(bindings, {"apiVersion": "v1", "kind": "Binding"} | binding)
+
+    async def add_node(self, name: str) -> None:
+        """A node that is ready, whose Lease `node_beats` renews."""
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        await self.client.create(NODES, node)
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        await self.client.patch(NODES, name, {"status": ready}, subresource="status")
+        metadata = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+        await self.client.create(LEASES, lease | {"spec": {"holderIdentity": name}})
+
+    async def node_beats(self, name: str, duration_seconds: int) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        patch = {"spec": {"renewTime": now, "leaseDurationSeconds": duration_seconds}}
+        await self.client.patch(LEASES, name, patch, NODE_LEASE_NAMESPACE)
 
     async def beat(self, worker: str, incarnation: int = 1) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

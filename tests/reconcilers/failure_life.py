@@ -14,7 +14,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import outcome as job_outcome
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from reconcilers.world.rendezvous import asking, blaming, decide, held
 from tests.reconcilers.build import NOW, failure, job, report, worker

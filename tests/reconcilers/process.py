@@ -22,8 +22,8 @@ from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
 from controller.store import Change
-from reconcilers.clock import Clock
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from tests.reconcilers.api import Api, Event, Write
 from tests.reconcilers.build import NOW

@@ -30,12 +30,12 @@ from controller.resources import (
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.protocol import PROTOCOL, AgentState
-from reconcilers.clock import Clock
-from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.pod.builder import pod_name
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.scaleplan import ScalePlanReconciler
+from reconcilers.job.reconciler import ElasticJobReconciler
+from reconcilers.observed.builder import pod_name
+from reconcilers.runtime.clock import Clock
+from reconcilers.scale.reconciler import ScalePlanReconciler
 from reconcilers.setup import add_indexes
+from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, in_lists
 from tests.reconcilers.check_stage import Stores

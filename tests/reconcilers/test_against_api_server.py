@@ -14,7 +14,7 @@ from controller.client import Client
 from controller.errors import Invalid, NotFound
 from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, LEASES, PODS
-from reconcilers.clock import Clock
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes, add_jobs
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
@@ -164,11 +164,12 @@ async def test_a_pod_that_is_refused_though_its_trial_was_not_is_told_on_the_job
     await hollow.until("an Event", lambda: _has(hollow, "refused", {"PodRefused"}))
 
 
-async def test_silent_agent_is_relaunched_and_an_outage_of_ours_is_nobodys_silence(
+async def test_silent_agent_of_a_lost_node_is_relaunched_and_an_outage_of_ours_is_nobodys_silence(
     hollow: Hollow, server: ApiServer
 ) -> None:
     await hollow.submit("quiet", elasticPolicy={"heartbeatTimeoutSeconds": 5})
     for index in (0, 1):
+        await hollow.bind(f"quiet-worker-{index}-1", "node-that-is-gone")
         await hollow.run_agent(f"quiet-worker-{index}")
         await hollow.beat(f"quiet-worker-{index}")
     await hollow.formed("quiet", 1)

@@ -12,9 +12,9 @@ from controller.models import Models
 from controller.store import Store
 from crds.elasticworker import AgentState, ElasticWorker
 from reconcilers.job.ages import AgesView
-from reconcilers.job.workers import Workers
-from reconcilers.observations import Observations
-from reconcilers.pod.worker_status import current_report
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
 from tests.reconcilers.build import job, report, worker
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reconcilers.pod.assignment import CheckAssignment, JobAssignment
+from reconcilers.worker.assignment import CheckAssignment, JobAssignment
 from tests.reconcilers.build import NOW, check, check_worker, job, later, worker
 
 

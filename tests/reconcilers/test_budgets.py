@@ -9,7 +9,7 @@ from crds.failure_policy import FailureAction
 from crds.job_status import FailureBudget
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import ALIKE_LIMIT, CONSEQUENCES_LIMIT, MAX_HOLD_SECONDS, Failed
-from reconcilers.failure.exit_class import FREE
+from reconcilers.observed.exit_class import FREE
 from tests.reconcilers.build import NOW, later
 
 USER = ExitClass.USER_ERROR

@@ -23,7 +23,7 @@ from crds.nodecheck import (
     NodeVerdict,
     Withdrawal,
 )
-from dlr.commands.node_check.outcome import rounds_of, verdicts_of
+from dlr.job.check_outcome import rounds_of, verdicts_of
 from reconcilers.nodecheck.scope import choose, one_each
 from reconcilers.nodecheck.size import FOUND_BYTES, has_no_room, to_wire
 from reconcilers.nodecheck.status import MAX_PLACES, concluded

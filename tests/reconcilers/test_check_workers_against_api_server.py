@@ -29,9 +29,9 @@ from controller.resources import (
     SERVICEACCOUNTS,
 )
 from crds import names
-from reconcilers.clock import Clock
-from reconcilers.pod.builder import check_labels, owner_reference
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.builder import check_labels, owner_reference
+from reconcilers.observed.options import PodOptions
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

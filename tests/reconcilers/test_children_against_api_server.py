@@ -22,8 +22,8 @@ from controller.resources import (
     Resource,
 )
 from crds import names
-from reconcilers.clock import Clock
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

@@ -14,8 +14,8 @@ from controller.events import EventRecorder
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, NETWORKPOLICIES, Resource
 from crds.elasticjob import ElasticJob
-from reconcilers.companions import CompanionReconciler, budget_of, network_policy_of
-from reconcilers.pod.builder import check_labels, labels
+from reconcilers.observed.builder import check_labels, labels
+from reconcilers.worker.companions import CompanionReconciler, budget_of, network_policy_of
 from tests.reconcilers.build import job
 from tests.reconcilers.check_stage import merged
 

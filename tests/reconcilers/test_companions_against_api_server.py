@@ -26,8 +26,8 @@ from controller.resources import (
     Resource,
 )
 from crds import names
-from reconcilers.clock import Clock
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_companions, add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
@@ -166,8 +166,8 @@ async def gangs(town: Town) -> Town:
 async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("companions", "pod.gang"):
-        monkeypatch.setattr(f"reconcilers.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    for module in ("companions", "gang"):
+        monkeypatch.setattr(f"reconcilers.worker.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
     await town.submit("missing", **SPARES_ONE, **COSCHEDULING)
     message = await town.until_unscheduled("missing", "GangUnavailable")
     assert "podgroups.scheduling.x-k8s.io" in message and "install scheduler-plugins" in message
@@ -355,7 +355,7 @@ async def test_what_the_scheduler_says_of_the_group_stays(gangs: Town) -> None:
 async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(
     gangs: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.pod.gang.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.worker.gang.UNAVAILABLE_RETRY_SECONDS", 0.5)
     foreign = {
         "apiVersion": COSCHEDULING_PODGROUPS.api_version,
         "kind": "PodGroup",
@@ -380,10 +380,10 @@ async def test_podgroup_that_does_not_come_is_told_on_the_job(
     async def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    monkeypatch.setattr("reconcilers.pod.gang.PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr("reconcilers.pod.gang.LATER_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.worker.gang.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("reconcilers.worker.gang.LATER_SECONDS", 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("reconcilers.companions.CompanionReconciler._keep_group", nothing)
+        patch.setattr("reconcilers.worker.companions.CompanionReconciler._keep_group", nothing)
         await gangs.submit("late", **COSCHEDULING)
         assert "has not been created yet" in await gangs.until_unscheduled("late", "WaitingForPodGroup")
         assert await gangs.pods("late") == []

@@ -12,7 +12,7 @@ from crds.job_status import ElasticJobStatus
 from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheckStatus
 from crds.scaleplan import ScalePlanStatus
-from reconcilers.conditions import observed_at, with_condition
+from reconcilers.observed.conditions import observed_at, with_condition
 from tests.reconcilers.build import NOW
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 

@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 from crds.elasticworker import AgentState, ExitClass
 from crds.model import Condition, ConditionStatus
 from crds.protocol import ASKED, DOES_NOT_HANG, NO_STACK_OFFERED, JobPhase
-from reconcilers.conditions import with_condition
+from reconcilers.conditions.slow import SLOW
 from reconcilers.failure import incidents
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
-from reconcilers.job.slow import SLOW
 from reconcilers.job.status import (
-    WORKERS_SCHEDULED,
     WORKERS_STARTED,
     WORLD_FORMED,
     final_conditions,
     without_present,
 )
+from reconcilers.observed.conditions import WORKERS_SCHEDULED, with_condition
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.scale.scaled import SCALED
 from tests.reconcilers.build import NOW, failure, report

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from crds import names
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.job.refusal import REFUSED
+from reconcilers.conditions.refusal import REFUSED
 from reconcilers.nodecheck.scope import FailedReason
-from reconcilers.reconciled import RECONCILED
+from reconcilers.runtime.reconciled import RECONCILED
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).rglob("*.py"))]
@@ -47,6 +47,8 @@ COMPUTED = {
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
     ("outcome.py", "condition.type"): {"MasterReplicaIgnored", "TFConfigKept"},
     ("outcome.py", "PARAMETER_SERVER_HOT"): {"ParameterServerHot"},
+    ("silent.py", "AGENTS_SILENT"): {"AgentsSilent"},
+    ("silent.py", "AGENTS_HEARD"): {"AgentsHeard"},
     ("slow.py", "SLOW"): {"Slow"},
     ("slow.py", "SLOW_OVER"): {"SlowOver"},
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
@@ -55,7 +57,7 @@ COMPUTED = {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
         *("Suspected", "SuspicionLifted"),
     },
-    ("scaleplan.py", "reason"): {
+    ("reconciler.py", "reason"): {
         *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.FAILED),
         "<Refusal>",
     },

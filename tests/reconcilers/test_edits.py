@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from crds.elasticjob import ElasticJob
-from reconcilers.conditions import observed_at
-from reconcilers.job.edits import told, with_edits
+from reconcilers.conditions.edits import told, with_edits
+from reconcilers.observed.conditions import observed_at
 from tests.reconcilers.build import NOW, job
 
 

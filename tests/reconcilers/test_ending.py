@@ -11,11 +11,20 @@ import pytest
 
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
-from reconcilers.pod.ending import LEFT_EARLY, PROCESS_FAILED, Judgement, Situation, judge
-from reconcilers.pod.worker_status import Observation, observe
-from reconcilers.shapes import kept_of_pod
+from reconcilers.failure.memory import MemoryRoom
+from reconcilers.observed.ending import (
+    LEFT_EARLY,
+    PROCESS_FAILED,
+    Judgement,
+    Situation,
+    judge,
+)
+from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.worker.shapes import kept_of_pod
+from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
-from tests.reconcilers.build import NOW, failure, job, report, worker
+from tests.reconcilers.build import NOW, check_worker, failure, job, report, worker
+from tests.reconcilers.failure_life import Life
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
 
 JSON = dict[str, Any]
@@ -58,7 +67,10 @@ TAKEN: dict[str, JSON] = {
     "deleted": {"deleted": True},
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
-SILENCES = (None, 45.0)
+SILENCES = (Verdict.SILENT, Verdict.AGENT_LOST, Verdict.NODE_LOST)
+GONE = Silence(60.0, Verdict.NODE_LOST, "its node is gone")
+LAUNCHED = (False, True)
+"""Whether the command is certain to start an agent."""
 
 ENDED = (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED)
 HAS_ENDED = {"left with 0": 0, "left with 3": 3, "killed": 137, "out of memory": 137}
@@ -76,7 +88,8 @@ class Case:
     phase: str
     said: str
     taken: str
-    silent_seconds: float | None
+    silence: Verdict
+    launched: bool
 
     @property
     def is_over(self) -> bool:
@@ -95,8 +108,8 @@ class Case:
 
 
 def cases() -> Iterator[tuple[Case, Judgement]]:
-    bodies = product(MAIN, COMPANION, NATIVE, INIT, POLICIES, PHASES, TAKEN)
-    for main, companion, native, init, policy, phase, taken in bodies:
+    bodies = product(MAIN, COMPANION, NATIVE, INIT, POLICIES, PHASES, TAKEN, LAUNCHED)
+    for main, companion, native, init, policy, phase, taken, launched in bodies:
         pod = pod_with(
             MAIN[main],
             companion=COMPANION[companion],
@@ -104,16 +117,19 @@ def cases() -> Iterator[tuple[Case, Judgement]]:
             init=INIT[init],
             policy=policy,
             phase=phase,
+            launcher="torchrun" if launched else "",
             **TAKEN[taken],
         )
-        for said, silent_seconds in product(REPORTS, SILENCES):
-            case = Case(main, companion, native, init, policy, phase, said, taken, silent_seconds)
-            yield case, judge(Situation(pod, REPORTS[said], silent_seconds=silent_seconds))
+        for said, verdict in product(REPORTS, SILENCES):
+            case = Case(main, companion, native, init, policy, phase, said, taken, verdict, launched)
+            silence = Silence(45.0, verdict, "its node")
+            yield case, judge(Situation(pod, REPORTS[said], silence=silence))
 
 
 def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_invariants() -> None:
-    """302,400 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
-    container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, silent or not."""
+    """907,200 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
+    container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, 3 verdicts on silence, with a
+    command that is certain to start an agent or not."""
     count = 0
     by_training: dict[tuple[object, ...], Judgement] = {}
     for case, judged in cases():
@@ -123,21 +139,25 @@ def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_i
         _blames_no_innocent_node(case, judged)
         _tells_whose_end_it_was(case, judged)
         if case.has_begun and case.init in ("none", "done"):
-            key = (case.main, case.policy, case.phase, case.said, case.taken, case.silent_seconds)
+            key = (case.main, case.policy, case.phase, case.said, case.taken, case.silence, case.launched)
             assert by_training.setdefault(key, judged) == judged, f"a sidecar makes a difference: {case}"
-    assert count == 302_400
+    assert count == 907_200
 
 
 def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, judged: Judgement) -> None:
     if judged.phase is WorkerPhase.SUCCEEDED:
         nothing_listed = {case.main, case.companion, case.native, case.init} == {"unlisted", "none"}
         unlisted = nothing_listed and case.phase == "Succeeded"
-        left_well = case.said == "none" and (case.exit_code == 0 or unlisted)
+        no_agent = case.said == "none" and not case.launched
+        left_well = no_agent and (case.exit_code == 0 or unlisted)
         assert case.said == "succeeded" or left_well, case
     took_it = case.taken != "no" and (case.is_over or case.taken == "deleted")
     if case.said == "succeeded" and (took_it or (case.is_over and case.exit_code in (0, 137, None))):
         assert judged.phase is WorkerPhase.SUCCEEDED, case
     if case.said == "none" and case.taken == "no" and case.exit_code == 0 and case.has_begun:
+        if case.launched:
+            assert judged.end is not None and judged.end.reason == LEFT_EARLY, case
+            return
         init_failed = case.init not in ("none", "done")  # which cannot be, where training has begun
         assert judged.phase is WorkerPhase.SUCCEEDED or init_failed, case
 
@@ -155,7 +175,7 @@ def _does_not_run_for_ever(case: Case, judged: Judgement) -> None:
 def _blames_no_innocent_node(case: Case, judged: Judgement) -> None:
     if judged.end is None:
         return
-    is_silent = case.silent_seconds is not None and case.main in ("runs", "runs again", "unlisted")
+    is_silent = case.silence is Verdict.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
     lost = judged.end.exit_class in (ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR)
     assert not lost or (is_silent and not case.is_over and case.taken != "deleted"), case
 
@@ -163,7 +183,12 @@ def _blames_no_innocent_node(case: Case, judged: Judgement) -> None:
 def _tells_whose_end_it_was(case: Case, judged: Judgement) -> None:
     assert (judged.phase is not WorkerPhase.FAILED) or judged.end is not None, case
     end = judged.end
-    if end is None or case.taken != "no" or end.exit_class is ExitClass.NODE_LOST:
+    if (
+        end is None
+        or case.taken != "no"
+        or end.exit_class is ExitClass.NODE_LOST
+        or end.reason == "AgentSilent"
+    ):
         return
     if case.main in ("left with 3", "killed", "out of memory", "crash loop"):
         assert (end.container, end.exit_code) == ("main", case.exit_code), case
@@ -233,6 +258,34 @@ def test_03_a_pipe_that_ends_well_does_not_hide_the_failure_that_the_agent_repor
         assert status.failure_budget.spent == {"UserError": 1}
 
 
+def test_03_a_launcher_that_dies_before_its_first_report_behind_a_pipe_has_not_succeeded() -> None:
+    left = pod_with(ended(0), phase="Succeeded", launcher="torchrun")
+    status = seen(worker(), left)
+    assert (status.phase, status.last_exit.reason) == (WorkerPhase.FAILED, LEFT_EARLY)
+    assert status.failure_budget.spent == {"Unknown": 1}
+    assert status.message == (
+        "the training container left with exit code 0 before training had succeeded (torchrun has not reported "
+        "once; its log says why): a shell that ends so at SIGTERM, or goes on after its launcher has failed, "
+        "hides that; begin its text with `set -eo pipefail`, or start the launcher with `exec`"
+    )
+    without = seen(worker(), pod_with(ended(0), phase="Succeeded"))
+    assert without.phase is WorkerPhase.SUCCEEDED, "nobody knows of an agent: inject: false, a plain command"
+    check = seen(check_worker(), left)
+    assert check.phase is WorkerPhase.SUCCEEDED, "a check's agent says nothing of training"
+
+
+def test_peers_f1_a_launcher_of_torchs_whose_container_hides_its_failure_spends_the_budget() -> None:
+    """`elastic_launch` with `rdzv_backend="dlr"`, its exception caught, `restartCount: 0`."""
+    stopped = saying(AgentState.STOPPED, failure=failure(message="ValueError: bad"))
+    status = seen(stopped, pod_with(ended(0), phase="Succeeded"))
+    assert status.phase is WorkerPhase.FAILED and status.failure_budget.spent == {"UserError": 1}
+    once = stopped.model_copy(update={"status": status})
+    life = Life.of(replicas=1, worker={"restartCount": 0})
+    life.workers[0] = once
+    life.look()
+    assert life.ended.endswith("digits-worker-0 rank 0: ValueError: bad")
+
+
 @pytest.mark.parametrize("state", [AgentState.READY, AgentState.RUNNING, AgentState.STOPPED])
 def test_04_a_wrapper_that_answers_sigterm_with_exit_code_0_has_not_finished(state: AgentState) -> None:
     left = seen(saying(state), pod_with(ended(0), phase="Succeeded"))
@@ -247,8 +300,9 @@ def test_04_a_wrapper_that_answers_sigterm_with_exit_code_0_has_not_finished(sta
 
 
 def test_06_a_plain_sidecar_that_crashes_after_training_has_succeeded_is_no_failure() -> None:
-    final = pod_with(ended(0), companion=ended(1), phase="Failed")
-    assert seen(saying(AgentState.SUCCEEDED), final).phase is WorkerPhase.SUCCEEDED
+    final = pod_with(ended(0), companion=ended(1), native=ended(137), phase="Failed")
+    status = seen(saying(AgentState.SUCCEEDED), final)
+    assert (status.phase, status.message) == (WorkerPhase.SUCCEEDED, "completed; sidecar proxy: exit code 1")
     assert seen(worker(), final).phase is WorkerPhase.SUCCEEDED, "without an agent too"
     over = seen(saying(AgentState.STOPPED), final, released=True, owner_ended=WorkerPhase.SUCCEEDED)
     assert over.phase is WorkerPhase.SUCCEEDED
@@ -296,7 +350,7 @@ def test_07_a_member_that_waits_for_its_next_start_is_not_in_the_world() -> None
 
 def test_07_a_container_that_waits_for_its_next_start_is_not_silent() -> None:
     looping = pod_with(crash_loop(2), policy="OnFailure")
-    status = seen(saying(AgentState.RUNNING), looping, heartbeat_lost_seconds=60.0, restart_count=5)
+    status = seen(saying(AgentState.RUNNING), looping, silence=GONE, restart_count=5)
     assert status.last_exit.exit_class is ExitClass.USER_ERROR
 
 
@@ -307,6 +361,29 @@ def test_08_a_finished_rank_whose_pod_goes_has_succeeded() -> None:
         assert (status.phase, status.restarts) == (WorkerPhase.SUCCEEDED, {})
     lost = seen(finished, pod_with(RUNS), node_lost="node-0 is not ready")
     assert lost.phase is WorkerPhase.SUCCEEDED
+
+
+def test_17_a_launcher_without_restarts_whose_data_loader_was_killed_for_memory_ran_out_of_memory() -> None:
+    """`torchrun --max-restarts=0`: its exit code is 1, and the script's last words are a RuntimeError."""
+    told = failure(
+        message="RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed. ", cause="OOM"
+    )
+    for pod, of in (
+        (pod_with(ended(1), phase="Failed"), saying(AgentState.FAILED, failure=told)),
+        (pod_with(crash_loop(1), policy="OnFailure"), saying(AgentState.FAILED, failure=told)),
+    ):
+        status = seen(of, pod, restart_count=5)
+        assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.OOM)
+        assert status.last_exit.message == told.message
+        main = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
+        limited = job(replicas=1, template={"spec": {"containers": [main]}})
+        room = MemoryRoom(limited, [of], [{"status": {"allocatable": {"memory": "64Gi"}}}])
+        after = room.raised_memory(of.model_copy(update={"status": status}))
+        assert after is not None and "its next Pod gets 2Gi" in after.message
+    evicted = seen(
+        saying(AgentState.FAILED, failure=told), pod_with(ended(1), phase="Failed", reason="Evicted")
+    )
+    assert evicted.last_exit.exit_class is ExitClass.PREEMPTED, "the kubelet's word comes first"
 
 
 def test_20_an_init_container_out_of_memory_is_named_and_so_is_the_remedy() -> None:
@@ -332,7 +409,7 @@ def test_28_the_end_of_the_training_container_counts_though_a_plain_sidecar_goes
     """In phase Pending the sidecar is not even there yet."""
     companion = RUNS if phase == "Running" else STARTS
     goes_on = pod_with(ended(3, message=WORDS), companion=companion, phase=phase)
-    status = seen(saying(AgentState.RUNNING), goes_on, heartbeat_lost_seconds=60.0)
+    status = seen(saying(AgentState.RUNNING), goes_on, silence=GONE)
     assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.USER_ERROR)
     assert status.last_exit.message == "exit code 3: no dataset at /data/train"
     done = pod_with(ended(0), companion=companion, phase=phase)

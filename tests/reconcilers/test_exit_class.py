@@ -6,9 +6,15 @@ import pytest
 
 from crds.agent_report import AgentFailure
 from crds.elasticworker import ExitClass
-from reconcilers.failure.consequences import text_follows_from_a_peer
-from reconcilers.failure.exit_class import CAUSES, FREE, classify_pod, classify_process, deleted
 from reconcilers.failure.signature import MAX_SIGNATURE, signature_of
+from reconcilers.observed.consequences import text_follows_from_a_peer
+from reconcilers.observed.exit_class import (
+    CAUSES,
+    FREE,
+    classify_pod,
+    classify_process,
+    deleted,
+)
 from tests.reconcilers.build import failure, pod, terminated
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from crds.failure_policy import FailureAction, FailureRule
-from reconcilers.failure.exit_class import classify_pod, deleted
 from reconcilers.failure.rules import action_for, of_pod, of_process
+from reconcilers.observed.exit_class import classify_pod, deleted
 from tests.reconcilers.build import failure, pod, terminated
 
 

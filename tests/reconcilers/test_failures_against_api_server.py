@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from controller.errors import Invalid
-from controller.resources import ELASTICWORKERS, EVENTS, NODES, PODS
+from controller.resources import ELASTICWORKERS, EVENTS, NODES
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
@@ -150,7 +150,7 @@ async def test_rule_fails_the_job_by_how_a_container_ended(hollow: Hollow) -> No
 
 async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in_time(hollow: Hollow) -> None:
     await hollow.submit("young", 1, elasticPolicy={"heartbeatTimeoutSeconds": 5})
-    await hollow.until("a Pod", lambda: hollow.client.get(PODS, "young-worker-0-1", NAMESPACE))
+    await hollow.bind("young-worker-0-1", "node-that-is-gone")
     await hollow.pod_status("young-worker-0-1", {"phase": "Running"})
 
     async def runs() -> bool:

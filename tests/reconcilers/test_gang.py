@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from localcluster.scheduler.gangs import group_of
-from reconcilers.companions import budget_of
-from reconcilers.pod.gang import pod_group_of
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.worker.companions import budget_of
+from reconcilers.worker.gang import pod_group_of
+from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 

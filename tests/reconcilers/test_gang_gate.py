@@ -9,7 +9,13 @@ import pytest
 from controller.client import Client
 from controller.errors import NotFound
 from controller.store import Store
-from reconcilers.pod.gang import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate, PodGroup, pod_group_of
+from reconcilers.worker.gang import (
+    ANSWER_SECONDS,
+    PATIENCE_SECONDS,
+    GangGate,
+    PodGroup,
+    pod_group_of,
+)
 from tests.reconcilers.build import job
 
 

@@ -12,8 +12,13 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.job_status import Goodput, JobState
 from crds.progress import RoundProgress
-from reconcilers.account.goodput import effective_seconds, goodput_now, seconds_by_state, with_rounds
-from reconcilers.account.rounds import told_rounds
+from reconcilers.goodput.goodput import (
+    effective_seconds,
+    goodput_now,
+    seconds_by_state,
+    with_rounds,
+)
+from reconcilers.goodput.rounds import told_rounds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 

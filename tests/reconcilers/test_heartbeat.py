@@ -8,9 +8,9 @@ from controller.client import Client
 from controller.contact import Contact
 from controller.store import Change, Store
 from crds.elasticworker import ElasticWorker
-from reconcilers.clock import Clock
-from reconcilers.pod.heartbeat import Heartbeats
 from reconcilers.predicates import more_than_a_renewal
+from reconcilers.runtime.clock import Clock
+from reconcilers.worker.heartbeat import Heartbeats
 from tests.reconcilers.build import pod, report, worker
 
 LEASE: dict[str, Any] = {

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass
+from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (
     in_one_line,
     incident_of,
@@ -16,7 +17,6 @@ from reconcilers.failure.incidents import (
     uncounted,
     with_incident,
 )
-from reconcilers.world.breaks import Break
 from tests.reconcilers.build import failing, report, worker
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
@@ -147,8 +147,9 @@ def test_late_word_of_a_mere_consequence_changes_nothing() -> None:
     assert late_incident(None, [first]) is None
 
 
-def test_the_blame_stays_where_it_is_when_the_pod_that_told_it_is_gone() -> None:
-    known = blamed(failing(0))
+@pytest.mark.parametrize("message", ["ValueError: bad", "RuntimeError: the loader finished early"])
+def test_the_blame_stays_where_it_is_when_the_pod_that_told_it_is_gone(message: str) -> None:
+    known = blamed(failing(0, message=message))
     assert late_incident(known, [failing(1, seconds=1)]) is None
     earlier = late_incident(known, [failing(1, seconds=-1)])
     assert earlier is not None and earlier.failure.worker == "digits-worker-1"

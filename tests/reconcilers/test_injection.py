@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcilers.pod.injection import ENV_PYTHON, inject_agent, with_agent
-from reconcilers.pod.options import AgentSource
+from reconcilers.observed.options import AgentSource
+from reconcilers.worker.injection import ENV_PYTHON, inject_agent, with_agent
 
 SOURCE = AgentSource("registry/agent:1", "/opt/agent", "/dlr")
 PATHS = 'export PATH="/dlr/bin:$PATH" PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/dlr/dlr.pyz"\n'

@@ -13,8 +13,8 @@ import pytest
 from controller.errors import NotFound
 from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, PODS, Resource
-from reconcilers.clock import Clock
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

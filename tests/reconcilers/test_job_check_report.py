@@ -4,7 +4,12 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
-from reconcilers.nodecheck.job_finding import CheckState, Finding, finding_of, interrupted
+from reconcilers.conditions.job_finding import (
+    CheckState,
+    Finding,
+    finding_of,
+    interrupted,
+)
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 

@@ -17,8 +17,8 @@ from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticworker import AgentState
 from crds.model import Model
-from reconcilers.account.metrics import DEFINITIONS, JobMetrics
-from reconcilers.clock import Clock
+from reconcilers.metrics import DEFINITIONS, JobMetrics
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW, job, later, report, worker
 

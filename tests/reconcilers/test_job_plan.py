@@ -14,17 +14,17 @@ from controller.reconciler import Request
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
-from crds.protocol import RendezvousPhase, early_finish_text
+from crds.protocol import JobPhase, RendezvousPhase, early_finish_text
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
-from reconcilers.acts import Verb
-from reconcilers.clock import Clock
-from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, Plan, plan_job
+from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
-from reconcilers.pod.trial import Answer, Trial
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Verb
+from reconcilers.runtime.clock import Clock
 from reconcilers.scale.uptake import Plans
+from reconcilers.worker.trial import Answer, Trial
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
@@ -210,11 +210,22 @@ async def test_what_was_done_is_told_though_another_act_is_refused() -> None:
     assert api.done == ["status", "event WorldBroken", "digits-worker-2", "event WorkerRelaunched"]
 
 
-async def test_a_check_that_is_refused_is_planned_without() -> None:
-    of = job(replicas=2, nodeCheck={"enabled": True})
+def to_be_checked() -> Seen:
     ready = [worker(i, agent=report(i).to_wire()) for i in range(2)]
+    return seen(ready, job(replicas=2, nodeCheck={"enabled": True}))
+
+
+async def test_who_lost_the_race_for_the_status_makes_no_check() -> None:
+    assert "create nodechecks" in await look(Api(), to_be_checked())
+    api = Api(status=Conflict(409, "Conflict", "changed"))
+    with pytest.raises(Conflict):
+        await look(api, to_be_checked())
+    assert api.done == []
+
+
+async def test_a_check_that_is_refused_is_planned_without() -> None:
     api = Api(nodechecks=Forbidden(403, "Forbidden", "no"))
-    done = await look(api, seen(ready, of))
+    done = await look(api, to_be_checked())
     assert done[0] == "status" and "event WorldFormed" in done and "event CheckRefused" in done
 
 
@@ -322,3 +333,70 @@ def test_what_a_job_used_is_written_with_what_is_written_and_never_for_itself(be
     for found in (more, overdue):
         patch = plan_job(replace(found, raw=unwritten), NOW).status_patch
         assert patch["usage"]["roles"]["worker"]["memoryPeakBytes"] == now * 2**20
+
+
+def acts_of(plan: Plan, verb: Verb) -> list[str]:
+    return [act.name for act in (*plan.first, *plan.acts) if act.verb is verb and act.subresource is None]
+
+
+@pytest.mark.parametrize("count", [150, 350, 1_500])
+def test_workers_that_go_are_deleted_some_a_look_until_all_are_gone(count: int) -> None:
+    """One look at 10,000 of them would take longer than a reconcile may, again and again."""
+    known, crew = settled(seen(map(trains, range(2)))).job, list(map(trains, range(count)))
+    gone: list[str] = []
+    for _ in range(count):
+        plan = plan_job(seen(crew, known), later(1))
+        now_gone = acts_of(plan, Verb.DELETE)
+        assert len(now_gone) <= max(MIN_ACTS, len(crew) // ACT_LOOKS)
+        gone += now_gone
+        crew = [w for w in crew if w.metadata.name not in now_gone]
+        if len(crew) == 2:
+            break
+        assert now_gone and plan.look_again_seconds == 0.0
+    assert len(gone) == len(set(gone)) == count - 2
+    plan = plan_job(seen(crew, known), later(1))
+    assert acts_of(plan, Verb.DELETE) == [] and plan.look_again_seconds != 0.0
+
+
+@pytest.mark.parametrize("count", [150, 350, 1_500])
+def test_workers_that_failed_are_relaunched_some_a_look_until_all_are(count: int) -> None:
+    known = settled(seen(map(trains, range(count)))).job
+    crew = {w.metadata.name: w for w in map(lost, range(count))}
+    done: list[str] = []
+    for _ in range(count):
+        plan = plan_job(seen(crew.values(), known), later(5))
+        now_done = acts_of(plan, Verb.PATCH)
+        assert 0 < len(now_done) <= max(MIN_ACTS, count // ACT_LOOKS)
+        done += now_done
+        crew |= {name: next_incarnation(crew[name]) for name in now_done}
+        if len(done) == count:
+            break
+        assert plan.look_again_seconds == 0.0
+    assert len(done) == len(set(done)) == count
+    assert acts_of(plan_job(seen(crew.values(), known), later(5)), Verb.PATCH) == []
+
+
+def next_incarnation(of: ElasticWorker) -> ElasticWorker:
+    spec = of.spec.model_copy(update={"incarnation": of.spec.incarnation + 1})
+    return of.model_copy(update={"spec": spec})
+
+
+@pytest.mark.parametrize("count", [2, 350])
+def test_a_resumed_job_is_told_to_go_on_after_all_pods_from_before_have_a_successor(count: int) -> None:
+    """The status that says so shows no more which Pods the suspension still has to end."""
+    suspended = settled(seen(map(trains, range(count)))).job
+    status = suspended.status.model_copy(update={"phase": JobPhase.SUSPENDED})
+    known = suspended.model_copy(update={"status": status})
+    crew = {w.metadata.name: w for w in map(trains, range(count))}
+    relaunched: list[str] = []
+    for _ in range(count):
+        plan = plan_job(seen(crew.values(), known), later(5))
+        assert 0 < len(plan.first) <= MIN_ACTS
+        now_done = [act.name for act in plan.first]
+        relaunched += now_done
+        crew |= {name: next_incarnation(crew[name]) for name in now_done}
+        if not plan.is_interim:
+            break
+        assert plan == Plan(first=plan.first, look_again_seconds=0.0, is_interim=True)
+    assert sorted(relaunched) == sorted(crew)
+    assert plan.status_patch["phase"] != JobPhase.SUSPENDED

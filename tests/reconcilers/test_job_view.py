@@ -10,10 +10,10 @@ from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
-from reconcilers.clock import Clock
 from reconcilers.job.seen import JobView
 from reconcilers.nodecheck.view import CheckView
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import check, job, report, worker
 

@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 
 from crds.job_status import MANY_WORKERS, ElasticJobStatus, JobFailure
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus, validated
-from reconcilers.conditions import condition_of, observed_at, says, with_condition
 from reconcilers.job.status import SUSPENDED, WORLD_FORMED
-from reconcilers.large_job import LEAST_SENTENCE, MAX_STATUS_BYTES, wire_of
+from reconcilers.observed.conditions import (
+    condition_of,
+    observed_at,
+    says,
+    with_condition,
+)
+from reconcilers.observed.large_job import LEAST_SENTENCE, MAX_STATUS_BYTES, wire_of
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 MANY = MANY_WORKERS + 1

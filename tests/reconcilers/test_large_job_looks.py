@@ -1,14 +1,14 @@
-"""Looks at a large job whose status cannot tell all there is to say (`reconcilers/large_job.py`)."""
+"""Looks at a large job whose status cannot tell all there is to say (`reconcilers/observed/large_job.py`)."""
 
 from __future__ import annotations
 
 from crds.elasticworker import WorkerPhase
 from crds.job_status import MANY_WORKERS, ElasticJobStatus
 from crds.model import MAX_CONDITION_MESSAGE
-from reconcilers.conditions import condition_of
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, worker
 from tests.reconcilers.test_job_plan import merged
 

@@ -12,13 +12,9 @@ from crds.elasticjob import ElasticJob
 from crds.model import MAX_CONDITION_MESSAGE
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags, launcher_arguments
 from reconcilers.job import status as job_status
-from reconcilers.job.launcher_flags import (
-    LAUNCHER_FLAGS_IGNORED,
-    ignored_flags,
-    launcher_arguments,
-)
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later
 
 CHECK = "--network-check: set the job's spec.nodeCheck.enabled: true"

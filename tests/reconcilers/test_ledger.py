@@ -22,21 +22,21 @@ from crds.job_status import (
 from crds.progress import RoundProgress
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.account.goodput import goodput_now, seconds_by_state
-from reconcilers.account.job_history import episode_of, in_short, with_episode
-from reconcilers.account.ledger import (
+from reconcilers.failure.facts import Break
+from reconcilers.failure.incidents import in_one_line
+from reconcilers.goodput.goodput import goodput_now, seconds_by_state
+from reconcilers.goodput.job_history import episode_of, in_short, with_episode
+from reconcilers.goodput.ledger import (
     REFRESH_SECONDS,
     REFRESH_SHARE,
     balanced,
     refresh_seconds,
     with_account,
 )
-from reconcilers.account.state import Moment, failed_at
-from reconcilers.draft import Draft
-from reconcilers.failure.incidents import in_one_line
-from reconcilers.job.workers import Workers
-from reconcilers.status_patch import merge_patch
-from reconcilers.world.breaks import Break
+from reconcilers.goodput.state import Moment, failed_at
+from reconcilers.observed.draft import Draft
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.observed.workers import Workers
 from reconcilers.world.rendezvous import Decision
 from tests.reconcilers.build import NOW, job, later, report, worker
 

@@ -8,10 +8,10 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.job.loss import LOSS_FINITE
+from reconcilers.conditions.loss import LOSS_FINITE
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
 from reconcilers.predicates import _without_steps
 from tests.reconcilers.build import job, later, report, worker
 

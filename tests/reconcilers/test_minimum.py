@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
-from reconcilers.world.minimum import minimum_workers
+from reconcilers.observed.minimum import minimum_workers
 from tests.reconcilers.build import job
 
 DLROVER = "dlrover-run --nnodes=1:$NODE_NUM --nproc_per_node=1 --max_restarts=1 examples/train.py --lr 1"

@@ -6,14 +6,13 @@ import asyncio
 import gc
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from crds.nodecheck import NodeCheck
@@ -22,9 +21,10 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
+from reconcilers.nodecheck.claim_view import MOST_WAITING, ClaimView
+from reconcilers.nodecheck.claims import in_the_way
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
-from reconcilers.nodecheck.view import CheckView
-from reconcilers.refused import RETRY_SECONDS
+from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
@@ -714,17 +714,34 @@ async def test_two_controllers_at_once_publish_each_round_once() -> None:
     assert staged.status()["faultyNodes"] == ["node-6"] and len(staged.published) == 5
 
 
-def test_what_other_checks_want_is_looked_up_whatever_the_size_of_the_cluster() -> None:
-    """A check for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
+def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_of_the_cluster() -> None:
+    """Checks for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
 
-    def cost(nodes: int) -> int:
+    def cost(nodes: int, checks: int, *, begun: bool) -> int:
         staged = Stage()
         staged.add_nodes(*(f"node-{i}" for i in range(nodes)))
-        for i in range(20):
+        for i in range(checks):
             staged.add_check(name=f"c{i}", nodes=[f"node-{i}"])
-        view = CheckView(staged.stores, cast(Client, None))
-        mine = NodeCheck.model_validate(staged.get(NODECHECKS, "c0"))
-        assert len(asyncio.run(view.claims(mine))) == 19
+            if begun and i:
+                staged.update(NODECHECKS, f"c{i}", {"status": {"phase": "Running", "nodes": [f"node-{i}"]}})
+        view = ClaimView(staged.stores)
+        mine = view.claim_of(NodeCheck.model_validate(staged.get(NODECHECKS, "c0")), ["node-0"])
+        asyncio.run(view.claims(mine))  # parses them
         return calls(lambda: asyncio.run(view.claims(mine)))
 
-    assert cost(2_000) <= cost(20)
+    assert cost(2_000, 400, begun=True) <= cost(20, 20, begun=True)
+    assert cost(2_000, 400, begun=False) <= cost(100, 2 * MOST_WAITING, begun=False) + 10 * 400
+
+
+def test_a_check_waits_for_the_oldest_that_wants_its_node_whatever_waits_beside_it() -> None:
+    staged = Stage()
+    staged.add_nodes("n1", "n2")
+    for i in range(3 * MOST_WAITING):
+        staged.add_check(name=f"c{i:03}", nodes=["n1"])
+    view = ClaimView(staged.stores)
+    checks = [NodeCheck.model_validate(raw) for raw in staged.stores.store(NODECHECKS).list()]
+    waits = {}
+    for check in checks:
+        mine = view.claim_of(check, ["n1"])
+        waits[mine.uid] = bool(in_the_way(mine, asyncio.run(view.claims(mine))))
+    assert [uid for uid, is_waiting in waits.items() if not is_waiting] == [min(waits)]

@@ -13,7 +13,7 @@ import pytest
 from controller.errors import Invalid, NotFound
 from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, Resource
-from reconcilers.clock import Clock
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import add_indexes, add_node_checks
 from tests.reconcilers.check_stage import BAD, GOOD, Agents
 from tests.reconcilers.cluster import NAMESPACE, PATIENCE_SECONDS, ApiServer, Hollow, connected, controllers
@@ -456,7 +456,7 @@ async def test_check_whose_workers_are_refused_says_so_and_comes_to_an_end(
 async def test_workers_that_were_refused_for_a_while_are_made_when_that_is_over(
     server: ApiServer, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.refused.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.runtime.refused.RETRY_SECONDS", 0.5)
     await nodes.add_nodes("later-1", "later-2")
     await refuse_workers(nodes, "later")
     async with controller(server):

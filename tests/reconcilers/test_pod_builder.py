@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds import names
-from reconcilers.pod.builder import heartbeat_seconds
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.observed.builder import heartbeat_seconds
+from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 TEMPLATE: dict[str, Any] = {
@@ -63,6 +63,16 @@ def test_name_owner_and_labels_are_ours() -> None:
     assert metadata["name"] == "digits-worker-2-3"
     assert metadata["ownerReferences"][0]["kind"] == "ElasticWorker"
     assert metadata["labels"][names.LABEL_INDEX] == "2"
+
+
+def test_a_templates_own_name_label_is_kept_and_what_selects_pods_is_ours() -> None:
+    """vertica-kubernetes#384, netbird#87."""
+    own = {names.LABEL_APP: "bert", "team": "a", names.LABEL_INDEX: "9", names.LABEL_MANAGED_BY: "helm"}
+    template = {"metadata": {"labels": own}, "spec": TEMPLATE["spec"]}
+    labels = build_job_pod(job(template=template), worker(2))["metadata"]["labels"]
+    assert (labels[names.LABEL_APP], labels["team"]) == ("bert", "a")
+    assert (labels[names.LABEL_INDEX], labels[names.LABEL_MANAGED_BY]) == ("2", names.MANAGER)
+    assert build_job_pod(job(), worker(2))["metadata"]["labels"][names.LABEL_APP] == names.APP
 
 
 def test_environment_speaks_torchruns_and_dlrovers_names_and_the_users_win() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from crds import names
 from crds.model import ResourceRequirements
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.pod.resources import resources_digest, resources_of
+from reconcilers.observed.resources import resources_digest, resources_of
+from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 

@@ -10,16 +10,16 @@ from controller.store import Store
 from crds.elasticworker import ExitClass, WorkerPhase
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions import is_true
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
 from reconcilers.job.acts import relaunched
 from reconcilers.job.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
-from reconcilers.job.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
-from reconcilers.job.workers import Workers, new_worker, plan_workers
-from reconcilers.observations import Observations
-from reconcilers.status_patch import merge_patch
+from reconcilers.observed.conditions import is_true
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.observed.workers import Workers, new_worker, plan_workers
 from tests.reconcilers.build import NOW, job, later, worker
 
 FORMED = RendezvousPhase.FORMED

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcluster.quantities import parse_quantity
-from reconcilers.pod.quantities import BINARY, DECIMAL, SMALL, format_bytes, parse, whole
+from reconcilers.observed.quantities import (
+    BINARY,
+    DECIMAL,
+    SMALL,
+    format_bytes,
+    parse,
+    whole,
+)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from controller.loop import ReconcileTimeout
 from controller.manager import Manager
 from controller.reconciler import Request, Result, TerminalError
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, Resource
-from reconcilers.clock import Clock
-from reconcilers.companions import CompanionReconciler
-from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.reconciled import RECONCILED, ReconciledCondition, sentence
+from reconcilers.job.reconciler import ElasticJobReconciler
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.reconciled import RECONCILED, ReconciledCondition, sentence
 from reconcilers.setup import add_companions, add_indexes, add_jobs
+from reconcilers.worker.companions import CompanionReconciler
 from tests.reconcilers import build
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

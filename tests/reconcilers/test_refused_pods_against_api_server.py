@@ -12,8 +12,8 @@ from controller.client import Client
 from controller.errors import AlreadyExists, Forbidden, Invalid, Unavailable
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS
 from crds.elasticjob import ElasticJob
-from reconcilers.job import refusal
-from reconcilers.pod.trial import PodTrial, Trial
+from reconcilers.conditions import refusal
+from reconcilers.worker.trial import PodTrial, Trial
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 from tests.reconcilers.test_node_check_against_api_server import BINDINGS, refuse_workers
 
@@ -35,6 +35,14 @@ REFUSED_PODS = [
     on_the_job(
         "TEMPLATE.spec.containers[0].resources.limits.cpu: 'lots' is no quantity",
         container={"resources": {"limits": {"cpu": "lots"}}},
+    ),
+    on_the_job("TEMPLATE.spec.containers[0].comand: unknown field", container={"comand": ["sleep", "1"]}),
+    on_the_job("TEMPLATE.spec.hostNetwerk: unknown field", spec={"hostNetwerk": True}),
+    on_the_job("TEMPLATE.metadata.lables: unknown field", metadata={"lables": {"a": "b"}}),
+    on_the_job("TEMPLATE.sepc: unknown field", sepc={"hostNetwork": True}),
+    on_the_job(
+        "TEMPLATE.spec.containers[0].env[0].valueFrom.secretRef: unknown field",
+        container={"env": [{"name": "A", "valueFrom": {"secretRef": {"name": "s"}}}]},
     ),
     on_the_job("TEMPLATE.spec.containers[0].name: Invalid value", container={"name": "Main_1"}),
     on_the_job(
@@ -246,7 +254,7 @@ async def test_a_job_whose_workers_are_refused_says_so(hollow: Hollow) -> None:
 async def test_a_job_whose_workers_were_refused_gets_them_when_that_is_over(
     hollow: Hollow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.refused.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.runtime.refused.RETRY_SECONDS", 0.5)
     await refuse_workers(hollow, "later-job")
     await hollow.submit("later-job")
     await hollow.until("an Event", lambda: told(hollow, "later-job", ("WriteRefused",)))

@@ -8,9 +8,9 @@ from crds.protocol import RendezvousPhase, Tier
 from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Failed
-from reconcilers.failure.exit_class import classify_process
-from reconcilers.job.workers import Workers
-from reconcilers.pod.trial import memory_checkpoint_fault
+from reconcilers.observed.exit_class import classify_process
+from reconcilers.observed.workers import Workers
+from reconcilers.worker.trial import memory_checkpoint_fault
 from reconcilers.world.resumption import told, with_resume
 from tests.reconcilers.build import failure, job, report, worker
 

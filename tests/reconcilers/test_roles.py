@@ -17,16 +17,12 @@ from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit,
 from crds.job_status import FailureBudget
 from crds.protocol import PROTOCOL, JobPhase
 from crds.scaleplan import ScalePlan
-from reconcilers.acts import Verb
-from reconcilers.companions import service_of
-from reconcilers.conditions import condition_of
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
-from reconcilers.pod.assignment import JobAssignment
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.pod.trial import cluster_fault
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
+from reconcilers.observed.workers import Workers
 from reconcilers.roles.hot import LEAST_CORES, RATIO, hottest
 from reconcilers.roles.tasks import (
     FOLLOW_SECONDS,
@@ -37,8 +33,12 @@ from reconcilers.roles.tasks import (
     still_served,
     told,
 )
+from reconcilers.runtime.acts import Verb
 from reconcilers.scale.plan import refusal
-from reconcilers.world.slots import slots_of, wanted_slots, with_slots
+from reconcilers.worker.assignment import JobAssignment
+from reconcilers.worker.companions import service_of
+from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.worker.trial import cluster_fault
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.test_job_plan import merged
 

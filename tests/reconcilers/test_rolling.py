@@ -7,9 +7,9 @@ from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from reconcilers.job.seen import built_with
-from reconcilers.job.workers import Workers
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
+from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from tests.counting import Searched
 from tests.reconcilers.build import job, report, worker

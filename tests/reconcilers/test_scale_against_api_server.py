@@ -213,7 +213,7 @@ async def test_bad_plans_fail_with_the_field_and_leave_the_job_alone(hollow: Hol
             "nobody": "WorkerNotFound",
             "no-job": "JobNotFound",
         }
-        assert failed["too-few"]["message"].startswith("spec.replicaResourceSpecs[worker].replicas: 1 Pods")
+        assert failed["too-few"]["message"].startswith("spec.replicaResourceSpecs[worker].replicas: 1 Pod ")
         await told(hollow, "too-few", "BelowMinimum", failed["too-few"]["message"])
         assert await agents.seen() == [[0, 1]]
         assert (await hollow.job("steady"))["metadata"]["generation"] == generation

@@ -13,12 +13,17 @@ from crds.intervals import whole
 from crds.leases import Lease
 from crds.scaleplan import ScalePlan
 from crds.shard_set import Definition
-from reconcilers.acts import Act, Verb
+from reconcilers.runtime.acts import Act, Verb
 from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale, is_ours
-from reconcilers.scale.by_shards import PLANS, Decision, decide, workers_for
 from reconcilers.scale.plan import refusal
 from reconcilers.scale.uptake import Plans
+from reconcilers.shards.by_shards import (
+    PLANS,
+    Decision,
+    decide,
+    workers_for,
+)
 from reconcilers.shards.sets import ShardSet
 from tests.reconcilers.build import job, worker
 

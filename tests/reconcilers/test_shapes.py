@@ -8,11 +8,11 @@ import pytest
 from controller.errors import Conflict
 from controller.salvage import reason_of
 from crds.elasticjob import ElasticJob
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.pod.resources import is_cut, template_digest
-from reconcilers.pod.whole import WholeObjects
+from reconcilers.observed.minimum import minimum_workers
+from reconcilers.observed.resources import is_cut, template_digest
 from reconcilers.roles.progress import sets_tf_config
-from reconcilers.shapes import (
+from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.worker.shapes import (
     WHOLE_BYTES,
     kept_of_check,
     kept_of_job,
@@ -20,7 +20,7 @@ from reconcilers.shapes import (
     kept_of_pod,
     kept_of_worker,
 )
-from reconcilers.world.minimum import minimum_workers
+from reconcilers.worker.whole import WholeObjects
 from tests.reconcilers.build import worker
 
 JUNK = {f"k{n}": {"a": 1, "b": []} for n in range(20_000)}
@@ -166,7 +166,7 @@ async def test_a_job_that_was_cut_and_has_changed_since_is_a_conflict_and_a_smal
 
 
 async def test_what_is_remembered_of_whole_jobs_is_bounded(monkeypatch):
-    monkeypatch.setattr("reconcilers.pod.whole.MOST_BYTES", 2_000_000)
+    monkeypatch.setattr("reconcilers.worker.whole.MOST_BYTES", 2_000_000)
     for_all = WholeObjects(Server(job(JUNK)))
     for number in range(12):
         for_all._client.raw["metadata"]["uid"] = f"u{number}"

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconcilers.pod.assignment import JobAssignment
-from reconcilers.world import slots as slots_module
-from reconcilers.world.extra import extra_slots, is_extra
-from reconcilers.world.slots import (
+from reconcilers.observed import slots as slots_module
+from reconcilers.observed.extra import extra_slots, is_extra
+from reconcilers.observed.slots import (
     FEW_RETIRED,
     Slots,
     place_of,
@@ -18,6 +17,7 @@ from reconcilers.world.slots import (
     wanted_slots,
     with_slots,
 )
+from reconcilers.worker.assignment import JobAssignment
 from tests.reconcilers.build import NOW, job, worker
 
 

@@ -8,20 +8,28 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.slow import (
+    NOTHING_CHANGED,
+    SLOW,
+    Neighbour,
+    news_of,
+)
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.slow import NOTHING_CHANGED, SLOW, Neighbour, news_of
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
 from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import job, later, report, worker
 
-FIGURES = "a step takes 0.42 s since 2026-01-01T12:05:00Z (step 1200), 1.4 times the 0.3 s of before"
-SLOW_NOW = {"since": later(300), "step": 1200, "secondsPerStep": 0.42, "usualSeconds": 0.3}
+FIGURES = "a step takes 0.42 s since step 1200 (2026-01-01T12:05:00Z), 1.4 times the 0.3 s of before"
+AHEAD = 1_200
+"""Seconds by which the agents' clocks are ahead of the controller's."""
+SLOW_NOW = {"since": later(AHEAD + 300), "step": 1200, "secondsPerStep": 0.42, "usualSeconds": 0.3}
+NOW_STEPPING = {"step": 1_210, "time": later(AHEAD + 400)}
 
 
 def trains(index: int = 0, slow: Any = None, round_: int = 1, **status: Any) -> ElasticWorker:
     told = {"round": round_, "firstStep": 1, "lastStep": 2_000}
-    said = report(index, AgentState.RUNNING, round_, rounds=[told], slow=slow)
+    said = report(index, AgentState.RUNNING, round_, rounds=[told], slow=slow, progress=NOW_STEPPING)
     return worker(index, agent=said.to_wire(), **status)
 
 
@@ -125,10 +133,12 @@ def test_neighbours_are_looked_for_when_it_is_news() -> None:
 
 def test_checks_that_were_passed_before_count_no_more() -> None:
     plan, after = look(of_world(checked=True), trains(0, SLOW_NOW), trains(1))
-    assert after.status.suspected_at == SLOW_NOW["since"]
+    assert after.status.suspected_at == later(400), "by our own clock, when it was first seen"
     assert plan.check is None, "it comes at the next pause"
+    assert look(after, trains(0, SLOW_NOW), trains(1))[1].status.suspected_at == later(400)
     known = of_world(suspectedAt=later(350).isoformat())
-    assert look(known, trains(0, SLOW_NOW), trains(1))[1].status.suspected_at == later(350)
+    assert look(known, trains(0, SLOW_NOW), trains(1))[1].status.suspected_at == later(400)
+    assert look(known, trains(0), trains(1))[1].status.suspected_at == later(350)
 
 
 def test_the_curve_wakes_nobody_and_a_word_does() -> None:

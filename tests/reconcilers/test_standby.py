@@ -14,12 +14,12 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticworker import AgentState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.companions import budget_of
 from reconcilers.job.status import replica_statuses, worker_pods
-from reconcilers.job.workers import Workers
+from reconcilers.observed.slots import present_slots, slot_count
+from reconcilers.observed.workers import Workers
+from reconcilers.worker.companions import budget_of
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import decide
-from reconcilers.world.slots import present_slots, slot_count
 from reconcilers.world.standby import needs_standby_update, standing_by
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import Stage as CheckedStage

@@ -14,8 +14,7 @@ from controller.errors import Forbidden
 from controller.resources import ELASTICJOBS, PODS
 from crds import names
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
-from reconcilers.pod.late_pods import LatePods
-from reconcilers.pod.start import (
+from reconcilers.observed.start import (
     AGAIN_SECONDS,
     ASK_AFTER_SECONDS,
     LATE_SECONDS,
@@ -27,7 +26,8 @@ from reconcilers.pod.start import (
     next_reading,
     warning_of,
 )
-from reconcilers.pod.worker_status import Observation, observe
+from reconcilers.worker.late_pods import LatePods
+from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import later, pod, worker
 
 JSON = dict[str, Any]

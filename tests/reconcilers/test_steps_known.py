@@ -12,10 +12,10 @@ from crds.elasticworker import AgentState, ElasticWorker, FailureCause
 from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
 from crds.progress import RoundProgress
-from reconcilers.account.comparable import with_comparable_steps
-from reconcilers.account.goodput import effective_seconds, goodput_now, with_rounds
-from reconcilers.job.steps_known import STEPS_KNOWN, seconds_to_notice, with_steps_known
-from reconcilers.job.workers import Workers
+from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice, with_steps_known
+from reconcilers.goodput.comparable import with_comparable_steps
+from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
+from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.test_goodput import BEGINNING, submitted
 

@@ -7,7 +7,7 @@ from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job
 from tests.reconcilers.check_stage import merged
 

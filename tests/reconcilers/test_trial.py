@@ -18,15 +18,23 @@ from controller.resources import ELASTICJOBS
 from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus
 from crds.template import fault_of
-from reconcilers.clock import Clock
-from reconcilers.job import refusal
+from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
-from reconcilers.job.workers import Workers
-from reconcilers.pod.injection import inject_agent
-from reconcilers.pod.job_pod import build_job_pod
-from reconcilers.pod.options import AgentSource, PodOptions
-from reconcilers.pod.trial import MAX_WHY, Answer, PodTrial, Trial, trial_of, users_path
+from reconcilers.observed.options import AgentSource, PodOptions
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.clock import Clock
+from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.worker.trial import (
+    MAX_WHY,
+    Answer,
+    PodTrial,
+    Trial,
+    trial_of,
+    users_path,
+    with_unknown_fields,
+)
 from tests.reconcilers.build import NOW, job, later, worker
 from tests.reconcilers.check_stage import merged
 
@@ -95,6 +103,31 @@ def test_a_field_is_named_as_it_is_in_the_job_though_ours_come_before_it() -> No
     place = names.index("MINE")
     assert of_user(f"spec.containers[0].env[{place}].value") == "spec.envs.MINE.value"
     assert "which dlr adds" in of_user("spec.containers[0].env[0].value")
+
+
+def test_unknown_fields_are_named_as_they_are_in_the_job() -> None:
+    of = job(template=TEMPLATE)
+    said = (
+        'Pod in version "v1" cannot be handled as a Pod: strict decoding error: '
+        'unknown field "spec.containers[0].comand", unknown field "spec.initContainers[1].imagee"'
+    )
+    trial = trial_of(Invalid(400, "BadRequest", said), of, "worker", tried(of))
+    path = "spec.replicaSpecs.worker.template.spec."
+    assert trial.answer is Answer.INVALID
+    assert trial.message == (
+        "the API server refuses the Pods of type worker: "
+        f"{path}containers[0].comand: unknown field; is it misspelt?; "
+        f"{path}initContainers[0].imagee: unknown field; is it misspelt?"
+    )
+
+
+def test_what_dlr_leaves_out_of_pods_is_tried_with_them_unless_pods_have_it() -> None:
+    known = {"name": "x", "resourceVersion": "1", "creationTimestamp": None, "labels": {"a": "b"}}
+    template = {**TEMPLATE, "metadata": {**known, "lables": {}}, "kind": "Pod", "sepc": {}}
+    pod = {"kind": "Pod", "metadata": {"name": "ours"}, "spec": {}}
+    tried_pod = with_unknown_fields(pod, template)
+    assert tried_pod == {**pod, "metadata": {"name": "ours", "lables": {}}, "sepc": {}}
+    assert with_unknown_fields(pod, {"spec": {}, "metadata": None}) == pod
 
 
 @given(st.from_regex(r"spec\.(initContainers|containers)\[\d{1,2}\](\.env\[\d{1,2}\])?\.\w*", fullmatch=True))

@@ -47,6 +47,7 @@ async def test_it_gets_an_event_and_a_condition_that_goes_when_it_is_corrected(m
         assert (told["status"], told["reason"], told["observedGeneration"]) == ("False", "Unreadable", 1)
         assert "nested too deeply; correct or delete it" in told["message"]
         assert conditions()["Succeeded"] == condition, "other conditions stay"
+        assert stored()["status"]["reason"] == "Unreadable", "`kubectl get` shows it"
         (event,) = events()
         assert event["type"] == "Warning" and event["involvedObject"]["name"] == "evil"
         version = stored()["metadata"]["resourceVersion"]
@@ -58,6 +59,7 @@ async def test_it_gets_an_event_and_a_condition_that_goes_when_it_is_corrected(m
         corrected["metadata"]["generation"] = 2
         api.put(JOBS, corrected)
         await until(lambda: conditions()["Reconciled"]["status"] == "True")
+        assert stored()["status"].get("reason") != "Unreadable"
         assert not manager.cache.unreadable_counts()[ELASTICJOBS.group_resource]
         stop.set()
         await running

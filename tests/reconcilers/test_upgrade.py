@@ -17,7 +17,7 @@ from crds.job_status import ElasticJobStatus
 from crds.model import ConditionStatus, validated
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.job.older_agents import AGENTS_CURRENT, renewals, with_older_agents
+from reconcilers.conditions.older_agents import AGENTS_CURRENT, renewals, with_older_agents
 from tests.reconcilers.build import NOW, job, later, participant, report, worker
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
 

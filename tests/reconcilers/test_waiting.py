@@ -13,7 +13,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.waiting import Why, why_not_training
-from reconcilers.job.workers import Workers
+from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, worker
 
 NO_NODE = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.resources import ELASTICJOBS, EVENTS, PODS
-from reconcilers.pod import start
+from reconcilers.observed import start
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 from tests.reconcilers.test_refused_pods_against_api_server import condition, told
 

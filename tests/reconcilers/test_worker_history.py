@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, Life, WorkerPhase
-from reconcilers.account.worker_history import MAX_LIVES, RELEASED
-from reconcilers.pod.worker_status import ENDED, Observation, observe
+from reconcilers.observed.worker_state import ENDED
+from reconcilers.worker.worker_history import MAX_LIVES, RELEASED
+from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, later, pod, report, terminated, worker
 
 

@@ -7,7 +7,17 @@ import pytest
 
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
-from reconcilers.pod.worker_status import Observation, current_report, finished, observe, stuck_by
+from crds.rendezvous import Rendezvous
+from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.observed.worker_state import (
+    AGENT_HEARD,
+    current_report,
+    finished,
+    stuck_by,
+)
+from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 
 
@@ -243,11 +253,41 @@ def test_evicted_pod_was_preempted() -> None:
     assert status.last_exit.exit_class is ExitClass.PREEMPTED
 
 
-def test_silent_agent_means_a_lost_node() -> None:
-    status = after(worker(), pod=pod(), heartbeat_lost_seconds=31.4)
+def test_silent_agent_on_a_silent_node_means_a_lost_node() -> None:
+    lost = Silence(31.4, Verdict.NODE_LOST, "its node node-0 has not renewed its Lease for 19 s")
+    status = after(worker(), pod=pod(), silence=lost)
     assert status.last_exit.exit_class is ExitClass.NODE_LOST
-    assert status.message == "no heartbeat from digits-worker-0-1 for 31 s"
+    assert status.message == (
+        "no heartbeat from digits-worker-0-1 for 31 s, and its node node-0 has not renewed its Lease for 19 s"
+    )
     assert status.last_exit.node_name == "node-0"
+
+
+def test_stuck_agent_on_a_node_that_is_well_spends_the_budget_and_blames_no_node() -> None:
+    stuck = Silence(91.0, Verdict.AGENT_LOST, "its node node-0 is well")
+    status = after(worker(), pod=pod(), silence=stuck)
+    assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.UNKNOWN)
+    assert status.failure_budget.spent == {"Unknown": 1}
+    (relaunch,) = plan_relaunches(
+        [worker().model_copy(update={"status": status})], Rendezvous(), NOW
+    ).relaunches
+    assert relaunch.excluded_nodes == ()
+
+
+def test_silent_agent_alone_ends_nothing_and_says_so_until_it_is_heard() -> None:
+    silent = Silence(31.0, Verdict.SILENT, "its node node-0 is well")
+    status = after(worker(), pod=pod(), silence=silent)
+    assert (status.phase, status.restarts) == (WorkerPhase.RUNNING, {})
+    said = condition_of(status.conditions, AGENT_HEARD)
+    assert said is not None and said.message == (
+        "no heartbeat from digits-worker-0-1, and its node node-0 is well; the Pod is left alone"
+    )
+    known = worker(conditions=[said.to_wire()])
+    for verdict, stays in ((Verdict.UNDECIDED, True), (Verdict.HEARD, False)):
+        later_on = after(known, pod=pod(), silence=Silence(3.0, verdict))
+        assert (condition_of(later_on.conditions, AGENT_HEARD) is not None) is stays, verdict
+    gone = after(known, pod=pod(deleted=True), silence=silent)
+    assert condition_of(gone.conditions, AGENT_HEARD) is None
 
 
 def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:

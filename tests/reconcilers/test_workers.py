@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.older_agents import is_older
 from reconcilers.failure.hardware_smell import suspected_at
-from reconcilers.job.older_agents import is_older
 from reconcilers.job.relaunch import plan_relaunches
 from reconcilers.job.status import replica_statuses
-from reconcilers.job.workers import Workers
-from reconcilers.pod.worker_status import stuck_by
+from reconcilers.observed.worker_state import stuck_by
+from reconcilers.observed.workers import Workers
 from reconcilers.world.standby import needs_standby_update
 from tests.reconcilers.build import NOW, job, report, worker
 

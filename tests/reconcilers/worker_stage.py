@@ -20,11 +20,11 @@ from controller.store import Change, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Model
-from reconcilers.clock import Clock
-from reconcilers.job.workers import new_worker
-from reconcilers.pod.options import PodOptions
+from reconcilers.observed.options import PodOptions
+from reconcilers.observed.workers import new_worker
+from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_indexes
-from reconcilers.worker import WorkerReconciler
+from reconcilers.worker.reconciler import WorkerReconciler
 from tests.reconcilers.build import NOW, job
 from tests.reconcilers.check_stage import merged
 
@@ -52,7 +52,8 @@ class Api:
     def put(self, resource: Resource, obj: JSON) -> JSON:
         obj = {"apiVersion": resource.api_version, "kind": resource.kind} | copy.deepcopy(obj)
         metadata = obj["metadata"]
-        metadata.setdefault("namespace", NAMESPACE)
+        if resource.namespaced:
+            metadata.setdefault("namespace", NAMESPACE)
         metadata.setdefault("uid", f"uid-{next(self._numbers)}")
         metadata["resourceVersion"] = str(next(self._numbers))
         key = (resource, metadata["name"])
@@ -216,7 +217,7 @@ class Controller:
         for (resource, _), obj in api.objects.items():
             self._news.append((resource, None, obj))
         api.listeners.append(lambda *news: self._news.append(news))
-        contact = Contact(now=lambda: api.seconds, gap_seconds=float("inf"))
+        self._contact = contact = Contact(now=lambda: api.seconds, gap_seconds=float("inf"))
         contact.answered()
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
         me: Any = self
@@ -227,6 +228,10 @@ class Controller:
         """The watch has caught up."""
         while self._news:
             self.cache.take(*self._news.popleft())
+
+    def contact_broke(self) -> None:
+        """The API server answers again, after an outage."""
+        self._contact._since = self._api.seconds
 
     async def look(self, *, late: bool = False) -> Result:
         """At the worker; with what the cache has, or with all there is."""
@@ -251,7 +256,7 @@ class Controller:
 
     # --- the client, and the Event recorder ---------------------------------------------------------------
 
-    async def get(self, resource: Resource, name: str, namespace: str) -> JSON:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
         self._api.requests.append(("get", resource.kind))
         return self._api.get(resource, name)
 

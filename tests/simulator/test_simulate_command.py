@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dlr.commands.errors import UsageError
 from dlr.commands.simulate import simulate
+from dlr.kube.errors import UsageError
 
 FLEET = "name: small\nnodes: 16\nspares: 2\nfaults: {per1000NodeDays: 500}\n"
 

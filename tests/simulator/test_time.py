@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.job_status import JobState
-from reconcilers.account.goodput import seconds_by_state
+from reconcilers.goodput.goodput import seconds_by_state
 from simulator.account import STATES, Part
 from simulator.engine import Simulation
 from simulator.fleet import Fleet, parsed

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, ApiFailure, Kind
 from dlr.commands.application import run
-from dlr.commands.errors import CommandError, UsageError
+from dlr.commands.map import command
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import attach, submit
+from dlr.kube.api import (
+    CONFIGMAPS,
+    ELASTICJOBS,
+    ApiFailure,
+    Kind,
+)
+from dlr.kube.errors import CommandError, UsageError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 
@@ -113,6 +120,30 @@ def test_a_file_that_is_no_pod_template_is_refused(text: str, tmp_path: Path) ->
     (tmp_path / "pod.yaml").write_text(text)
     with pytest.raises(UsageError, match="is no "):
         run(["map", "--pod", str(tmp_path / "pod.yaml"), "echo"], "dlr")
+
+
+@pytest.mark.parametrize(("version", "needs"), [("v1.36.0+dlr", False), ("v1.36.0", True)])
+def test_the_embedded_cluster_needs_no_image(
+    version: str, needs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
+    monkeypatch.setattr(command, "connect", lambda *_: None)
+    monkeypatch.setattr(
+        command, "Api", lambda _: SimpleNamespace(version=lambda: ({"gitVersion": version}, None))
+    )
+    asked: list[Workers] = []
+
+    def submit_none(api: Any, name: str, task: Task, lines: Any, run_in: Workers) -> Any:
+        asked.append(run_in)
+        return SimpleNamespace(name=name)
+
+    monkeypatch.setattr(command, "submit", submit_none)
+    if needs:
+        with pytest.raises(UsageError, match="Name the image"):
+            run(["map", "--detach", "echo"], "dlr")
+    else:
+        assert run(["map", "--detach", "echo"], "dlr") == 0
+    assert [workers.image for workers in asked] == ([] if needs else [command.UNUSED_IMAGE])
 
 
 def test_no_lines_are_no_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

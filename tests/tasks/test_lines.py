@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands.amounts import is_amount, times
-from dlr.commands.errors import UsageError
 from dlr.commands.map.command import worker_range
 from dlr.commands.map.manifest import (
     Workers,
@@ -22,6 +20,8 @@ from dlr.commands.map.manifest import (
     job_of,
     task_and_lines,
 )
+from dlr.kube.amounts import is_amount, times
+from dlr.kube.errors import UsageError
 from dlr.tasks import lines as packing
 from dlr.tasks.lines import Lines, LinesError, check, packed, unpacked
 from dlr.tasks.task import Task, command_for, program_of

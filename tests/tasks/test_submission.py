@@ -8,10 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure, Kind
-from dlr.commands.errors import CommandError
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import submit
+from dlr.kube.api import (
+    CONFIGMAPS,
+    ELASTICJOBS,
+    Api,
+    ApiFailure,
+    Kind,
+)
+from dlr.kube.errors import CommandError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 

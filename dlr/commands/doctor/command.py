@@ -19,11 +19,11 @@ def doctor(
 ) -> None:
     """Check whether a cluster has what dlr needs, before and after installing; exit code 1 if not."""
     documents = documents_for(namespace, jobs_namespace=jobs_namespace)
-    from dlr.commands.api import Api
-    from dlr.commands.connection import connect
     from dlr.commands.doctor.facts import gather
     from dlr.commands.doctor.verdicts import Level, verdicts
-    from dlr.commands.waiting import waiting_for
+    from dlr.kube.api import Api
+    from dlr.kube.connection import connect
+    from dlr.kube.waiting import waiting_for
 
     connection = connect(kubeconfig, context, namespace)
     with waiting_for("what the cluster says of itself"):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from dlr.commands.api import PODS, Api, ApiFailure, Kind
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -21,18 +20,26 @@ from dlr.commands.doctor.rights import (
 from dlr.commands.install import others
 from dlr.commands.install.installer import (
     EMBEDDED_LEASE_NAMESPACE,
-    EMBEDDED_VERSION,
     get_or_none,
     live_crds,
 )
 from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, LEASES, POLICIES
+from dlr.kube.api import (
+    PODS,
+    Api,
+    ApiFailure,
+    Kind,
+    is_embedded,
+)
 
 JSON = dict[str, Any]
 Found = TypeVar("Found")
 
 REVIEWS = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", "review", namespaced=False)
+SERVICES = Kind("v1", "services", "Service")
 DNS_LABEL = "k8s-app=kube-dns"
-"""Of the Pods of CoreDNS and kube-dns alike, nearly everywhere."""
+"""The label of the Pods of CoreDNS and kube-dns alike, nearly everywhere."""
+DNS_PORT = 53
 CLUSTER_NAME = "kubernetes.default.svc"
 _NOT_FOUND = 404
 
@@ -70,7 +77,7 @@ class Facts:
 
     @property
     def embedded(self) -> bool:
-        return str(self.version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+        return is_embedded(self.version)
 
     @property
     def deployment(self) -> JSON | None:
@@ -96,7 +103,7 @@ def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
     def deployments(label: str) -> list[JSON]:
         return api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label)
 
-    embedded = str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+    embedded = is_embedded(version)
     leading = api.within(EMBEDDED_LEASE_NAMESPACE if embedded else api.namespace)
     return Facts(
         server=api.connection.server,
@@ -107,7 +114,7 @@ def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
         missing_to_install=seen("missing_to_install", lambda: _missing_to_install(api, documents)),
         missing_of_controller=seen("missing_of_controller", lambda: _missing_of_controller(api, documents)),
         policies=seen("policies", lambda: _policies(api)),
-        dns_pods=seen("dns_pods", lambda: api.find(PODS, all_namespaces=True, label_selector=DNS_LABEL)),
+        dns_pods=seen("dns_pods", lambda: _dns_pods(api)),
         resolves=_resolves() if in_pod else None,
         crds=seen("crds", lambda: live_crds(api)),
         operators=seen("operators", lambda: others.dlrover_operators(deployments(others.DLROVER_LABEL))),
@@ -157,6 +164,21 @@ def _policies(api: Api) -> list[str] | None:
         if failure.status != _NOT_FOUND:
             raise
         return None
+
+
+def _dns_pods(api: Api) -> list[JSON]:
+    """The Pods with the usual label; without one, those behind the Services that answer DNS."""
+    labelled = api.find(PODS, all_namespaces=True, label_selector=DNS_LABEL)
+    if labelled:
+        return labelled
+    found: list[JSON] = []
+    for service in api.find(SERVICES, all_namespaces=True):
+        spec = service["spec"]
+        ports = [(port.get("protocol", "TCP"), port["port"]) for port in spec.get("ports") or ()]
+        if ("UDP", DNS_PORT) in ports and spec.get("selector"):
+            selector = ",".join(f"{key}={value}" for key, value in spec["selector"].items())
+            found += api.within(service["metadata"]["namespace"]).find(PODS, label_selector=selector)
+    return found
 
 
 def _resolves() -> bool:

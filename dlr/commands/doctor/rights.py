@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dlr.commands.api import ELASTICJOBS, PODS, Kind
 from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS, LEASES, kind_of
+from dlr.kube.api import ELASTICJOBS, PODS, Kind
 
 JSON = dict[str, Any]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dlr.commands.doctor.facts import Facts
+from dlr.commands.doctor.facts import DNS_PORT, Facts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.merge import covers
@@ -118,7 +118,10 @@ def _dns(facts: Facts) -> Iterator[Line]:
             yield Line(Level.WARN, "dns", f"No Pod of the cluster's DNS is ready. {without}")
         else:
             yield Line(
-                Level.WARN, "dns", f"Found no DNS (no Pods with the label k8s-app=kube-dns). {without}"
+                Level.WARN,
+                "dns",
+                "Found no DNS (no Pods with the label k8s-app=kube-dns, nor behind a Service with UDP port "
+                f"{DNS_PORT}). {without}",
             )
 
 

@@ -52,10 +52,10 @@ def install(
         priority_class=priority_class,
     )
     documents_of(images)  # so that what cannot be meant is refused before anything is asked
-    from dlr.commands.api import Api
-    from dlr.commands.connection import connect
     from dlr.commands.install.installer import Installer, get_or_none
     from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS
+    from dlr.kube.api import Api
+    from dlr.kube.connection import connect
 
     api = Api(connect(kubeconfig, context, namespace))
     live = get_or_none(api, DEPLOYMENTS, CONTROLLER)
@@ -87,9 +87,9 @@ def uninstall(
     documents = documents_for(
         namespace, jobs_namespace=jobs_namespace, network_policy=True, priority_class=True
     )
-    from dlr.commands.api import Api
-    from dlr.commands.connection import connect
     from dlr.commands.install.uninstaller import Uninstaller
+    from dlr.kube.api import Api
+    from dlr.kube.connection import connect
 
     api = Api(connect(kubeconfig, context, namespace))
     Uninstaller(api, documents, jobs_namespace, dry_run=dry_run).run(timeout_seconds, delete_crds=delete_crds)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from crds import names
-from dlr.commands.api import ELASTICJOBS, NAMESPACES, PODS, Api, ApiFailure, Unreachable
-from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.apply import apply, require_served
 from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
@@ -22,12 +20,20 @@ from dlr.commands.install.kinds import (
     title_of,
 )
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
+from dlr.kube.api import (
+    ELASTICJOBS,
+    NAMESPACES,
+    PODS,
+    Api,
+    ApiFailure,
+    Unreachable,
+    is_embedded,
+)
+from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 
 POLL_SECONDS = 1.0
-EMBEDDED_VERSION = "+dlr"
-"""What the version of the embedded cluster's API server ends with."""
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
 _FORBIDDEN = 403
 _CRD_PLURALS = ("elasticjobs", "elasticworkers", "nodechecks", "scaleplans")
@@ -121,7 +127,7 @@ class Installer:
 
     def _is_embedded(self) -> bool:
         version, _ = self._api.version()
-        return str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+        return is_embedded(version)
 
     def _read_controller(self) -> Reading:
         api = self._api

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlr.commands.api import Kind
+from dlr.kube.api import Kind
 
 JSON = dict[str, Any]
 
@@ -17,6 +17,7 @@ _PLURALS = {
     "ClusterRoleBinding": "clusterrolebindings",
     "Role": "roles",
     "RoleBinding": "rolebindings",
+    "FlowSchema": "flowschemas",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
     "NetworkPolicy": "networkpolicies",

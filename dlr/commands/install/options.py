@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 import deploy
-from dlr.commands.errors import UsageError
 from dlr.commands.install.images import NONE_NAMED, Images
 from dlr.commands.options import number
+from dlr.kube.errors import UsageError
 
 ControllerNamespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the controller runs.")]
 JobsNamespace = Annotated[

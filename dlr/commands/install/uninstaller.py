@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dlr.commands.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, ApiFailure, Kind
-from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.installer import get_or_none, live_crds
 from dlr.commands.install.kinds import (
@@ -19,6 +17,16 @@ from dlr.commands.install.kinds import (
     kind_of,
     title_of,
 )
+from dlr.kube.api import (
+    ELASTICJOBS,
+    NAMESPACES,
+    NODECHECKS,
+    PODS,
+    Api,
+    ApiFailure,
+    Kind,
+)
+from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 

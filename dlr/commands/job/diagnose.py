@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC
 from importlib.metadata import version
 
-from crds.further_nodes import whole
-from dlr.commands.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure
-from dlr.commands.connection import connect
-from dlr.commands.job import report
-from dlr.commands.job.diagnose_case import JSON, Case, Sentence
-from dlr.commands.job.diagnose_sections import Section, sections
-from dlr.commands.job.diagnose_verdict import Finding, findings
-from dlr.commands.job.diagnose_words import UNSCHEDULABLE
-from dlr.commands.job.lookup import get_job, list_workers
+from controller.wording import counted
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, plain, print_json, utc_now
-from dlr.commands.waiting import waiting_for
+from dlr.commands.output import Format, print_json
+from dlr.job.diagnose_case import JSON, Case, Sentence
+from dlr.job.diagnose_reading import read_case
+from dlr.job.diagnose_sections import Section, sections
+from dlr.job.diagnose_verdict import Finding, findings
+from dlr.job.wording import plain
+from dlr.kube.api import (
+    Api,
+)
+from dlr.kube.connection import connect
+from dlr.kube.waiting import waiting_for
 
 WIDTH = 100
-MOST_GETS = 20
+
+
 MOST_LINES = 12
 """Of a traceback or of stacks, the last ones; `dlr job logs --failed` shows the rest."""
 
@@ -45,42 +47,6 @@ def diagnose(
         print("\n".join(page(case, made, unread)))
 
 
-def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
-    """What there is to know, and what could not be read, a sentence each: nobody needs all rights for it."""
-    job, workers = get_job(api, name), report.sort_workers(list_workers(api, name))
-    unread: list[str] = []
-    events = _readable(lambda: api.find(EVENTS), "Events", unread)
-    checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
-    hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
-    nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
-    waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
-    every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
-    case = Case(job, workers, report.job_events(events, job), checks, nodes, utc_now(), every)
-    return case, list(dict.fromkeys(unread))
-
-
-def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
-    """A few one by one, since a cluster may have thousands; of more, all at once."""
-    if len(hosts) > MOST_GETS:
-        return [node for node in api.find(NODES) if node["metadata"]["name"] in hosts]
-    found = []
-    for host in sorted(hosts):
-        try:
-            found.append(api.get(NODES, host))
-        except ApiFailure as failure:
-            if failure.reason != "NotFound":
-                raise
-    return found
-
-
-def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:
-    try:
-        return read()
-    except ApiFailure as failure:
-        unread.append(f"{what} could not be read: {failure}")
-        return []
-
-
 def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str]:
     """Lines of text."""
     metadata = case.job["metadata"]
@@ -99,7 +65,7 @@ def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str
 def _sentence_lines(told: Sentence) -> list[str]:
     lines = _wrapped(f"{told.text} [{'; '.join(map(str, told.fields))}]")
     left_out = len(told.lines) - MOST_LINES
-    lines += [f"      … {left_out} lines before"] if left_out > 0 else []
+    lines += [f"      … {counted(left_out, 'line')} before"] if left_out > 0 else []
     return lines + [f"      {_indented(line)}" for line in told.lines[-MOST_LINES:]]
 
 

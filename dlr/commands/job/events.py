@@ -5,12 +5,20 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from dlr.commands.api import EVENTS, Api
-from dlr.commands.connection import connect
-from dlr.commands.job import report
-from dlr.commands.job.lookup import get_job
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import NARROW_WIDTH, Format, console, print_json, show, show_table, utc_now
+from dlr.commands.output import (
+    NARROW_WIDTH,
+    Format,
+    console,
+    print_json,
+    show,
+    show_table,
+)
+from dlr.job import report
+from dlr.job.lookup import get_job
+from dlr.job.wording import utc_now
+from dlr.kube.api import EVENTS, Api
+from dlr.kube.connection import connect
 
 JSON = dict[str, Any]
 

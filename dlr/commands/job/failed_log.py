@@ -14,12 +14,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dlr.commands.api import PODS, Api, ApiFailure
-from dlr.commands.job.culprit import Culprit, find_culprit, heading
-from dlr.commands.job.lookup import get_job, list_workers
-from dlr.commands.job.merged_stacks import merge, stack_lines
-from dlr.commands.job.pod_log import Wanted, named_once
-from dlr.commands.output import parse_time, printable_line, show, utc_now
+from controller.wording import counted
+from dlr.commands.output import show
+from dlr.job.culprit import Culprit, find_culprit, heading
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.merged_stacks import merge, stack_lines
+from dlr.job.pod_log import Wanted, named_once
+from dlr.job.wording import parse_time, printable_line, utc_now
+from dlr.kube.api import PODS, Api, ApiFailure
 
 LINES = 100
 """So many without --tail."""
@@ -40,7 +42,7 @@ def print_failed_log(api: Api, name: str, wanted: Wanted) -> None:
         _print_section("Stacks, the innermost frame first", stack_lines(merge(culprit.stacks)))
     lines = _pod_log(api, culprit, wanted)
     if lines:
-        _print_section(f"Log of Pod {culprit.pod} up to the failure, {len(lines)} lines", lines)
+        _print_section(f"Log of Pod {culprit.pod} up to the failure, {counted(len(lines), 'line')}", lines)
     elif culprit.kept_log:
         _print_section("End of the process's log, as status kept it", culprit.kept_log.splitlines())
     else:

@@ -13,10 +13,6 @@ from dlr.client.client import checked_name
 from dlr.client.manifest import Launch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.client.submission import submit
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import UsageError
-from dlr.commands.job.lookup import get_job
 from dlr.commands.options import (
     Context,
     Kubeconfig,
@@ -28,6 +24,10 @@ from dlr.commands.options import (
 )
 from dlr.commands.output import print_json
 from dlr.commands.written_yaml import as_yaml
+from dlr.job.lookup import get_job
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
 

@@ -7,12 +7,19 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.connection import connect
-from dlr.commands.job import report
-from dlr.commands.job.lookup import require_namespace
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output
-from dlr.commands.output import NARROW_WIDTH, Format, console, plain, print_json, show_table, utc_now
+from dlr.commands.output import (
+    NARROW_WIDTH,
+    Format,
+    console,
+    print_json,
+    show_table,
+)
+from dlr.job import report
+from dlr.job.lookup import require_namespace
+from dlr.job.wording import plain, utc_now
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.connection import connect
 
 
 def list_jobs(

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job.failed_log import print_failed_log
-from dlr.commands.job.log_stream import (
+from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
+from dlr.job.log_stream import (
     Following,
     LogLines,
     choose_workers,
@@ -19,9 +17,11 @@ from dlr.commands.job.log_stream import (
     log_lines,
     send_log,
 )
-from dlr.commands.job.lookup import get_job
-from dlr.commands.job.pod_log import Wanted
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
+from dlr.job.lookup import get_job
+from dlr.job.pod_log import Wanted
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError, UsageError
 
 LAST_LINE_SECONDS = 0.5
 

@@ -15,14 +15,14 @@ import typer
 
 from crds import names
 from crds.protocol import MAX_PROFILE_SECONDS
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
-from dlr.commands.following import until_finished
-from dlr.commands.job.lookup import get_unfinished_job, list_workers
-from dlr.commands.job.report import current_report
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
-from dlr.commands.output import printable_line, utc_now
+from dlr.job.lookup import get_unfinished_job, list_workers
+from dlr.job.report import current_report
+from dlr.job.wording import printable_line, utc_now
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError
+from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]
 

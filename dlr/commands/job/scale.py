@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from crds import names
-from dlr.commands.api import ELASTICJOBS, Api, ApiFailure
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
-from dlr.commands.job.lookup import get_unfinished_job
+from controller.wording import counted
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.job.scaling import set_replicas
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
 
 
 def scale(
@@ -26,25 +25,6 @@ def scale(
     before = set_replicas(api, name, replicas)
     said = f"elasticjob {api.namespace}/{name}"
     if before == replicas:
-        print(f"{said} wants {replicas} workers already")
+        print(f"{said} wants {counted(replicas, 'worker')} already")
     else:
-        print(f"{said} scaled from {before} to {replicas} workers")
-
-
-def set_replicas(api: Api, name: str, replicas: int) -> int:
-    """Ask for so many workers; how many were wanted before.
-
-    Raises:
-        CommandError: the job has ended, or cannot have so many.
-    """
-    job = get_unfinished_job(api, name)
-    before = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas")
-    if before is None:
-        raise CommandError(f"The job {name!r} has no workers to scale (spec.replicaSpecs.worker).")
-    if before != replicas:
-        try:
-            api.patch(ELASTICJOBS, name, "scale", patch={"spec": {"replicas": replicas}})
-        except ApiFailure as failure:
-            reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure)
-            raise CommandError(f"The job {name!r} cannot have {replicas} workers: {reasons}.") from failure
-    return int(before)
+        print(f"{said} scaled from {before} to {counted(replicas, 'worker')}")

@@ -14,15 +14,27 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crds.job_status import Goodput
-from dlr.commands.job import report, workers
-from dlr.commands.job.checkpoints import checkpoints_line
-from dlr.commands.job.failures import failures_line, job_failure_line
-from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
-from dlr.commands.job.progress import Progress, progress_line, progress_of
-from dlr.commands.job.shards import sets_of, shards_line
-from dlr.commands.job.states import color
-from dlr.commands.output import NARROW_WIDTH, STYLES, age, cell, duration, table
+from controller.wording import counted
+from crds.job_status import Goodput, JobState
+from dlr.commands.output import (
+    NARROW_WIDTH,
+    STYLES,
+    cell,
+    table,
+)
+from dlr.job import report, workers
+from dlr.job.checkpoints import checkpoints_line
+from dlr.job.failures import failures_line, job_failure_line
+from dlr.job.goodput import (
+    account_of,
+    goodput_line,
+    time_by_state,
+    time_line,
+)
+from dlr.job.progress import Progress, progress_line, progress_of
+from dlr.job.shards import sets_of, shards_line
+from dlr.job.states import color
+from dlr.job.wording import age, duration
 
 JSON = dict[str, Any]
 
@@ -57,7 +69,11 @@ def render(snapshot: Snapshot, now: datetime, console: Console) -> RenderableTyp
         )
         shown = workers.most_telling(snapshot.job, snapshot.workers, most_workers)
     left_out = len(snapshot.workers) - len(shown)
-    more = [Text(f"… and {left_out} more workers: dlr job status … | less", "dim")] if left_out else []
+    more = (
+        [Text(f"… and {counted(left_out, 'more worker')}: dlr job status … | less", "dim")]
+        if left_out
+        else []
+    )
     parts: list[RenderableType] = [head]
     width = console.width if console.is_terminal else None
     if rows := workers.rows(snapshot.job, shown, now):
@@ -147,7 +163,8 @@ def _phase(job: JSON, account: Goodput | None, now: datetime) -> Text:
     line = Text.assemble(cell(word), " ", cell(rest))
     if account and not report.is_finished(job) and account.state != word:
         seconds = (now - account.since).total_seconds()
-        line.append(f"; {account.state} for {duration(seconds)}")
+        until = " until the first step" if (word, account.state) == ("Running", JobState.FORMING) else ""
+        line.append(f"; {account.state}{until} for {duration(seconds)}")
     return line
 
 

@@ -11,16 +11,22 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from dlr.commands.api import EVENTS, Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
-from dlr.commands.following import until_finished
-from dlr.commands.job import report
-from dlr.commands.job.failures import broken_worlds, ended_pods
-from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.job.screen import Snapshot, render
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, console, print_json, show, utc_now
+from dlr.commands.output import (
+    Format,
+    console,
+    print_json,
+    show,
+)
+from dlr.job import report
+from dlr.job.failures import broken_worlds, ended_pods
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.wording import utc_now
+from dlr.kube.api import EVENTS, Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError
+from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]
 

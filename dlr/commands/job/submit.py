@@ -8,13 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from dlr.commands.api import ELASTICJOBS, Api, ApiFailure, Cause
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
-from dlr.commands.job.lookup import require_namespace
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
+from dlr.job.lookup import require_namespace
+from dlr.kube.api import (
+    ELASTICJOBS,
+    Api,
+    ApiFailure,
+    Cause,
+)
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError, UsageError
 
 JSON = dict[str, Any]
 

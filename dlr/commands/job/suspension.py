@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.connection import connect
-from dlr.commands.job.lookup import get_unfinished_job
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.job.lookup import get_unfinished_job
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.connection import connect
 
 
 def suspend(

@@ -12,14 +12,14 @@ import yaml
 
 from crds.intervals import LIMIT
 from crds.protocol import MAX_SHARD_RETRIES
-from dlr.commands.amounts import times
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, not_empty, object_name
+from dlr.kube.amounts import times
+from dlr.kube.api import Api, is_embedded
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import Task
 
@@ -28,6 +28,8 @@ JSON = dict[str, Any]
 WHERE = "What it runs in"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 MOST_WORKERS = 10_000
+UNUSED_IMAGE = "this-machine"
+"""Image of a Pod on the embedded cluster, whose containers are processes of this machine."""
 
 
 def command(
@@ -81,7 +83,11 @@ def command(
         ),
     ] = None,
     image: Annotated[
-        str, typer.Option(help="With the command, and Python 3.10 or newer.", rich_help_panel=WHERE)
+        str,
+        typer.Option(
+            help="With the command, and Python 3.10 or newer; the embedded cluster needs none.",
+            rich_help_panel=WHERE,
+        ),
     ] = "",
     pod: Annotated[
         str | None,
@@ -113,7 +119,9 @@ def command(
     least, most = worker_range(workers)
     template = read_template(pod)
     if not image and not _has_image(template):
-        raise UsageError("Name the image that has the command: --image, or in the file of --pod.")
+        if _needs_image(kubeconfig, context):
+            raise UsageError("Name the image that has the command: --image, or in the file of --pod.")
+        image = UNUSED_IMAGE
     lines = _read_lines() if lines_path is None else None
     if lines is not None and not lines:
         print("dlr: there are no lines, so nothing is run.", file=sys.stderr)
@@ -184,6 +192,15 @@ def read_template(path: str | None) -> JSON:
     if not isinstance(found, dict) or not isinstance(found.get("spec"), dict):
         raise UsageError(f"--pod {path} is no Pod template: it needs a `spec` with the Pod's containers.")
     return {key: found[key] for key in ("metadata", "spec") if key in found}
+
+
+def _needs_image(kubeconfig: str | None, context: str | None) -> bool:
+    """Whether Pods are more than processes of this machine, as they are on the embedded cluster."""
+    try:
+        version, _ = Api(connect(kubeconfig, context, None)).version()
+    except CommandError:
+        return True
+    return not is_embedded(version)
 
 
 def _has_image(template: JSON) -> bool:

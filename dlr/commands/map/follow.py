@@ -10,16 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from controller.wording import counted
 from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
 from crds.shard_set_status import ShardSetStatus
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.errors import CommandError, Interrupted
-from dlr.commands.following import until_finished
-from dlr.commands.job import report
-from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.commands.job.shards import SetProgress, sets_of
 from dlr.commands.map.submission import Submitted
-from dlr.commands.output import duration, plain, significant, utc_now
+from dlr.job import report
+from dlr.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.job.shards import SetProgress, sets_of
+from dlr.job.wording import (
+    duration,
+    plain,
+    significant,
+    utc_now,
+)
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.errors import CommandError, Interrupted
+from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
 from reconcilers.shards.sets import of_status
 
@@ -71,16 +77,21 @@ def follow(api: Api, made: Submitted, folder: Path) -> JSON:
 
 def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
     progress = next((each for each in sets_of(job, workers, utc_now()) if each.name == SET_NAME), None)
-    parts = _of_lines(progress) if progress is not None else [f"0 of {size} lines" if size else "waiting"]
+    parts = (
+        _of_lines(progress)
+        if progress is not None
+        else [f"0 of {counted(size, 'line')}" if size else "waiting"]
+    )
     if not report.is_finished(job):
-        parts.append(f"{report.workers_line(job)} workers")
+        counts = report.workers_line(job)
+        parts.append(f"{counts} {'worker' if counts == '1' else 'workers'}")
         if progress is None and (why := report.why_line(job)):
             parts.append(why)
     return ", ".join(parts)
 
 
 def _of_lines(progress: SetProgress) -> list[str]:
-    parts = [f"{progress.done / progress.size:.0%}", f"{progress.done} of {progress.size} lines"]
+    parts = [f"{progress.done / progress.size:.0%}", f"{progress.done} of {counted(progress.size, 'line')}"]
     if progress.failed:
         parts.append(f"{progress.failed} failed")
     if progress.per_second:
@@ -110,18 +121,21 @@ def conclude(made: Submitted, job: JSON, folder: Path) -> None:
     found = outcome_of(job, made.task.size)
     ended_well = report.phase(job) == "Succeeded"
     if ended_well and not found.left:
-        print(f"dlr: all {found.size} lines are done.", file=sys.stderr)
+        lines = "its line is" if found.size == 1 else f"all {found.size} lines are"
+        print(f"dlr: {lines} done.", file=sys.stderr)
         return
     parts = []
     if found.failed:
-        parts.append(f"{count(found.failed)} of {found.size} lines failed ({_numbers(found.failed)})")
+        parts.append(
+            f"{count(found.failed)} of {counted(found.size, 'line')} failed ({_numbers(found.failed)})"
+        )
         if found.reason:
             parts.append(f"the first: {plain(found.reason)}")
     if not ended_well:
         parts.append(f"the job {made.name!r} failed: {why_failed(job)}")
         if not found.size:  # of a file that only the Pods see, before one has read it
             raise CommandError("; ".join([*parts, "none of its lines was begun"]) + ".")
-        parts.append(f"{count(found.left)} of {found.size} lines are not done")
+        parts.append(f"{count(found.left)} of {counted(found.size, 'line is', 'lines are')} not done")
     raise CommandError("; ".join([*parts, _saved(made, found, folder)]) + ".")
 
 

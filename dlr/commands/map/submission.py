@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
-from dlr.commands.errors import CommandError
 from dlr.commands.interrupts import deferred
-from dlr.commands.job.lookup import get_job, require_namespace
 from dlr.commands.map.manifest import (
     Workers,
     chunks_of,
@@ -20,6 +17,14 @@ from dlr.commands.map.manifest import (
     job_of,
     task_and_lines,
 )
+from dlr.job.lookup import get_job, require_namespace
+from dlr.kube.api import (
+    CONFIGMAPS,
+    ELASTICJOBS,
+    Api,
+    ApiFailure,
+)
+from dlr.kube.errors import CommandError
 from dlr.tasks.lines import Lines, LinesError, read
 from dlr.tasks.task import Task
 

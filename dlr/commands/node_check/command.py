@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from crds.nodecheck import Accelerator
 from dlr.commands import interrupts
-from dlr.commands.api import Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
 from dlr.commands.lazy import HELP_NAMES
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
-from dlr.commands.node_check.outcome import EXIT_CODES, CouldNotTell
 from dlr.commands.node_check.record import show_record
 from dlr.commands.node_check.request import Target, Wishes, node_check
 from dlr.commands.options import (
@@ -29,12 +26,35 @@ from dlr.commands.options import (
     object_name,
 )
 from dlr.commands.output import Format
+from dlr.job.check_outcome import EXIT_CODES, CouldNotTell
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError
 from healthcheck.local import Health
 
 WHAT = "What to check (one of these)"
 HOW = "How"
 
-checks = typer.Typer(add_completion=False, context_settings=HELP_NAMES, invoke_without_command=True)
+
+class Checks(TyperGroup):
+    """`dlr node-check` and its commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """As TyperGroup's; a word that is no command, behind `--nodes`, is meant as another node.
+
+        Raises:
+            CouldNotTell: there is such a word.
+        """
+        nodes = ctx.params.get("nodes")
+        if nodes and args[0] not in self.commands:
+            wanted = ",".join([*nodes, *args])
+            raise CouldNotTell(f"--nodes takes names with commas between, and no spaces: --nodes {wanted}")
+        return super().resolve_command(ctx, args)
+
+
+checks = typer.Typer(
+    cls=Checks, add_completion=False, context_settings=HELP_NAMES, invoke_without_command=True
+)
 
 
 @checks.callback()

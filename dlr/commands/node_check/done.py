@@ -10,8 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from crds import names
-from dlr.commands.api import EVENTS, NODES, Api, ApiFailure
-from dlr.commands.errors import CommandError
+from dlr.kube.api import (
+    EVENTS,
+    NODES,
+    Api,
+    ApiFailure,
+)
+from dlr.kube.errors import CommandError
 from reconcilers.cordon.limits import held_back
 from reconcilers.cordon.options import NOT_ENFORCED
 from reconcilers.cordon.policy import Mark, MarkState, read_mark

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from controller.wording import counted
 from crds.nodecheck import NodeCheckPhase
-from dlr.commands.node_check.outcome import message, rounds_of
 from dlr.commands.node_check.view import (
     BLAMING,
     JSON,
@@ -18,6 +18,7 @@ from dlr.commands.node_check.view import (
     reports,
     withdrawals,
 )
+from dlr.job.check_outcome import message, rounds_of
 
 MOST_GROUPS_NAMED = 8
 
@@ -40,7 +41,7 @@ def _beginning(look: Look, waited_seconds: float) -> Iterator[str]:
     if look.phase == NodeCheckPhase.RUNNING:
         reused = look.status.get("reused") or []
         lately = f" ({len(reused)} of them passed lately, and are not tested again)" if reused else ""
-        yield f"Running: local tests of {len(look.nodes)} nodes{lately}"
+        yield f"Running: local tests of {counted(len(look.nodes), 'node')}{lately}"
 
 
 def _local_tests(look: Look) -> Iterator[str]:

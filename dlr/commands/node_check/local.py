@@ -10,8 +10,16 @@ from rich.live import Live
 from rich.table import Table
 
 from crds.nodecheck import Accelerator
-from dlr.commands.node_check.outcome import CouldNotTell
-from dlr.commands.output import Format, cell, console, print_json, show, significant, table
+from dlr.commands.output import (
+    Format,
+    cell,
+    console,
+    print_json,
+    show,
+    table,
+)
+from dlr.job.check_outcome import CouldNotTell
+from dlr.job.wording import significant
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes.device_state import GPU_COUNT

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.wording import counted
+from crds import names
 from crds.nodecheck import NodeVerdict
-from dlr.commands.api import NODES, Api
-from dlr.commands.output import Format, age, cell, print_json, show, table, utc_now
+from dlr.commands.output import (
+    Format,
+    cell,
+    print_json,
+    show,
+    table,
+)
+from dlr.job.wording import age, utc_now
+from dlr.kube.api import NODES, Api
+from dlr.kube.errors import CommandError
 from reconcilers.nodecheck.record import CheckResult, read_record
 
 COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")
@@ -16,9 +26,15 @@ def show_record(api: Api, name: str, output: Format) -> None:
     """The newest result first.
 
     Raises:
-        CommandError: there is no such node, or it may not be read.
+        CommandError: there is no such node, or it or its record cannot be read.
     """
-    record = read_record(api.get(NODES, name))[::-1]
+    node = api.get(NODES, name)
+    record = read_record(node)[::-1]
+    if not record and (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD):
+        raise CommandError(
+            f"The record of {name}, its annotation {names.ANNOTATION_RECORD}, cannot be read: somebody has "
+            "changed it. The next check that counts for its cordon writes it again."
+        )
     if output is Format.JSON:
         print_json([result.to_wire() for result in record])
         return
@@ -45,7 +61,8 @@ def summary(name: str, record: Sequence[CheckResult]) -> str:
     unexplained = sum(bool(result.failed_with) for result in record)
     faulty = sum(result.verdict is NodeVerdict.FAULTY for result in record)
     passed, failed = sum(r.passed for r in record), sum(r.failed for r in record)
-    parts = [f"{name}: in {len(record)} checks {passed} tests with other nodes passed and {failed} failed"]
+    tests = f"{counted(passed, 'test')} with other nodes passed and {failed} failed"
+    parts = [f"{name}: in {counted(len(record), 'check')} {tests}"]
     if faulty:
         parts.append(f"{faulty} of the checks found it faulty")
     if unexplained:

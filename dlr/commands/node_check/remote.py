@@ -13,18 +13,37 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from controller.wording import counted
 from crds import names
 from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
-from dlr.commands.api import ELASTICWORKERS, NODECHECKS, Api, ApiFailure
-from dlr.commands.errors import CommandError, Interrupted
-from dlr.commands.following import until_finished
-from dlr.commands.job.lookup import get_job, require_namespace
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
 from dlr.commands.node_check.happenings import happenings
-from dlr.commands.node_check.outcome import CouldNotTell, as_json, health, message
-from dlr.commands.output import Format, cell, console, print_json, show, table, utc_now
+from dlr.commands.output import (
+    Format,
+    cell,
+    console,
+    print_json,
+    show,
+    table,
+)
+from dlr.job.check_outcome import (
+    CouldNotTell,
+    as_json,
+    health,
+    message,
+)
+from dlr.job.lookup import get_job, require_namespace
+from dlr.job.wording import utc_now
+from dlr.kube.api import (
+    ELASTICWORKERS,
+    NODECHECKS,
+    Api,
+    ApiFailure,
+)
+from dlr.kube.errors import CommandError, Interrupted
+from dlr.kube.following import until_finished
 from healthcheck.local import Health
 
 JSON = dict[str, Any]
@@ -166,7 +185,7 @@ def running(look: view.Look, now: datetime, waited_seconds: float, most_rows: in
     if rows := view.live_rows(look):
         parts += [Text(""), table(view.LIVE_COLUMNS, view.most_telling(rows, most_rows))]
     if len(rows) > most_rows:
-        parts.append(cell(f"… and {len(rows) - most_rows} more nodes"))
+        parts.append(cell(f"… and {counted(len(rows) - most_rows, 'more node')}"))
     return Group(*parts)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds import names
-from dlr.commands.node_check.outcome import CouldNotTell
+from dlr.job.check_outcome import CouldNotTell
 
 JSON = dict[str, Any]
 

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controller.wording import counted
 from crds.elasticworker import ProbeEnding
 from crds.nodecheck import Action, NodeCheckPhase, NodeVerdict
-from dlr.commands.node_check.outcome import condition_message, health, message, rounds_of, verdicts_of
-from dlr.commands.output import age, parse_time, significant
+from dlr.job.check_outcome import (
+    condition_message,
+    health,
+    message,
+    rounds_of,
+    verdicts_of,
+)
+from dlr.job.wording import age, parse_time, significant
 from healthcheck.measurements import Metric
 from reconcilers.nodecheck.actions import advice
 
@@ -108,7 +115,7 @@ def _answers(look: Look) -> str:
     asked = [node for node in look.nodes if is_asked(look, node)]
     found = reports(look)
     answered = sum(has_answered(look, found.get(node, {})) for node in asked)
-    return f"{answered} of {len(asked)} nodes have answered"
+    return f"{answered} of {counted(len(asked), 'node has', 'nodes have')} answered"
 
 
 def is_asked(look: Look, node: str) -> bool:
@@ -254,7 +261,7 @@ def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
         lines.append(f"  Why: {result.get('message') or out.get(node) or 'see the NodeCheck'}")
         lines.append(f"  Do:  {advice(result.get('action') or Action.CHECK_AGAIN)}")
     if len(guilty) > MOST_REPORTS:
-        lines.append(f"… and {len(guilty) - MOST_REPORTS} more nodes")
+        lines.append(f"… and {counted(len(guilty) - MOST_REPORTS, 'more node')}")
     return lines
 
 

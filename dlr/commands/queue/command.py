@@ -15,13 +15,6 @@ from types import FrameType
 from typing import NoReturn
 
 from crds.intervals import LIMIT, Intervals, count
-from dlr.commands.amounts import times
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
-from dlr.commands.following import until_finished
-from dlr.commands.job import report
-from dlr.commands.job.lookup import get_job
 from dlr.commands.map.command import read_template, worker_range
 from dlr.commands.map.follow import outcome_of, why_failed
 from dlr.commands.map.manifest import Workers
@@ -36,6 +29,13 @@ from dlr.commands.queue.request import (
     status_in,
     within,
 )
+from dlr.job import report
+from dlr.job.lookup import get_job
+from dlr.kube.amounts import times
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError
+from dlr.kube.following import until_finished
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 

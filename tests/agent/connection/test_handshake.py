@@ -280,6 +280,78 @@ def test_a_peer_that_has_answered_goes_before_strangers_who_have_just_come(
     assert taken.get(timeout=60)
 
 
+def test_a_flood_from_one_address_closes_none_of_another(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    """A peer that is slow to answer keeps its place, however many connections a stranger opens meanwhile."""
+    with contextlib.ExitStack() as cleanup:
+        peer = cleanup.enter_context(stranger(listener))
+        nonce = peer.recv(NONCE_BYTES)
+        for _ in range(2 * MAX_UNPROVEN):
+            theirs = socket.create_connection((listener.host, listener.port), 60, ("127.0.0.2", 0))
+            cleanup.enter_context(theirs)
+        theirs.recv(NONCE_BYTES)  # all are accepted
+        peer.sendall(response_to(nonce, (listener.host, listener.port)))
+        assert len(peer.recv(PROOF_BYTES)) == PROOF_BYTES
+    assert taken.get(timeout=60)
+
+
+def test_connections_of_many_addresses_are_counted_and_forgotten_each_with_its_own(
+    listener: Listener, taken: Queue[socket.socket]
+) -> None:
+    for last in range(2, 40):
+        for _ in range(3):
+            socket.create_connection((listener.host, listener.port), 60, (f"127.0.0.{last}", 0)).close()
+    with connect(listener.host, listener.port, KEY, "echo"):
+        pass
+    deadline = time.monotonic() + 60
+    while listener._unproven and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not listener._unproven and not listener._sources
+
+
+def test_a_flood_of_200_connections_a_second_closes_none_before_its_time() -> None:
+    assert MAX_UNPROVEN > 200 * listening.HANDSHAKE_SECONDS
+
+
+@pytest.mark.parametrize("too_busy", [TimeoutError("timed out"), "closed", "silent"])
+def test_a_peer_knocks_again_where_the_agent_is_too_busy(
+    listener: Listener,
+    taken: Queue[socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    too_busy: OSError | str,
+) -> None:
+    """Its queue is full, it has closed the connection as one too many, or it has lost it unseen."""
+    knock, seen = socket.create_connection, list[float]()
+    silent = socket.create_server(("127.0.0.1", 0))
+
+    def knocks(address: tuple[str, int], seconds: float) -> socket.socket:
+        seen.append(seconds)
+        if len(seen) > 2:
+            return knock(address, seconds)
+        if isinstance(too_busy, OSError):
+            raise too_busy
+        if too_busy == "silent":
+            return knock(silent.getsockname(), seconds)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
+
+    monkeypatch.setattr(socket, "create_connection", knocks)
+    with silent, connect(listener.host, listener.port, KEY, "echo") as connection:
+        connection.sendall(b"hello")
+        assert connection.recv(100) == b"hello"
+    assert len(seen) == 3 and max(seen) <= 4 * handshake.ATTEMPT_SECONDS
+
+
+def test_a_peer_gives_up_within_the_time_that_it_is_given() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun_at = time.monotonic()
+        with pytest.raises(TimeoutError):
+            connect("127.0.0.1", silent.getsockname()[1], KEY, "echo", 0.3)
+    assert time.monotonic() - begun_at < handshake.CONNECT_SECONDS
+
+
 def test_a_service_that_fails_harms_no_other_connection(
     listener: Listener, taken: Queue[socket.socket]
 ) -> None:

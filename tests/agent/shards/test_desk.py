@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import tempfile
 import threading
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent.shards import desk as desk_module
 from agent.shards.desk import Desk
 from agent.shards.holding import Holding
+from crds.intervals import from_text, minus, union
 from crds.leases import Lease
-from crds.protocol import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
+from crds.protocol import ENV_SHARDS_SOCKET, MAX_FAILED_TEXT, MAX_REST_TEXT, MAX_SHARD_SETS
 from crds.shard_set import Definition
 from crds.shard_set_status import ShardSetStatus
 from dlr.shards import ShardsError, pull
@@ -309,3 +313,31 @@ def test_parts_that_all_fail_are_told_together() -> None:
         theirs.close()
         ours.close()
         desk.stop()
+
+
+parts_of_a_lease = st.lists(st.integers(0, 2**40), min_size=2, max_size=1_500, unique=True)
+
+
+@settings(deadline=None)
+@given(parts_of_a_lease, st.randoms(use_true_random=False), st.booleans())
+def test_whatever_is_done_and_failed_fits_into_a_report_and_nothing_counts_as_done_that_is_not(
+    numbers: list[int], chance: random.Random, all_fail: bool
+) -> None:
+    numbers = sorted(numbers)
+    elements = ((0, 2**41),)
+    holding = Holding(Definition("s", 0, 2**41, "", 1, 0))
+    holding.follow(Lease(0, 1, 1, elements))
+    done, failed = [], []
+    for part in zip(numbers[::2], numbers[1::2], strict=False):
+        if all_fail or chance.random() < 0.5:
+            holding.fail(part, "why")
+            failed.append(part)
+        else:
+            holding.finish(part)
+            done.append(part)
+    told = holding.to_status()
+    assert len(told["rest"]) <= MAX_REST_TEXT and len(told["failed"]) <= MAX_FAILED_TEXT
+    rest, told_failed = from_text(told["rest"]), from_text(told["failed"])
+    assert not minus(told_failed, union(*((part,) for part in failed)))
+    counts_as_done = minus(minus(elements, rest), told_failed)
+    assert not minus(counts_as_done, union(*((part,) for part in done)))

@@ -327,7 +327,7 @@ async def test_a_plan_may_not_take_so_many_that_fewer_are_asked_for_than_there_h
     await stage.live(15)
     assert stage.told("mine") == (
         "BelowMinimum",
-        "spec.removePods: 1 Pods of type worker, fewer than the job's minReplicas, 2",
+        "spec.removePods: 1 Pod of type worker, fewer than the job's minReplicas, 2",
     )
 
 

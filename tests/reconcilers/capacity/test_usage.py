@@ -22,8 +22,8 @@ from reconcilers.capacity.rates import (
     with_round,
 )
 from reconcilers.capacity.usage import with_roles
-from reconcilers.conditions import condition_of
-from reconcilers.job.workers import Workers
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.workers import Workers
 from reconcilers.scale.uptake import Plans
 from tests.reconcilers.build import NOW, job, later, report, worker
 

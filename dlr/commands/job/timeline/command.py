@@ -10,17 +10,17 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.api import EVENTS, Api
-from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError, UsageError
-from dlr.commands.job import report
-from dlr.commands.job.goodput import account_of, redone
-from dlr.commands.job.lookup import get_job, list_workers
-from dlr.commands.job.timeline.life import Life, NoHistory, life_of
 from dlr.commands.job.timeline.text import text_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
-from dlr.commands.output import utc_now
-from dlr.commands.waiting import waiting_for
+from dlr.job import report
+from dlr.job.goodput import account_of, redone
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.timeline.life import Life, NoHistory, life_of
+from dlr.job.wording import utc_now
+from dlr.kube.api import EVENTS, Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.waiting import waiting_for
 
 PIPE_COLUMNS = 120
 ENDINGS = (".svg", ".png", ".html")

@@ -22,12 +22,17 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
 from crds.job_status import JobState
-from dlr.commands.job.states import COLORS, color
-from dlr.commands.job.timeline.episodes import Span
 from dlr.commands.job.timeline.labels import Side, sides
-from dlr.commands.job.timeline.life import Lane, Life, clock_of, title
-from dlr.commands.job.timeline.verdict import verdict
-from dlr.commands.output import duration, plain
+from dlr.job.states import COLORS, color
+from dlr.job.timeline.episodes import Span
+from dlr.job.timeline.life import (
+    Lane,
+    Life,
+    clock_of,
+    title,
+)
+from dlr.job.timeline.verdict import verdict
+from dlr.job.wording import duration, plain
 
 SVG = "http://www.w3.org/2000/svg"
 LANE_INCHES = 0.34

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from dlr.commands.job.timeline.life import Life, clock_of, title
-from dlr.commands.output import duration, plain
+from dlr.job.timeline.life import Life, clock_of, title
+from dlr.job.wording import duration, plain
 
 STYLE = """
 :root { color-scheme: light dark; }

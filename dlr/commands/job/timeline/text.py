@@ -6,12 +6,17 @@ from collections.abc import Sequence
 
 from crds.elasticworker import ExitClass
 from crds.job_status import JobState
-from dlr.commands.job.failures import FOLLOWED, WAITED
-from dlr.commands.job.states import UP, WAITING
-from dlr.commands.job.timeline.episodes import Span
-from dlr.commands.job.timeline.life import Lane, Life, clock_of, title
-from dlr.commands.job.timeline.verdict import verdict
-from dlr.commands.output import duration, plain
+from dlr.job.failures import FOLLOWED, WAITED
+from dlr.job.states import UP, WAITING
+from dlr.job.timeline.episodes import Span
+from dlr.job.timeline.life import (
+    Lane,
+    Life,
+    clock_of,
+    title,
+)
+from dlr.job.timeline.verdict import verdict
+from dlr.job.wording import duration, plain
 
 SIGNS = {
     JobState.TRAINING.value: "█",

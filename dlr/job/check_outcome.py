@@ -1,0 +1,116 @@
+"""What a check comes to: healthy, faulty or unknown, and the exit code that scripts see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from crds.nodecheck import NodeCheckPhase, NodeVerdict
+from dlr.kube.errors import CommandError
+from healthcheck.local import Health
+from healthcheck.measurements import Metric
+
+JSON = dict[str, Any]
+
+EXIT_CODES: Mapping[Health, int] = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
+LISTS = {
+    "faultyNodes": NodeVerdict.FAULTY,
+    "stragglers": NodeVerdict.STRAGGLER,
+    "inconclusive": NodeVerdict.INCONCLUSIVE,
+}
+"""Fields that name all nodes of a verdict."""
+COLUMNS = {"busGbps": Metric.PAIR_BUS_GBPS, "latencyUs": Metric.PAIR_LATENCY_US}
+GUILTY = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER)
+
+
+class CouldNotTell(CommandError):
+    """There is nothing to check, or no way to."""
+
+    exit_code = EXIT_CODES[Health.UNKNOWN]
+
+
+def health(check: JSON) -> Health:
+    """Of a finished NodeCheck. One faulty node, straggler or link is enough, whatever else is unknown."""
+    status = check.get("status") or {}
+    verdicts = {result["verdict"] for result in status.get("nodeResults") or []}
+    if status.get("phase") != NodeCheckPhase.SUCCEEDED:
+        return Health.UNKNOWN
+    if verdicts.intersection(GUILTY) or status.get("faultyLinks"):
+        return Health.FAULTY
+    return Health.HEALTHY if verdicts == {NodeVerdict.HEALTHY} else Health.UNKNOWN
+
+
+def verdicts_of(status: JSON) -> dict[str, str]:
+    """By node. Once a check has succeeded, nodes without a result that no list names are healthy."""
+    succeeded = status.get("phase") == NodeCheckPhase.SUCCEEDED
+    verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], NodeVerdict.HEALTHY.value)
+    for field, verdict in LISTS.items():
+        verdicts |= dict.fromkeys(status.get(field) or [], verdict.value)
+    return verdicts | {result["node"]: result["verdict"] for result in status.get("nodeResults") or []}
+
+
+def rounds_of(status: JSON) -> list[JSON]:
+    """The finished rounds, each group with its members' names, and what it gave."""
+    nodes, rounds = status.get("nodes") or [], []
+    for done in status.get("rounds") or []:
+        failed = {test["test"]: test for test in done.get("failed") or []}
+        measured = {metric.value: done[column] for column, metric in COLUMNS.items() if done.get(column)}
+        groups = [
+            {
+                "members": [nodes[place] for place in places],
+                "passed": at not in failed,
+                "message": failed.get(at, {}).get("message") or "",
+                "figures": {metric: figures[at] for metric, figures in measured.items() if figures[at]},
+            }
+            for at, places in enumerate(done.get("tests") or [])
+        ]
+        rounds.append({"number": done["number"], "groups": groups})
+    return rounds
+
+
+def as_json(check: JSON, done: Mapping[str, str] | None = None) -> JSON:
+    """A finished NodeCheck for programs.
+
+    Args:
+        check: the NodeCheck.
+        done: by node, what was done about it (`done.await_deeds`).
+    """
+    metadata, status = check["metadata"], check.get("status") or {}
+    results = {result["node"]: result for result in status.get("nodeResults") or []}
+    return {
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "phase": status.get("phase"),
+        "verdict": health(check),
+        "message": message(check),
+        "nodes": [
+            {
+                "node": node,
+                "verdict": verdict,
+                "causes": results.get(node, {}).get("causes") or [],
+                "message": results.get(node, {}).get("message") or "",
+                "action": results.get(node, {}).get("action") or "",
+                "done": (done or {}).get(node, ""),
+                "figures": results.get(node, {}).get("figures") or {},
+            }
+            for node, verdict in verdicts_of(status).items()
+        ],
+        "links": status.get("faultyLinks") or [],
+        "domains": status.get("faultyDomains") or [],
+        "rounds": rounds_of(status),
+    }
+
+
+def message(check: JSON) -> str:
+    """What the controller says of the check as a whole, or what keeps it from being carried out."""
+    phase = str((check.get("status") or {}).get("phase"))
+    told_by = {"Succeeded": "Healthy", "Failed": "Failed"}
+    return condition_message(check, told_by.get(phase, "Running"))
+
+
+def condition_message(check: JSON, kind: str, status: str | None = None) -> str:
+    """Of the condition of that type, if it has that status."""
+    for condition in (check.get("status") or {}).get("conditions") or []:
+        if condition["type"] == kind and status in (None, condition["status"]):
+            return str(condition.get("message") or condition.get("reason") or "")
+    return ""

@@ -1,0 +1,142 @@
+"""What is known against the nodes that a job's Pods are on: checks and cordons. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crds import names
+from crds.nodecheck import NodeVerdict
+from dlr.job.check_outcome import verdicts_of
+from dlr.job.diagnose_case import JSON, Case, Field
+from dlr.job.wording import some_of
+from reconcilers.cordon.policy import Mark, MarkState, read_mark
+
+
+@dataclass(frozen=True)
+class NodeWord:
+    """What one NodeCheck found about nodes of the job."""
+
+    check: str
+    reason: str
+    """As the condition `NodesChecked` has it: FaultyNodes, FaultyLinks, Stragglers, Inconclusive."""
+    text: str
+    fields: tuple[Field, ...]
+    completed: str
+
+
+@dataclass(frozen=True)
+class NodeState:
+    name: str
+    verdict: str | None
+    """Of the newest NodeCheck that has one."""
+    cordon: str | None
+    """`Cordoned`, `Held`, …, as dlr's mark on the node says; `Unschedulable` if somebody else did it."""
+    ready: bool | None
+    """None if the node could not be read."""
+
+
+FOUND = {
+    NodeVerdict.FAULTY: ("FaultyNodes", "faultyNodes", "faulty"),
+    NodeVerdict.STRAGGLER: ("Stragglers", "stragglers", "slow"),
+    NodeVerdict.INCONCLUSIVE: ("Inconclusive", "inconclusive", "perhaps faulty"),
+}
+"""By verdict: the condition's reason, the field that lists all such nodes, and a word for it."""
+QUOTED = 3
+
+
+def finished_checks(case: Case) -> list[JSON]:
+    """Those that have verdicts, the newest first."""
+    done = [
+        each
+        for each in case.checks
+        if (each.get("status") or {}).get("phase") == "Succeeded" and each["status"].get("completionTime")
+    ]
+    return sorted(done, key=lambda each: str(each["status"]["completionTime"]), reverse=True)
+
+
+def words_of_checks(case: Case) -> Iterator[NodeWord]:
+    """The newest word on each of the job's nodes, if it is not that the node is well."""
+    unheard = set(case.node_names)
+    for check in finished_checks(case):
+        status = check["status"]
+        ours = unheard & set(status.get("nodes") or ())
+        if not ours:
+            continue
+        yield from _bad_nodes(check, ours)
+        yield from _bad_links(check, ours)
+        unheard -= ours
+
+
+def _bad_nodes(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
+    status, name = check["status"], check["metadata"]["name"]
+    results = {result["node"]: result for result in status.get("nodeResults") or ()}
+    for reason, listed, word in FOUND.values():
+        bad = sorted(ours.intersection(status.get(listed) or ()))
+        if not bad:
+            continue
+        evidence = [
+            f"{node}: {results[node]['message']}" for node in bad if results.get(node, {}).get("message")
+        ]
+        said = f": {'; '.join(evidence[:QUOTED])}" if evidence else ""
+        fields = [Field("NodeCheck", name, f"status.{listed}")]
+        fields += [
+            Field("NodeCheck", name, f"status.nodeResults[{node}]")
+            for node in bad[:QUOTED]
+            if node in results
+        ]
+        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{said}"
+        yield NodeWord(name, reason, text, tuple(fields), status["completionTime"])
+
+
+def _bad_links(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
+    """Of links with both ends among the job's nodes: only these does it use."""
+    status, name = check["status"], check["metadata"]["name"]
+    links = [link for link in status.get("faultyLinks") or () if {link["a"], link["b"]} <= ours]
+    if not links:
+        return
+    told = [
+        f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})" for link in links
+    ]
+    text = f"NodeCheck {name} found bad links between {some_of(told, QUOTED, '; ')}, whose nodes are well"
+    fields = (Field("NodeCheck", name, "status.faultyLinks"),)
+    yield NodeWord(name, "FaultyLinks", text, fields, status["completionTime"])
+
+
+def node_states(case: Case) -> list[NodeState]:
+    """One for each node of the job's, by name."""
+    verdicts: dict[str, str] = {}
+    for check in finished_checks(case):
+        verdicts = verdicts_of(check["status"]) | verdicts
+    objects = {node["metadata"]["name"]: node for node in case.nodes}
+    return [
+        NodeState(name, verdicts.get(name), _cordon(objects.get(name)), is_ready(objects.get(name)))
+        for name in sorted(case.node_names)
+    ]
+
+
+def mark_of(node: JSON) -> Mark | None:
+    """What dlr did to the node, unless that is over."""
+    mark = read_mark(node)
+    return None if mark is None or mark.state is MarkState.LIFTED else mark
+
+
+def _cordon(node: JSON | None) -> str | None:
+    if node is None:
+        return None
+    if mark := mark_of(node):
+        return mark.state.value
+    return "Unschedulable" if (node.get("spec") or {}).get("unschedulable") else None
+
+
+def is_ready(node: JSON | None) -> bool | None:
+    if node is None:
+        return None
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def cordon_field(node: JSON) -> Field:
+    """Where the word on its cordon stands."""
+    path = f"metadata.annotations[{names.ANNOTATION_CORDON}]" if mark_of(node) else "spec.unschedulable"
+    return Field("Node", node["metadata"]["name"], path)

@@ -1,0 +1,111 @@
+"""What a job's time came to (docs/goodput.md), reckoned as the controller does, up to now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from controller.wording import counted
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.job_status import Goodput
+from dlr.job.wording import duration, parse_time
+from reconcilers.conditions.steps_known import start_is_unknown
+from reconcilers.goodput.goodput import goodput_now, seconds_by_state
+
+JSON = dict[str, Any]
+
+AGENT_FIELDS = (
+    "incarnation",
+    "podUid",
+    "address",
+    "storePort",
+    "localWorldSize",
+    "state",
+    "since",
+    "rounds",
+)
+"""What a report must have, and the rounds."""
+LEAST_SECONDS = 0.5
+"""What took less is not worth a word."""
+
+
+def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | None:
+    """None where the cluster keeps none, or its objects are not as this version reads them."""
+    if not (job.get("status") or {}).get("goodput"):
+        return None
+    try:
+        models = [_as_account_reads(each) for each in _telling(workers)]
+        return goodput_now(ElasticJob.model_validate(job), models, now)
+    except (KeyError, ValidationError):
+        return None
+
+
+def _telling(workers: Sequence[JSON]) -> list[JSON]:
+    """Those whose word the account takes: of each round, who came furthest, and of equals the lowest index.
+
+    Of each type, and of those whose steps were counted apart from those who tell them, since these do not
+    compare. A model of each of a thousand workers would take most of the time of a dashboard's reading.
+    """
+    furthest: dict[tuple[str, bool, int], tuple[int, JSON]] = {}
+    for worker in sorted(workers, key=_index):
+        rounds = ((worker.get("status") or {}).get("agent") or {}).get("rounds") or []
+        for told in rounds:
+            place = worker["spec"]["type"], bool(rounds[-1].get("counted")), told["round"]
+            if place not in furthest or told["lastStep"] > furthest[place][0]:
+                furthest[place] = told["lastStep"], worker
+    return [*{worker["metadata"]["name"]: worker for _, worker in furthest.values()}.values()]
+
+
+def _index(worker: JSON) -> int:
+    return int(worker["spec"]["index"])
+
+
+def _as_account_reads(worker: JSON) -> ElasticWorker:
+    """The rounds that it tells, without all else."""
+    metadata, agent = worker["metadata"], (worker.get("status") or {}).get("agent")
+    told = agent and {field: agent[field] for field in AGENT_FIELDS if field in agent}
+    known = {"name": metadata["name"], "uid": metadata["uid"]}
+    return ElasticWorker.model_validate(
+        {"metadata": known, "spec": worker["spec"], "status": {"agent": told}}
+    )
+
+
+def goodput_line(account: Goodput) -> str:
+    """The ratio, and how much was trained more than once; empty before there are steps to reckon with."""
+    if account.ratio is None or account.first_step is None or account.last_step is None:
+        return ""
+    line = f"{account.ratio:.1%} of the time since submission"
+    if not account.steps_redone:
+        return line
+    trained = account.last_step - account.first_step + 1 + account.steps_redone
+    if start_is_unknown(account):
+        return f"at least {line}; {account.steps_redone} of {trained} trained steps at most are repeats"
+    return f"{line}; {account.steps_redone} of {trained} trained steps are repeats"
+
+
+def redone(account: Goodput | None) -> str:
+    """How many steps were trained again, such as `17 steps`; empty if none were."""
+    if account is None or not account.steps_redone:
+        return ""
+    steps = counted(account.steps_redone, "step")
+    return f"{steps} at most" if start_is_unknown(account) else steps
+
+
+def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:
+    """Where the time since submission went, the present state's up to now or the job's end."""
+    until = parse_time((job.get("status") or {}).get("completionTime")) or now
+    found = seconds_by_state(account, until)
+    return {state.value: seconds for state, seconds in found.items() if seconds >= LEAST_SECONDS}
+
+
+def time_line(seconds: Mapping[str, float]) -> str:
+    """The longest first."""
+    total = sum(seconds.values())
+    return ", ".join(
+        f"{state} {duration(value)} ({value / total:.0%})"
+        for state, value in sorted(seconds.items(), key=lambda item: -item[1])
+    )

@@ -1,0 +1,255 @@
+"""What `dlr job` says of a job: the objects of the cluster, read into lines and columns.
+
+Pure functions of plain objects and `now`; the commands fetch and print.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from controller.wording import counted, first_line
+from crds import names
+from crds.protocol import JobPhase, Tier
+from crds.ranges import from_text
+from dlr.job.wording import age, parse_time
+
+JSON = dict[str, Any]
+Row = tuple[object, ...]
+
+LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
+NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
+"""On a narrow terminal; what is said under WHY then has lines of its own."""
+SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
+EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+FINISHED = ("Succeeded", "Failed")
+SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed"})
+"""Conditions that the lines for phase and world speak for."""
+
+
+def phase(job: JSON) -> str:
+    """A job that no controller has seen yet has no phase of its own."""
+    return str(job.get("status", {}).get("phase") or "Unobserved")
+
+
+def is_finished(job: JSON) -> bool:
+    return phase(job) in FINISHED
+
+
+def phase_since(job: JSON) -> str:
+    """When the job entered its phase: by its condition; or, of one that waits, since when it does not run."""
+    status = job.get("status", {})
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
+    of_phase, running = conditions.get(status.get("phase")), conditions.get("Running")
+    if of_phase and of_phase.get("status") == "True":
+        return str(of_phase["lastTransitionTime"])
+    waits = running is not None and running.get("status") == "False"
+    if running and waits and running.get("reason") in (status.get("phase"), "NoReplicas"):
+        return str(running["lastTransitionTime"])
+    return str(job["metadata"]["creationTimestamp"])
+
+
+def list_row(job: JSON, now: datetime) -> Row:
+    world = job.get("status", {}).get("rendezvous") or {}
+    stands = world.get("phase") and not is_finished(job)
+    return (
+        job["metadata"]["name"],
+        phase(job),
+        workers_line(job),
+        world.get("round"),
+        f"{len(members_of(world))} {world['phase'].lower()}" if stands else None,
+        age(job["metadata"]["creationTimestamp"], now),
+        why_line(job),
+    )
+
+
+def why_line(job: JSON) -> str:
+    """Why the job does not train, as its controller says; empty where it does, or where the phase says it."""
+    status = job.get("status") or {}
+    return ": ".join(said for said in (status.get("reason"), status.get("message")) if said)
+
+
+def slow_line(job: JSON) -> str:
+    """Since when the steps of a job that trains take longer, and how much; empty if they do not."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    slow = next((each for each in conditions if each["type"] == "Slow" and each["status"] == "True"), None)
+    return f"Slow: {slow['message']}" if slow and phase(job) == "Running" else ""
+
+
+def workers_line(job: JSON) -> str:
+    """Active of desired; what has ended says so."""
+    counts = (job.get("status", {}).get("replicaStatuses") or {}).get(names.WORKER)
+    if counts is None:
+        return str(job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0))
+    ended = [f"{counts[state]} {state}" for state in ("succeeded", "failed", "standby") if counts.get(state)]
+    return ", ".join([f"{counts.get('active', 0)}/{counts.get('desired', 0)}", *ended])
+
+
+def phase_line(job: JSON, now: datetime) -> str:
+    """The phase, since when, and of a job that has ended why."""
+    line = f"{phase(job)} for {age(phase_since(job), now)}"
+    status = job.get("status", {})
+    if status.get("completionTime"):
+        took = age(job["metadata"]["creationTimestamp"], parse_time(status["completionTime"]) or now)
+        line = f"{phase(job)} {age(status['completionTime'], now)} ago, {took} after its submission"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "Failed" == phase(job) and condition.get("reason"):
+            line += f": {condition['reason']}: {first_line(condition.get('message'))}"
+    if status.get("reason") == "NoReplicas":  # other reasons have a condition, which has a line of its own
+        line += f": {status.get('message')}"
+    return line
+
+
+def remarks(job: JSON) -> list[tuple[str, str]]:
+    """Conditions with something to say that the rest of a status does not show: (type, text)."""
+    return [
+        (condition["type"], f"{condition['status']}, {condition.get('reason')}: {condition['message']}")
+        for condition in job.get("status", {}).get("conditions") or []
+        if condition.get("message") and condition["type"] not in SHOWN_ELSEWHERE
+    ]
+
+
+def world_line(job: JSON, now: datetime) -> str:
+    if cluster := (job.get("status") or {}).get("cluster"):
+        return _cluster_line(cluster)
+    world = (job.get("status") or {}).get("rendezvous") or {}
+    if is_finished(job):
+        return _last_world_line(world)
+    if not world.get("phase"):
+        return "none yet"
+    formed = world["phase"] == "Formed"
+    parts = [f"round {world.get('round', 0)} {world['phase']}"]
+    since = world.get("formedAt") if formed else world.get("reformingSince")
+    if since:
+        parts.append(f"{age(since, now)} ago" if formed else f"for {age(since, now)}")
+    if members := members_of(world):
+        parts.append(
+            f"{counted(len(members), 'worker')}, "
+            f"{counted(world.get('worldSize', 0), 'process', 'processes')}, "
+            f"master {world.get('masterAddress')}:{world.get('masterPort')}"
+        )
+    line = ", ".join(parts)
+    if resume := world.get("resume"):
+        line += f", resumed {Tier(resume['tier']).origin}"
+        line += f" at step {resume['step']}" if "step" in resume else ""
+    return f"{line} ({world['reason']})" if world.get("reason") else line
+
+
+def _cluster_line(cluster: JSON) -> str:
+    """Of a job with parameter servers: by type, the slots in the order of their tasks."""
+    tasks = ", ".join(f"{type_} {slots}" for type_, slots in (cluster.get("tasks") or {}).items())
+    lost = f"; not running: ps {cluster['lost']}" if cluster.get("lost") else ""
+    return f"none; version {cluster.get('version')} of the cluster: {tasks}{lost}"
+
+
+def _last_world_line(world: JSON) -> str:
+    """Of a job that has ended: nobody trains in it any more."""
+    if not world.get("round"):
+        return "there never was one"
+    workers = counted(len(members_of(world)), "worker")
+    processes = counted(world.get("worldSize", 0), "process", "processes")
+    return f"none any more; the last was round {world['round']}, {workers}, {processes}"
+
+
+def ranks(job: JSON) -> dict[int, int]:
+    """Worker index → node rank, for the members of the current world; of an ended job, of its last."""
+    world = job.get("status", {}).get("rendezvous") or {}
+    return {index: rank for rank, index in enumerate(members_of(world))}
+
+
+def members_of(world: JSON) -> list[int]:
+    """Indices, in rank order."""
+    members = world.get("members") or ""
+    return from_text(members) if isinstance(members, str) else members  # a list is of a controller 0.1
+
+
+def current_report(worker: JSON) -> JSON:
+    """What the agent of the current incarnation says; an older one's words count no more."""
+    agent: JSON = (worker.get("status") or {}).get("agent") or {}
+    return agent if agent.get("incarnation") == worker["spec"].get("incarnation") else {}
+
+
+def state_of(worker: JSON) -> str | None:
+    """What the agent says of itself while the Pod runs; else how the Pod stands."""
+    phase: str | None = (worker.get("status") or {}).get("phase")
+    if phase != "Running":
+        return phase
+    if worker["status"].get("standby"):
+        return "Standby"
+    return str(current_report(worker).get("state") or "Starting")
+
+
+def sort_workers(workers: Sequence[JSON]) -> list[JSON]:
+    return sorted(workers, key=lambda worker: (worker["spec"]["type"], worker["spec"]["index"]))
+
+
+def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
+    """Events of the job, its workers and its Pods, past and present, oldest first."""
+    types = "|".join(map(re.escape, job["spec"]["replicaSpecs"]))
+    name = re.escape(job["metadata"]["name"])
+    patterns = {
+        "ElasticJob": re.compile(name),
+        "ElasticWorker": re.compile(rf"{name}-({types})-\d+"),
+        "Pod": re.compile(rf"{name}-({types})-\d+-\d+"),
+    }
+    made = _at(job["metadata"]["creationTimestamp"])
+
+    def concerns(event: JSON) -> bool:
+        involved = event.get("involvedObject") or {}
+        pattern = patterns.get(involved.get("kind", ""))
+        # A namesake that was deleted before this job was made left events behind too.
+        return bool(pattern and pattern.fullmatch(involved.get("name", ""))) and _instant(event) >= made
+
+    return sorted(filter(concerns, events), key=_order)
+
+
+def event_row(event: JSON, now: datetime) -> Row:
+    involved = event["involvedObject"]
+    return (
+        _seen(event, now),
+        event.get("type"),
+        event.get("reason"),
+        f"{involved['kind'].lower()}/{involved['name']}",
+        event.get("message"),
+    )
+
+
+def short_event_row(event: JSON, job: JSON, now: datetime) -> tuple[str, str, str, str]:
+    """(seen, type, reason, message); the message names whom it is about, if that is not the job itself."""
+    name, message = event["involvedObject"]["name"], event.get("message") or ""
+    whose = "" if name == job["metadata"]["name"] or message.startswith(name) else f"{name}: "
+    return _seen(event, now), event.get("type") or "", event.get("reason") or "", f"{whose}{message}"
+
+
+def _seen(event: JSON, now: datetime) -> str:
+    count = (event.get("series") or {}).get("count") or event.get("count") or 1
+    seen = age(event_time(event), now)
+    return f"{seen} (x{count})" if count > 1 else str(seen)
+
+
+def event_time(event: JSON) -> str:
+    """When it was last seen: the field differs with who recorded it."""
+    series = event.get("series") or {}
+    return str(
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"]["creationTimestamp"]
+    )
+
+
+def _order(event: JSON) -> tuple[float, int]:
+    """Of one second, as the API server took them; its versions are numbers wherever they are known."""
+    version = str(event["metadata"].get("resourceVersion") or "")
+    return _instant(event), int(version) if version.isdecimal() else 0
+
+
+def _instant(event: JSON) -> float:
+    return _at(event_time(event))
+
+
+def _at(text: str) -> float:
+    moment = parse_time(text)
+    return moment.timestamp() if moment else 0.0

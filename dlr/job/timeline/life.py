@@ -1,0 +1,307 @@
+"""A job's life as data to be drawn: what each worker did when, rounds, failures, the share of training.
+
+From `status.history` of the job and of its workers; Events only say more of failures, as long as there are
+any. Times are seconds since the job's submission. Pure functions of plain objects and `now`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller.wording import counted
+from crds import names
+from crds.job_status import JobState
+from dlr.job.failures import failures_told
+from dlr.job.report import phase, sort_workers, why_line
+from dlr.job.states import UP, WAITING
+from dlr.job.timeline.blame import (
+    Culprit,
+    Failure,
+    culprits_of,
+    failures_of,
+)
+from dlr.job.timeline.episodes import (
+    Clock,
+    Episode,
+    Span,
+    episodes_of,
+)
+from dlr.job.wording import duration, parse_time, plain
+
+JSON = dict[str, Any]
+
+MOST_LANES = 64
+CURVE_POINTS = 240
+FINE_SECONDS, DAY_SECONDS = 7_200, 86_400
+TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING.value)
+"""States of a job that are those of all its workers that are up."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A new Pod of the worker."""
+
+    at: float
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Lane:
+    worker: str
+    type: str
+    index: int
+    node: str
+    """Where it is now, or was last."""
+    spans: tuple[Span, ...]
+    failures: tuple[Failure, ...]
+    starts: tuple[Start, ...]
+    """The second Pod and those after it."""
+
+    @property
+    def title(self) -> str:
+        """The name that is enough within one job."""
+        return f"{self.type}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Round:
+    number: int
+    at: float
+    members: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Life:
+    """All that a timeline shows."""
+
+    name: str
+    phase: str
+    why: str
+    """Why the job does not train, as its controller says; empty where it does."""
+    submitted: datetime
+    seconds: float
+    """Until now, or to the job's end."""
+    known_since: float
+    """Later than 0 when history has lost its beginning."""
+    states: tuple[Span, ...]
+    rounds: tuple[Round, ...]
+    lanes: tuple[Lane, ...]
+    lanes_left_out: int
+    training_share: tuple[tuple[float, float], ...]
+    """(time, share of the time until then that the job was training)"""
+    goodput: float | None
+    redone: str
+    """How many steps were trained again; empty if none were."""
+
+
+def title(life: Life) -> str:
+    parts = [
+        life.name,
+        life.phase,
+        f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC",
+    ]
+    if life.goodput is not None:
+        parts.append(f"goodput {life.goodput:.1%}")
+    if life.lanes_left_out:
+        parts.append(counted(life.lanes_left_out, "more worker"))
+    if life.known_since > 0:
+        parts.append(f"the first {duration(life.known_since)} are forgotten")
+    return plain(" · ".join(parts))
+
+
+def clock_of(life: Life, at: float) -> str:
+    """The wall clock at so many seconds, in UTC, as finely as the job's length asks for."""
+    moment = life.submitted.astimezone(UTC) + timedelta(seconds=at)
+    if life.seconds < FINE_SECONDS:
+        return f"{moment:%H:%M:%S}"
+    return f"{moment:%H:%M}" if life.seconds < DAY_SECONDS else f"{moment:%d %b %H:%M}"
+
+
+class NoHistory(ValueError):
+    """Nothing was kept of the job's life (a controller of an earlier version)."""
+
+
+def life_of(
+    job: JSON,
+    workers: Sequence[JSON],
+    events: Sequence[JSON],
+    goodput: float | None,
+    now: datetime,
+    redone: str = "",
+) -> Life:
+    """
+    Args:
+        redone: how many steps were trained again, in words.
+
+    Raises:
+        NoHistory: the job has none.
+    """
+    status = job.get("status") or {}
+    submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
+    clock = Clock(submitted, parse_time(status.get("completionTime")) or now)
+    if not status.get("history"):
+        raise NoHistory(job["metadata"]["name"])
+    episodes = episodes_of(status["history"], clock)
+    shown = _most_telling(workers)
+    gone = _gone(workers, episodes)
+    culprits = culprits_of(job, events, episodes, clock)
+    return Life(
+        name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
+        phase=phase(job),
+        why=why_line(job),
+        submitted=submitted,
+        seconds=clock.end,
+        known_since=episodes[0].span.begin,
+        states=tuple(episode.span for episode in episodes),
+        rounds=_rounds(episodes),
+        lanes=(
+            *(_lane(worker, culprits, episodes, clock) for worker in shown),
+            *(_gone_lane(job, index, culprits, episodes, clock) for index in gone[: MOST_LANES - len(shown)]),
+        ),
+        lanes_left_out=max(0, len(workers) + len(gone) - MOST_LANES),
+        training_share=training_share(
+            [episode.span for episode in episodes],
+            _trained_before(status.get("goodput"), episodes),
+            clock.end,
+        ),
+        goodput=goodput,
+        redone=redone,
+    )
+
+
+def _rounds(episodes: Sequence[Episode]) -> tuple[Round, ...]:
+    """Each round where it first shows."""
+    found: dict[int, Round] = {}
+    for episode in episodes:
+        if episode.round and episode.round not in found:
+            found[episode.round] = Round(
+                episode.round, episode.span.begin, episode.members_text, episode.reason
+            )
+    return tuple(found.values())
+
+
+def _lane(worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock) -> Lane:
+    spec, status = worker["spec"], worker.get("status") or {}
+    lives = status.get("history") or []
+    spans: list[Span] = []
+    starts = []
+    for number, life in enumerate(lives):
+        created = clock.read(life["createdAt"]) or 0.0
+        follower = clock.read(lives[number + 1]["createdAt"]) if number + 1 < len(lives) else None
+        ended = clock.read(life.get("endedAt"))
+        end = min(at for at in (ended, follower, clock.end) if at is not None)
+        spans += _spans_of_life(life, spec, episodes, created, max(created, end), clock)
+        if life["incarnation"] > 1:
+            starts.append(Start(created, life["incarnation"]))
+    return Lane(
+        worker=worker["metadata"]["name"],
+        type=spec["type"],
+        index=spec["index"],
+        node=status.get("nodeName") or "",
+        spans=tuple(_joined(spans)),
+        failures=tuple(failures_of(worker, culprits, episodes, clock)),
+        starts=tuple(starts),
+    )
+
+
+def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:
+    """Slots that had a place in a world, and are no more: the job was scaled."""
+    there = {worker["spec"]["index"] for worker in workers if worker["spec"]["type"] == names.WORKER}
+    return sorted(frozenset().union(*(episode.members for episode in episodes)) - there)
+
+
+def _gone_lane(
+    job: JSON, index: int, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
+) -> Lane:
+    """Of a slot whose ElasticWorker is deleted: what it did is known of the worlds that it was in."""
+    name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
+    worker = {"metadata": {"name": name}, "spec": {"type": names.WORKER, "index": index}}
+    spans = [
+        Span(each.span.state, each.span.begin, each.span.end, f"round {each.round}; it was scaled away since")
+        for each in episodes
+        if index in each.members
+    ]
+    failures = tuple(failures_of(worker, culprits, episodes, clock))
+    return Lane(name, names.WORKER, index, "", tuple(_joined(spans)), failures, ())
+
+
+def _spans_of_life(
+    life: JSON, spec: JSON, episodes: Sequence[Episode], created: float, end: float, clock: Clock
+) -> list[Span]:
+    """Not up yet; then what its job did with it, and where that is not known only that it was up."""
+    where = f"Pod {life['incarnation']}" + (f" on {life['nodeName']}" if life.get("nodeName") else "")
+    up = clock.read(life.get("runningAt"))
+    up = end if up is None else min(max(up, created), end)
+    spans = [Span(JobState.PENDING.value, created, up, f"{where} is not up yet")]
+    if spec["type"] != names.WORKER:
+        return [*spans, Span(UP, up, end, where)]
+    known_since = episodes[0].span.begin
+    spans.append(Span(UP, up, min(end, known_since), where))
+    for episode in episodes:
+        begin, until = max(up, episode.span.begin), min(end, episode.span.end)
+        if until <= begin:
+            continue
+        state = _state_of(spec["index"], episode)
+        in_round = f", round {episode.round}" if episode.round else ""
+        spans.append(Span(state, begin, until, f"{where}{in_round}"))
+    return spans
+
+
+def _state_of(index: int, episode: Episode) -> str:
+    state = episode.span.state
+    if state in TOGETHER or (state == JobState.TRAINING and episode.has(index)):
+        return state
+    return WAITING
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Without empty ones, and neighbours that say the same as one."""
+    joined: list[Span] = []
+    for span in spans:
+        if span.end <= span.begin:
+            continue
+        last = joined[-1] if joined else None
+        if last and last.end == span.begin and (last.state, last.text) == (span.state, span.text):
+            joined[-1] = Span(last.state, last.begin, span.end, last.text)
+        else:
+            joined.append(span)
+    return joined
+
+
+def _most_telling(workers: Sequence[JSON]) -> list[JSON]:
+    """As many as can be read, in order; those to which something happened are chosen first."""
+
+    def happened(worker: JSON) -> int:
+        status = worker.get("status") or {}
+        return len(status.get("history") or ()) + sum(map(bool, failures_told(worker)))
+
+    return sort_workers(sorted(sort_workers(workers), key=happened, reverse=True)[:MOST_LANES])
+
+
+def _trained_before(goodput: JSON | None, episodes: Sequence[Episode]) -> float:
+    """Seconds of training before the first episode that history still has."""
+    if not goodput or episodes[0].span.begin <= 0:
+        return 0.0
+    training = JobState.TRAINING.value
+    known = sum(episode.span.seconds for episode in episodes[:-1] if episode.span.state == training)
+    counted: float = (goodput.get("seconds") or {}).get(training, 0.0)
+    return min(max(0.0, counted - known), episodes[0].span.begin)
+
+
+def training_share(
+    states: Sequence[Span], trained_before: float, end: float
+) -> tuple[tuple[float, float], ...]:
+    """How the share of training in all the time so far went, from the first known state to the end."""
+    begin = states[0].begin
+    times = {begin + (end - begin) * number / CURVE_POINTS for number in range(1, CURVE_POINTS + 1)}
+    times |= {span.begin for span in states if span.begin > 0} | {end}
+    training = [span for span in states if span.state == JobState.TRAINING]
+    points = []
+    for time in sorted(times):
+        trained = trained_before + sum(max(0.0, min(span.end, time) - span.begin) for span in training)
+        points.append((time, min(1.0, trained / time)))
+    return tuple(points)

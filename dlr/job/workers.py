@@ -1,0 +1,87 @@
+"""The lines of a status that are about workers, one each; pure functions of plain objects and `now`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from controller.wording import counted
+from crds import names
+from dlr.job.failures import by_cause, worker_failure
+from dlr.job.report import (
+    current_report,
+    ranks,
+    sort_workers,
+    state_of,
+)
+from dlr.job.wording import significant
+
+JSON = dict[str, Any]
+Row = tuple[object, ...]
+
+COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
+NARROW_COLUMNS = ("RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST FAILURE")
+MOST_NOTES = 5
+AT_EASE = ("Running", "Succeeded", "Standby")
+"""States in which a worker needs nobody's attention."""
+
+
+def rows(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Row]:
+    rank_of = ranks(job)
+    blamed = (job.get("status") or {}).get("lastFailure")
+    return [_row(worker, rank_of, blamed, now) for worker in sort_workers(workers)]
+
+
+def narrow(row: Row) -> Row:
+    """The same for a narrow terminal; of the restarts only how many."""
+    told = dict(zip(COLUMNS, row, strict=True))
+    told["RESTARTS"] = str(told["RESTARTS"]).partition(" ")[0]
+    return tuple(told[column] for column in NARROW_COLUMNS)
+
+
+def most_telling(job: JSON, workers: Sequence[JSON], most: int) -> list[JSON]:
+    """What fits on a screen: workers in trouble first, then those that had some, then by rank."""
+
+    def how_telling(worker: JSON) -> int:
+        status = worker.get("status") or {}
+        if state_of(worker) not in AT_EASE:
+            return 0
+        return 1 if status.get("restarts") or (status.get("agent") or {}).get("failure") else 2
+
+    ordered = sort_workers(workers)
+    return ordered if len(ordered) <= most else sort_workers(sorted(ordered, key=how_telling)[:most])
+
+
+def _row(worker: JSON, rank_of: dict[int, int], blamed: JSON | None, now: datetime) -> Row:
+    spec, status = worker["spec"], worker.get("status") or {}
+    progress = current_report(worker).get("progress") or {}
+    speed = progress.get("secondsPerStep")
+    return (
+        rank_of.get(spec["index"]) if spec["type"] == names.WORKER else None,
+        status.get("podName") or f"{worker['metadata']['name']} (no Pod)",
+        status.get("nodeName"),
+        state_of(worker),
+        progress.get("step"),
+        None if speed is None else significant(speed),
+        _restarts(status),
+        worker_failure(worker, now, blamed),
+    )
+
+
+def _restarts(status: JSON) -> str:
+    causes = by_cause(status.get("restarts"))
+    total = status.get("restartCount") or sum((status.get("restarts") or {}).values())
+    return f"{total} ({causes})" if causes else str(total)
+
+
+def notes(workers: Sequence[JSON]) -> list[str]:
+    """What keeps workers from running: the first few that have something to say."""
+    waiting = [(worker["metadata"]["name"], worker.get("status") or {}) for worker in sort_workers(workers)]
+    told = [
+        f"{name}: {status['message']}"
+        for name, status in waiting
+        if status.get("message") and status.get("phase") not in ("Succeeded", "Failed")
+    ]
+    rest = len(told) - MOST_NOTES
+    return told if rest <= 0 else [*told[:MOST_NOTES], f"… and {counted(rest, 'more worker')} with a message"]

@@ -1,0 +1,250 @@
+"""Which cluster a command talks to: the kubeconfig that is found, read and resolved.
+
+OpenSSL takes certificates from files alone, so those that stand inline in a kubeconfig go to a private
+folder. An `exec` plugin is asked once. What is left is files and a token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.waiting import waiting_for
+from localcluster.paths import Home
+
+JSON = dict[str, Any]
+
+SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+FILE_KEYS = {
+    "cluster": ("certificate-authority",),
+    "user": ("client-certificate", "client-key"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the configuration comes from."""
+
+    said_by: str
+    """For messages: `--kubeconfig`, `$KUBECONFIG`, …"""
+    paths: tuple[Path, ...]
+    """Kubeconfigs, the first taking precedence; none for the service account of the Pod we are in."""
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.paths))
+        return f"{self.said_by} ({names})" if names else self.said_by
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One cluster, one user and one namespace, with everything resolved."""
+
+    source: Source
+    cluster: JSON
+    user: JSON
+    namespace: str
+    private_folder: tempfile.TemporaryDirectory[str] | None = None
+    """Kept here so that it is removed with the connection."""
+
+    @property
+    def server(self) -> str:
+        return str(self.cluster["server"])
+
+
+def find_source(
+    explicit: str | None,
+    environment: Mapping[str, str] = os.environ,
+    user_file: Path | None = None,
+    embedded_file: Path | None = None,
+) -> Source:
+    """`--kubeconfig`, `$KUBECONFIG`, the Pod's service account, `~/.kube/config`, the embedded cluster's."""
+    if explicit:
+        return _existing("--kubeconfig", [explicit])
+    if environment.get("KUBECONFIG"):
+        return _existing("$KUBECONFIG", environment["KUBECONFIG"].split(os.pathsep))
+    if environment.get("KUBERNETES_SERVICE_HOST") and (_account_folder(environment) / "token").is_file():
+        return Source("the Pod's service account", ())
+    user_file = user_file or Path(os.path.expanduser("~")) / ".kube" / "config"  # noqa: PTH111 - cannot fail
+    if user_file.is_file():
+        return Source("the default kubeconfig", (user_file,))
+    embedded_file = embedded_file or Home.default().kubeconfig
+    if embedded_file.is_file():
+        return Source("the embedded cluster's kubeconfig", (embedded_file,))
+    raise CommandError(
+        "No cluster is configured: start a local one with `dlr up`, or name a kubeconfig with --kubeconfig "
+        f"or $KUBECONFIG (neither {user_file} nor {embedded_file} exists)."
+    )
+
+
+def connect(
+    explicit: str | None,
+    context: str | None,
+    namespace: str | None,
+    environment: Mapping[str, str] = os.environ,
+) -> Connection:
+    source = find_source(explicit, environment)
+    if not source.paths:
+        return _service_account(source, namespace, environment)
+    return _resolve(source, _merge([_read(path) for path in source.paths]), context, namespace)
+
+
+def contexts_of(source: Source) -> list[str]:
+    """The names of the contexts in it, in order."""
+    return sorted(map(str, _merge([_read(path) for path in source.paths])["contexts"]))
+
+
+def _existing(said_by: str, names: list[str]) -> Source:
+    try:
+        paths = tuple(Path(name).expanduser() for name in names if name)
+    except RuntimeError as error:
+        raise CommandError(
+            f"{said_by} names the home of a user that is not known: {', '.join(names)}."
+        ) from error
+    there = tuple(path for path in paths if path.exists())
+    if not there:
+        raise CommandError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")
+    return Source(said_by, there)
+
+
+def _account_folder(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("DLR_SERVICEACCOUNT_DIR") or SERVICE_ACCOUNT_DIR)
+
+
+def _service_account(source: Source, namespace: str | None, environment: Mapping[str, str]) -> Connection:
+    folder = _account_folder(environment)
+    host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+    host = f"[{host}]" if ":" in host else host
+    try:
+        token = (folder / "token").read_text().strip()
+        own_namespace = (folder / "namespace").read_text().strip()
+    except OSError as error:
+        raise CommandError(
+            f"The Pod's service account in {folder} cannot be read: {error.strerror}."
+        ) from error
+    cluster = {"server": f"https://{host}:{port}", "certificate-authority": str(folder / "ca.crt")}
+    return Connection(source, cluster, {"token": token}, namespace or own_namespace)
+
+
+def _read(path: Path) -> JSON:
+    """One kubeconfig, with relative file names made absolute."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise CommandError(f"The kubeconfig {path} cannot be read: {reason}.") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise CommandError(
+            f"The kubeconfig {where} is not YAML: {getattr(error, 'problem', error)}."
+        ) from error
+    if not isinstance(content, dict) or not all(
+        isinstance(content.get(key) or [], list) for key in ("clusters", "users", "contexts")
+    ):
+        raise CommandError(
+            f"The kubeconfig {path} is not a kubeconfig: it must have lists of clusters and contexts."
+        )
+    for part, keys in FILE_KEYS.items():
+        for entry in content.get(f"{part}s") or []:
+            for key in (*keys, "tokenFile"):
+                body = entry.get(part) or {}
+                if body.get(key):
+                    body[key] = str(path.parent.absolute() / Path(body[key]).expanduser())
+    return content
+
+
+def _merge(documents: list[JSON]) -> JSON:
+    """As kubectl does: whoever says a thing first has said it."""
+    merged: JSON = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
+    for document in documents:
+        merged["current-context"] = merged["current-context"] or document.get("current-context") or ""
+        for part in ("cluster", "user", "context"):
+            for entry in document.get(f"{part}s") or []:
+                merged[f"{part}s"].setdefault(entry.get("name"), entry.get(part) or {})
+    return merged
+
+
+def _resolve(source: Source, merged: JSON, context_name: str | None, namespace: str | None) -> Connection:
+    chosen = context_name or merged["current-context"]
+    known = ", ".join(sorted(map(str, merged["contexts"]))) or "none"
+    if not chosen:
+        raise CommandError(f"{source} has no current-context; choose one with --context (it has: {known}).")
+    context = merged["contexts"].get(chosen)
+    if context is None:
+        wrong = UsageError if context_name else CommandError
+        raise wrong(f"{source} has no context {chosen!r} (it has: {known}).")
+    cluster = merged["clusters"].get(context.get("cluster"))
+    if not cluster or not cluster.get("server"):
+        raise CommandError(
+            f"Context {chosen!r} of {source} names cluster {context.get('cluster')!r}, which has no server."
+        )
+    user = merged["users"].get(context.get("user"), {})
+    folder = tempfile.TemporaryDirectory(prefix="dlr-")
+    cluster = _with_files(cluster, FILE_KEYS["cluster"], Path(folder.name), source)
+    user = _with_files(_with_token(user, source), FILE_KEYS["user"], Path(folder.name), source)
+    return Connection(source, cluster, user, namespace or context.get("namespace") or "default", folder)
+
+
+def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source) -> JSON:
+    """Inline data, moved to files that only we can read."""
+    resolved = dict(entry)
+    for key in keys:
+        data = resolved.pop(f"{key}-data", None)
+        if data:
+            try:
+                (folder / key).write_bytes(base64.b64decode(data))
+            except binascii.Error as error:
+                raise CommandError(f"{key}-data in {source} is not base64.") from error
+            resolved[key] = str(folder / key)
+        elif key in resolved and not Path(resolved[key]).is_file():
+            raise CommandError(f"{source} names the {key} {resolved[key]}, which does not exist.")
+    return resolved
+
+
+def _with_token(user: JSON, source: Source) -> JSON:
+    resolved = dict(user)
+    token_file = resolved.pop("tokenFile", None)
+    plugin = resolved.pop("exec", None)
+    if token_file:
+        try:
+            resolved["token"] = Path(token_file).read_text().strip()
+        except OSError as error:
+            raise CommandError(
+                f"The token file {token_file} of {source} cannot be read: {error.strerror}."
+            ) from error
+    if plugin:
+        resolved |= _ask_plugin(plugin, source)
+    return resolved
+
+
+def _ask_plugin(plugin: JSON, source: Source) -> JSON:
+    # Imported here: only clusters with a login plugin pay for it.
+    from kubernetes.config.config_exception import ConfigException
+    from kubernetes.config.exec_provider import ExecProvider
+    from kubernetes.config.kube_config import ConfigNode
+
+    try:
+        node = ConfigNode("exec", plugin)  # type: ignore[no-untyped-call]
+        with waiting_for(f"the login plugin {plugin.get('command')}"):
+            status = ExecProvider(node, cwd=None).run()  # type: ignore[no-untyped-call]
+    except (ConfigException, OSError) as error:
+        raise CommandError(
+            f"The login plugin {plugin.get('command')!r} of {source} gave no credentials: {error}"
+        ) from error
+    if status.get("token"):
+        return {"token": status["token"]}
+    inline = {"client-certificate": "clientCertificateData", "client-key": "clientKeyData"}
+    return {
+        f"{key}-data": base64.b64encode(status[data].encode()).decode()
+        for key, data in inline.items()
+        if data in status
+    }

@@ -1,1 +1,0 @@
-"""Where a job's time went: goodput, history, metrics."""

@@ -1,0 +1,1 @@
+"""Conditions of a job, one module each."""

@@ -1,0 +1,142 @@
+"""Condition `NodesChecked` of a job: what people are told of the checks of its nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.wording import shortened
+from crds.elasticjob import ElasticJob
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
+from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.job_checks import MAX_EVIDENCE, named
+from reconcilers.nodecheck.status import WORST_FIRST
+from reconcilers.nodecheck.told import summary_of
+from reconcilers.observed.conditions import condition_of, says
+
+NODES_CHECKED = "NodesChecked"
+CHECKING, REFUSED, GONE, INTERRUPTED = "Checking", "CheckRefused", "CheckGone", "CheckInterrupted"
+FRESH, NOT_YET = "Fresh", "NotYetChecked"
+QUIET = frozenset({CHECKING, INTERRUPTED, FRESH, NOT_YET, "AllHealthy"})
+"""Reasons that are no cause for worry."""
+QUOTED = 3
+"""Verdicts whose evidence is shown; all are in the NodeCheck."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The condition to be."""
+
+    status: ConditionStatus
+    reason: str
+    message: str
+
+    @property
+    def of_a_check(self) -> bool:
+        """Whether a check of the job began, ended, or could not be."""
+        return self.reason not in (FRESH, NOT_YET)
+
+    def differs_from(self, conditions: Sequence[Condition]) -> bool:
+        known = condition_of(conditions, NODES_CHECKED)
+        is_told = says(known, self.status, self.message)
+        return not is_told or known is None or known.reason != self.reason
+
+
+@dataclass(frozen=True)
+class CheckState:
+    """How the job's checks are, by now."""
+
+    finished: tuple[FinishedCheck, ...] = ()
+    active: NodeCheck | None = None
+    refused: str = ""
+    """Why the check that was wanted could not be made."""
+    unchecked: frozenset[int] = frozenset()
+    """Workers that no world is formed with before a check."""
+    left_out: frozenset[int] = frozenset()
+
+
+def finding_of(job: ElasticJob, state: CheckState) -> Finding | None:
+    """None if the job has nothing to do with checks."""
+    finding = _finding(job, state)
+    if finding is None:
+        return None
+    left_out = ""
+    if state.left_out:
+        are = "are" if len(state.left_out) > 1 else "is"
+        left_out = f"; {named(state.left_out)} {are} left out of the world, being slow"
+    told = shortened(finding.message, MAX_CONDITION_MESSAGE - len(left_out))
+    return Finding(finding.status, finding.reason, f"{told}{left_out}")
+
+
+def interrupted(conditions: Sequence[Condition]) -> Finding | None:
+    """Of a job that ends, or is suspended, during a check."""
+    if not any(c.type == NODES_CHECKED and c.reason == CHECKING for c in conditions):
+        return None
+    message = "the job ended or was suspended before the node check had finished"
+    return Finding(ConditionStatus.UNKNOWN, INTERRUPTED, message)
+
+
+def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
+    unknown = ConditionStatus.UNKNOWN
+    if state.active is not None:
+        return Finding(unknown, CHECKING, _progress(state.active))
+    if state.refused:
+        return Finding(unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}")
+    if state.finished:
+        return _outcome(max(state.finished, key=lambda done: done.ended))
+    if any(c.type == NODES_CHECKED and c.reason == CHECKING for c in job.status.conditions):
+        return Finding(unknown, GONE, "the node check was deleted before it had finished")
+    if not job.spec.node_check.enabled:
+        return None
+    if state.unchecked:
+        return Finding(
+            unknown, NOT_YET, f"a node check of {named(state.unchecked)} comes before the next world"
+        )
+    return Finding(ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds")
+
+
+def _progress(check: NodeCheck) -> str:
+    name, running = check.metadata.name, condition_of(check.status.conditions, "Running")
+    if running is not None and running.reason == WAITING_FOR_CHECK:
+        limit = f"training goes on without these nodes' tests after {check.spec.timeout_seconds} s"
+        return f"node check {name} {running.message}; {limit}"
+    return f"node check {name} tests {_tests(check)}"
+
+
+def _tests(check: NodeCheck) -> str:
+    """What a check is of, in words."""
+    return "all workers" if check.spec.workers is None else named(check.spec.workers)
+
+
+def _outcome(done: FinishedCheck) -> Finding:
+    name, status = done.check.metadata.name, done.check.status
+    if status.phase is NodeCheckPhase.FAILED:
+        failed = condition_of(status.conditions, "Failed")
+        why = f": {failed.reason}: {failed.message}" if failed else ""
+        message = f"node check {name} could not be carried out; training goes on{why}"
+        return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message)
+    summary = summary_of(done.verdicts, status.node_results, status.faulty_links, status.faulty_domains)
+    sentences = [f"node check {name}: {summary.message}"]
+    if len(done.verdicts) > 1:
+        sentences += _evidence(status)
+    if status.faulty_nodes:
+        sentences.append("workers found on faulty nodes move to others")
+    return Finding(summary.healthy, summary.reason, "; ".join(sentences))
+
+
+def _evidence(status: NodeCheckStatus) -> list[str]:
+    """Of a few nodes and links."""
+    guilty = sorted(
+        (
+            result
+            for result in status.node_results
+            if result.verdict is not NodeVerdict.HEALTHY and result.message
+        ),
+        key=lambda result: (WORST_FIRST.index(result.verdict), result.node),
+    )
+    links = [
+        f"{link.a}–{link.b}: {link.message[:MAX_EVIDENCE]}" for link in status.faulty_links if link.message
+    ]
+    return [f"{result.node}: {result.message[:MAX_EVIDENCE]}" for result in guilty[:QUOTED]] + links[:QUOTED]

@@ -1,0 +1,184 @@
+"""Condition `Slow`: steps take longer than they did, as rank 0's agent says; and what changed then. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.wording import first_line, shortened
+from crds.agent_report import Slow
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, Life
+from crds.model import Condition, ConditionStatus
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.observed.conditions import condition_of, says, with_condition
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Event
+
+SLOW = "Slow"
+STEP_TIME_ROSE, AS_USUAL = "StepTimeRose", "AsUsual"
+SLOW_OVER = "SlowOver"
+
+BEFORE = timedelta(seconds=120)
+AFTER = timedelta(seconds=30)
+"""What came so long before the first slow step, or so soon after, may be why. Windows of steps begin earlier
+than what slows them, and a report takes a while."""
+MOST_NAMED = 2
+OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
+MAX_WHY = 64
+NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A worker of another job that runs on a node of this one's."""
+
+    worker: str
+    """Its name; `OF_ANOTHER_NAMESPACE` where the job's readers may not see it."""
+    node: str
+    since: datetime
+    """When its Pod was first seen running."""
+
+
+def with_slow(
+    conditions: Sequence[Condition],
+    workers: Workers,
+    world: Rendezvous,
+    neighbours: Sequence[Neighbour],
+    now: datetime,
+) -> list[Condition]:
+    """The conditions, with this one once steps took longer. While the world does not train, nothing is known.
+
+    The message is kept as long as the same is told: what changed then is looked for once.
+    """
+    speaker = speaker_of(workers, world)
+    if speaker is None:
+        return list(conditions)
+    known, slow = condition_of(conditions, SLOW), _slow_of(speaker)
+    if slow is None:
+        if known is None or known.status is ConditionStatus.FALSE:
+            return list(conditions)
+        return with_condition(conditions, SLOW, ConditionStatus.FALSE, AS_USUAL, "", now)
+    if is_told(known, slow):
+        return list(conditions)
+    began = began_at(speaker, now)
+    what = "; ".join(changes(began, workers, world, neighbours)) or NOTHING_CHANGED
+    message = f"{_figures(slow, began)}; {what}"
+    return with_condition(conditions, SLOW, ConditionStatus.TRUE, STEP_TIME_ROSE, message, now)
+
+
+def events_of_slow(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
+    """One when it begins, and one when steps are as fast as before."""
+    old, new = condition_of(before, SLOW), condition_of(after, SLOW)
+    if new is None or says(old, new.status, new.message):
+        return
+    if new.status is ConditionStatus.TRUE:
+        yield Event("Warning", SLOW, new.message)
+    elif old is not None:
+        yield Event("Normal", SLOW_OVER, "a step takes no longer than it did before")
+
+
+def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
+    """What is told, and not yet in the job's status."""
+    speaker = speaker_of(workers, job.status.rendezvous or Rendezvous())
+    slow = _slow_of(speaker) if speaker is not None else None
+    return None if slow is None or is_told(condition_of(job.status.conditions, SLOW), slow) else slow
+
+
+def suspected_at(known: datetime | None, job: ElasticJob, workers: Workers, now: datetime) -> datetime | None:
+    """A node may be why: checks that were passed before count no more, so one comes at the next pause.
+
+    The time is ours, of the look that publishes the news: an agent's clock may be far ahead.
+    """
+    return known if news_of(job, workers) is None else now
+
+
+def began_at(speaker: ElasticWorker, now: datetime) -> datetime:
+    """When steps began to take longer, by our clock, if this is the first look at the agent's report of it.
+
+    How long ago that was is the difference of two times of the agent's own clock.
+    """
+    slow, report = _slow_of(speaker), current_report(speaker)
+    if slow is None or report is None or report.progress is None:
+        return now
+    return now - max(report.progress.time - slow.since, timedelta())
+
+
+def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
+    """Rank 0's worker, while it trains in the world."""
+    if world.phase is not RendezvousPhase.FORMED or not world.members:
+        return None
+    lead = workers.rank_0(world)
+    report = current_report(lead) if lead is not None else None
+    trains = report is not None and any(told.round == world.round for told in report.rounds[-1:])
+    return lead if trains else None
+
+
+def is_told(known: Condition | None, slow: Slow) -> bool:
+    return (
+        known is not None
+        and known.status is ConditionStatus.TRUE
+        and known.message.startswith(_beginning(slow))
+    )
+
+
+def changes(
+    since: datetime, workers: Workers, world: Rendezvous, neighbours: Sequence[Neighbour]
+) -> Iterator[str]:
+    """What happened to the job and beside it when its steps began to take longer, a clause each."""
+    begin, end = since - BEFORE, since + AFTER
+    if world.round > 1 and world.formed_at is not None and begin <= world.formed_at <= end:
+        why = shortened(first_line(world.reason), MAX_WHY)
+        yield f"round {world.round} began at {_clock(world.formed_at)}" + (f" ({why})" if why else "")
+    members = set(world.members)
+    moved = [
+        f"{worker.metadata.name} is on {now.node_name} since then, before on {before.node_name}"
+        for worker in workers.training
+        if worker.spec.index in members and (lives := _move_of(worker)) is not None
+        for before, now in [lives]
+        if now.running_at is not None and begin <= now.running_at <= end
+    ]
+    yield from _few(moved, "workers came to other nodes")
+    came = [each for each in neighbours if begin <= each.since <= end]
+    yield from _few([f"{each.worker} began on {each.node}" for each in came], "workers of other jobs began")
+
+
+def _few(clauses: Sequence[str], what: str) -> Iterator[str]:
+    yield from clauses[:MOST_NAMED]
+    if len(clauses) > MOST_NAMED:
+        yield f"{len(clauses) - MOST_NAMED} more {what}"
+
+
+def _move_of(worker: ElasticWorker) -> tuple[Life, Life] | None:
+    """The last life and the present one, if they are on different nodes."""
+    lives = [life for life in worker.status.history if life.node_name]
+    if len(lives) < 2 or lives[-1].node_name == lives[-2].node_name:
+        return None
+    return lives[-2], lives[-1]
+
+
+def _slow_of(worker: ElasticWorker) -> Slow | None:
+    report = current_report(worker)
+    return report.slow if report is not None else None
+
+
+def _figures(slow: Slow, began: datetime) -> str:
+    times = slow.seconds_per_step / slow.usual_seconds if slow.usual_seconds else 0.0
+    usual = f"{times:.1f} times the {_seconds(slow.usual_seconds)} of before"
+    return f"{_beginning(slow)} ({_clock(began)}), {usual}"
+
+
+def _beginning(slow: Slow) -> str:
+    """Which slowness it is."""
+    return f"a step takes {_seconds(slow.seconds_per_step)} since step {slow.step}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 0.1 else f"{value * 1000:.3g} ms"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

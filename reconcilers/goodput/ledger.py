@@ -1,0 +1,191 @@
+"""A job's account of its time and steps: `status.goodput` and `status.history` (docs/goodput.md).
+
+It is written when state, round or members change, and at the job's end. In between it is brought up to date
+with what is written anyway, at most once a minute: what agents tell stays in their reports. For itself it is
+written where `kubectl get` shows a ratio that is wrong by a point: all agents watch the job, so that is
+asked ever more seldom, each time when the job is a quarter older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controller.wording import shortened
+from crds.elasticjob import ElasticJob
+from crds.job_status import MAX_EPISODE_REASON, Episode, Goodput, JobState
+from crds.protocol import RendezvousPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.failure.incidents import in_one_line
+from reconcilers.goodput.goodput import (
+    begun,
+    goodput_now,
+    in_state,
+    reassigned,
+    with_ratio,
+    with_rounds,
+)
+from reconcilers.goodput.job_history import episode_of, with_episode
+from reconcilers.goodput.rounds import first_step_at
+from reconcilers.goodput.state import (
+    NOT_YET_TRAINING,
+    Moment,
+    Transition,
+    transitions,
+)
+from reconcilers.observed.draft import Draft
+
+REFRESH_SECONDS = 60.0
+"""The account is not brought up to date sooner, unless something in it changes."""
+REFRESH_SHARE = 0.2
+"""Of the job's age: the written ratio is looked at when it is older than that. In this time the ratio can
+move by no more than as much."""
+POINT = 0.01
+"""A ratio that has moved by less is not written for itself."""
+
+
+@dataclass(frozen=True)
+class Account:
+    goodput: Goodput
+    history: tuple[Episode, ...]
+
+
+def with_account(moment: Moment, draft: Draft, age_seconds: float) -> Draft:
+    """The status that is to be, with the account in it.
+
+    Args:
+        draft: of the moment's status: where nothing else is to be written, the account is left as it was,
+            until its ratio is too old.
+        age_seconds: how long ago the account was written.
+    """
+    known = moment.job.status
+    account = balanced(moment)
+    if account is not None:
+        return draft.having(goodput=account.goodput, history=list(account.history))
+    if known.goodput is None or known.completion_time is not None or age_seconds < REFRESH_SECONDS:
+        return draft
+    if not draft.differs and age_seconds < refresh_seconds(moment.job, moment.now):
+        return draft
+    goodput = goodput_now(moment.job, moment.workers, moment.now)
+    if not draft.differs and not _has_moved(known.goodput, goodput):
+        return draft
+    return draft.having(goodput=goodput)
+
+
+def refresh_seconds(job: ElasticJob, now: datetime) -> float:
+    """How old the written ratio may get before it is compared with the present one."""
+    submitted = job.metadata.creation_timestamp or now
+    return max(REFRESH_SECONDS, REFRESH_SHARE * (now - submitted).total_seconds())
+
+
+def seconds_to_refresh(job: ElasticJob, now: datetime, age_seconds: float) -> float:
+    """Until the written ratio is to be looked at (again)."""
+    limit = refresh_seconds(job, now)
+    return limit - age_seconds if age_seconds < limit else limit
+
+
+def _has_moved(written: Goodput, present: Goodput) -> bool:
+    if written.ratio is None or present.ratio is None:
+        return written.ratio is not present.ratio
+    return abs(written.ratio - present.ratio) >= POINT
+
+
+def balanced(moment: Moment) -> Account | None:
+    """The account with what has changed since it was written last; None if that is nothing to write."""
+    known = moment.job.status
+    if known.phase is not None and known.phase.finished:
+        return None
+    before = known.goodput or begun(moment.job, moment.now)
+    earlier = tuple(known.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
+    goodput, history = _with_first_steps(before, earlier, moment)
+
+    found = transitions(goodput, history, moment)
+    goodput = with_rounds(goodput, moment.told)
+    for transition in found[1:]:
+        goodput = in_state(goodput, transition.state, transition.at)
+    history = _with_blame(_with_episodes(history, found, moment), moment)
+    finished = moment.status.phase is not None and moment.status.phase.finished
+    if finished:
+        goodput = in_state(goodput, goodput.state, moment.now)
+    if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
+        return None
+    return Account(with_ratio(goodput, moment.job, moment.now), history)
+
+
+def _with_first_steps(
+    goodput: Goodput, history: tuple[Episode, ...], moment: Moment
+) -> tuple[Goodput, tuple[Episode, ...]]:
+    """A script that told no steps was thought to train while it ran; it did so only from the first one on."""
+    published, told = moment.published, moment.told
+    taken_on_trust = goodput.state is JobState.TRAINING and goodput.first_step is None
+    if not taken_on_trust or len(history) < 2 or not told or told[-1].round != published.round:
+        return goodput, history
+    earlier = history[-2].state
+    if earlier not in NOT_YET_TRAINING:
+        return goodput, history
+    at = min(first_step_at(published.round, moment.workers.telling_steps) or moment.now, moment.now)
+    goodput = reassigned(goodput, earlier, at)
+    began = history[-1].model_copy(
+        update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, moment)}
+    )
+    return goodput, (*history[:-1], began)
+
+
+def _with_episodes(
+    history: tuple[Episode, ...], found: Sequence[Transition], moment: Moment
+) -> tuple[Episode, ...]:
+    """With what has become of state and world; what came and went since the last look was in its world."""
+    worlds = [moment.published] * (len(found) - 1) + [moment.world]
+    for number, (transition, world) in enumerate(zip(found, worlds, strict=True)):
+        if number == 0 and len(found) > 1:
+            continue  # it is in the history
+        at = transition.at if number else moment.now
+        reason = _reason(transition.state, world, moment)
+        episode = episode_of(transition.state, at, world, reason)
+        history = with_episode(history, episode, len(moment.workers))
+    return history
+
+
+def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, ...]:
+    """Who takes the blame for a round over from another takes it in the history too.
+
+    So does who is found to blame for a round that was given up before, such as one that hung.
+    """
+    before, now = moment.job.status.last_failure, moment.status.last_failure
+    if now is None or now.round is None or before == now:
+        return history
+    if before is not None and before.round == now.round:
+        said = in_one_line(before)
+    elif moment.published.phase is RendezvousPhase.REFORMING and moment.published.round == now.round:
+        said = moment.published.reason
+    else:
+        return history
+    old, new = (shortened(text, MAX_EPISODE_REASON) for text in (said, in_one_line(now)))
+    told = [n for n, e in enumerate(history) if e.reason == old and e.round >= now.round]
+    if not told:
+        return history
+    newest = told[-1]  # the episodes of earlier rounds may have the same text
+    renamed = history[newest].model_copy(update={"reason": new})
+    return (*history[:newest], renamed, *history[newest + 1 :])
+
+
+def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
+    match state:
+        case JobState.PENDING:
+            return "resumed"
+        case JobState.CHECKING:
+            return f"check {moment.status.active_check}"
+        case JobState.TRAINING:
+            first = next(
+                (figures.first_step for figures in moment.told if figures.round == world.round), None
+            )
+            known = moment.world if moment.world.round == world.round else world
+            where = f", {known.resume.tier.origin}" if known.resume else ""
+            return "" if first is None else f"from step {first} on{where}"
+        case JobState.RECOVERING:
+            failure = moment.status.last_failure
+            is_news = failure is not None and failure != moment.job.status.last_failure
+            return in_one_line(failure) if failure is not None and is_news else world.reason
+        case _:
+            return world.reason

@@ -1,0 +1,77 @@
+"""What a job trained in each round, and when, by what its members told (docs/goodput.md). Pure.
+
+Reports of earlier incarnations and Pods count too, as long as they are there: what they say has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from crds import names
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, ElasticWorker
+from crds.progress import RoundProgress
+from crds.rendezvous import Rendezvous
+from reconcilers.observed.worker_state import current_report
+
+
+def told_rounds(workers: Sequence[ElasticWorker], since: int = 0) -> list[RoundProgress]:
+    """By round, from `since` on: the figures of who came furthest, and of equals the lowest index's."""
+    best: dict[int, RoundProgress] = {}
+    for report in _reports(workers):
+        for told in reversed(report.rounds):
+            if told.round < since:
+                break
+            known = best.get(told.round)
+            if known is None or told.last_step > known.last_step:
+                best[told.round] = told
+    return [best[round_] for round_ in sorted(best)]
+
+
+def first_step_at(round_: int, workers: Sequence[ElasticWorker]) -> datetime | None:
+    """When the round's first step was told, by the agents' clocks; None if that is not known."""
+    times = []
+    for report in _reports(workers):
+        told = next((told for told in report.rounds if told.round == round_), None)
+        progress = report.progress
+        if told is not None and progress is not None and progress.step == told.last_step:
+            times.append(progress.time - timedelta(seconds=told.stepping_seconds))
+    return min(times, default=None)
+
+
+def last_step_at(round_: int, workers: Sequence[ElasticWorker]) -> datetime | None:
+    """When the last step that was told in the round was told; None if none was."""
+    return max(
+        (
+            report.progress.time
+            for report in _reports(workers)
+            if report.progress is not None and any(told.round == round_ for told in report.rounds[-1:])
+        ),
+        default=None,
+    )
+
+
+def all_run(world: Rendezvous, workers: Sequence[ElasticWorker]) -> bool:
+    """Whether all members report that the processes of the world's round run, or have ended well."""
+    running = {
+        worker.spec.index
+        for worker in workers
+        if worker.spec.type == names.WORKER and _runs(worker, world.round)
+    }
+    return running >= set(world.members)
+
+
+def _runs(worker: ElasticWorker, round_: int) -> bool:
+    report = current_report(worker)
+    return (
+        report is not None
+        and report.observed_round == round_
+        and report.state in (AgentState.RUNNING, AgentState.SUCCEEDED)
+    )
+
+
+def _reports(workers: Sequence[ElasticWorker]) -> list[AgentReport]:
+    training = [worker for worker in workers if worker.spec.type == names.WORKER]
+    training.sort(key=lambda worker: worker.spec.index)
+    return [worker.status.agent for worker in training if worker.status.agent is not None]

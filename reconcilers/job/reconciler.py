@@ -1,0 +1,134 @@
+"""The ElasticJob reconciler: see, plan, apply.
+
+`JobView` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
+comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
+from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
+decision has overtaken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import ApiError
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, Object
+from controller.slices import computed, let_go
+from controller.store import Memory
+from crds.elasticjob import ElasticJob
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import JobView, Seen
+from reconcilers.observed.options import PodOptions
+from reconcilers.runtime.acts import (
+    Act,
+    Verb,
+    carry_out,
+    tell,
+)
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.refused import is_refusal, retry_seconds
+
+LOOK_AGAIN_SLACK_SECONDS = 0.01
+
+
+class ElasticJobReconciler(Reconciler):
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        clock: Clock,
+        pods: PodOptions | None = None,
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._view = JobView(client, cache, clock, pods or PodOptions())
+        self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
+        """Until when no ElasticWorker is asked for, by job, on the monotonic clock. Each worker that is there
+        leads to looks, which are not to ask for all that are missing each time."""
+
+    async def reconcile(self, request: Request) -> Result:
+        seen = await self._view.of(request)
+        if seen is None:
+            return Result()
+        workers = list(seen.workers)
+        seen = replace(seen, workers_refused_seconds=self._refused_seconds(seen.job))
+        result = await self._look(seen)
+        del seen  # and with it all but `workers`, of which the cache may have newer ones by now
+        await let_go(workers)
+        return result
+
+    async def _look(self, seen: Seen) -> Result:
+        plan = await self._plan(seen)
+        if plan.check is not None and (refused := await self._refusal_of(seen, plan.check)):
+            plan = await self._plan(replace(seen, check_refused=refused))
+        await self._apply(seen, plan)
+        wait = plan.look_again_seconds
+        return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
+
+    async def _plan(self, seen: Seen) -> Plan:
+        return await computed(len(seen.workers), plan_job, seen, self._clock.now())
+
+    async def _refusal_of(self, seen: Seen, check: Act) -> str:
+        """Make the check, if the job is still as it was seen: a check stops training.
+
+        Returns:
+            Why the API server does not take it, or nothing.
+
+        Raises:
+            Conflict: the job has changed.
+        """
+        await self._write(seen.job, {})
+        try:
+            await carry_out(self._client, self._recorder, seen.raw, [check])
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            return str(error)
+        return ""
+
+    async def _apply(self, seen: Seen, plan: Plan) -> None:
+        if plan.first:
+            await self._write(seen.job, {})
+            await self._carry_out(seen, plan.first)
+        if plan.status_patch or plan.acts:
+            await self._write(seen.job, plan.status_patch)
+        tell(self._recorder, seen.raw, plan.events)
+        await self._carry_out(seen, plan.acts)
+
+    async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
+        """A refusal is told, and tried again with the back-off: nothing else says why no worker comes."""
+        try:
+            await carry_out(self._client, self._recorder, seen.raw, acts)
+        except ApiError as error:
+            if is_refusal(error):
+                message = f"the API server refuses what the job needs: {error}"
+                self._recorder.event(seen.raw, "Warning", "WriteRefused", message)
+                if any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts):
+                    until = self._clock.monotonic() + retry_seconds()
+                    self._refused_until.put(seen.job.metadata.uid, until)
+            raise
+
+    def _refused_seconds(self, job: ElasticJob) -> float | None:
+        left_seconds = (self._refused_until.get(job.metadata.uid) or 0.0) - self._clock.monotonic()
+        return left_seconds if left_seconds > 0 else None
+
+    async def _write(self, job: ElasticJob, status_patch: Object) -> None:
+        """An empty one changes nothing, and says whether the job is still as it was when it was seen.
+
+        Raises:
+            Conflict: it is not.
+        """
+        metadata = job.metadata
+        await self._client.patch(
+            ELASTICJOBS,
+            metadata.name,
+            {"metadata": {"resourceVersion": metadata.resource_version}, "status": status_patch},
+            metadata.namespace,
+            subresource="status",
+        )

@@ -1,0 +1,251 @@
+"""`dlr_*` metrics: jobs and workers as their status says, computed when they are read.
+
+Nothing is counted here, so a restart of the controller loses nothing, and what is deleted is gone with the
+next scrape. Only the leader tells them: two controllers would double every sum. docs/metrics.md has the list.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from controller.cache import Cache
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, Object
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, ExitClass
+from crds.job_status import Goodput, JobState
+from crds.model import ConditionStatus
+from crds.protocol import MAX_NUMBER_NAME, MAX_NUMBERS, JobPhase, RendezvousPhase, Tier
+from crds.rendezvous import Rendezvous
+from reconcilers.conditions.slow import SLOW, speaker_of
+from reconcilers.goodput.goodput import goodput_now, seconds_by_state
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.ownership import BY_JOB
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.managed_by import is_managed_here
+
+log = logging.getLogger(__name__)
+
+Labels = tuple[str, ...]
+
+JOB = ("namespace", "job_name")
+"""Not `job`: that is what Prometheus calls the scraped target."""
+WORKER = (*JOB, "worker")
+UNITS = ("seconds", "bytes", "ratio")
+COUNTER_SUFFIX = "_total"
+FAILURES = tuple(class_ for class_ in ExitClass if class_ is not ExitClass.SUCCEEDED)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One metric; a counter if its name ends in `_total`."""
+
+    name: str
+    text: str
+    labels: Labels
+
+    def family(self) -> GaugeMetricFamily | CounterMetricFamily:
+        name = self.name.removesuffix(COUNTER_SUFFIX)
+        kind = GaugeMetricFamily if name == self.name else CounterMetricFamily
+        unit = name.rpartition("_")[2]
+        return kind(name, self.text, labels=self.labels, unit=unit if unit in UNITS else "")
+
+
+DEFINITIONS: list[Definition] = []
+
+
+def _define(name: str, labels: Labels, text: str) -> Definition:
+    DEFINITIONS.append(Definition(name, text, labels))
+    return DEFINITIONS[-1]
+
+
+JOB_PHASE = _define("dlr_job_phase", (*JOB, "phase"), "1 for the phase that the job is in, 0 for others")
+JOB_STATE = _define(
+    "dlr_job_state", (*JOB, "state"), "1 for what the job's time goes to now, 0 for other states"
+)
+JOB_STATE_SECONDS = _define(
+    "dlr_job_state_seconds_total", (*JOB, "state"), "Time since submission, by what it went to"
+)
+JOB_GOODPUT = _define("dlr_job_goodput_ratio", JOB, "Effective training time over the time since submission")
+JOB_STEP = _define("dlr_job_step", JOB, "Highest training step so far")
+JOB_STEPS_REDONE = _define("dlr_job_steps_redone_total", JOB, "Steps that were trained again after restarts")
+JOB_NUMBER = _define(
+    "dlr_job_number", (*JOB, "number"), "What rank 0's processes told with a step (dlr.report), lately"
+)
+JOB_SLOW = _define(
+    "dlr_job_slow",
+    JOB,
+    "1 while steps take longer than they did in this job's past, 0 once they no longer do",
+)
+JOB_RESTARTS = _define("dlr_job_restarts_total", JOB, "Worlds that broke because processes failed in place")
+JOB_FAILURES = _define(
+    "dlr_job_failures", (*JOB, "class"), "The same by class; a later finding may move one to another class"
+)
+JOB_SHARDS = _define(
+    "dlr_job_shard_elements",
+    (*JOB, "set", "state"),
+    "Elements of the job's shard sets, by what became of them",
+)
+JOB_ROUND = _define("dlr_job_round", JOB, "Worlds formed so far")
+JOB_RESUMED = _define(
+    "dlr_job_resumed", (*JOB, "tier"), "1 for where the world's checkpoint came from, 0 for other tiers"
+)
+JOB_WORLD_SIZE = _define("dlr_job_world_size", JOB, "Training processes in the world; 0 while there is none")
+JOB_WORLD_WORKERS = _define("dlr_job_world_workers", JOB, "Workers in the world; 0 while there is none")
+JOB_DESIRED_WORKERS = _define("dlr_job_desired_workers", (*JOB, "type"), "Workers that are wanted")
+JOB_WORKERS = _define("dlr_job_workers", (*JOB, "type", "phase"), "Workers by the phase of their Pod")
+WORKER_STEP = _define("dlr_worker_step", WORKER, "Training step that the worker told last")
+WORKER_STEP_TIME = _define("dlr_worker_step_timestamp_seconds", WORKER, "When it told it, since the epoch")
+WORKER_STEP_SECONDS = _define("dlr_worker_step_duration_seconds", WORKER, "Time that a step takes, lately")
+WORKER_MEMORY_STEP = _define(
+    "dlr_worker_memory_checkpoint_step", WORKER, "Step of its newest checkpoint in memory"
+)
+WORKER_REPLICATED_STEP = _define(
+    "dlr_worker_replicated_checkpoint_step", WORKER, "Step of the newest that another Pod holds too"
+)
+WORKER_CPU = _define("dlr_worker_cpu_usage_cores", WORKER, "CPUs that the worker's Pod uses")
+WORKER_MEMORY = _define("dlr_worker_memory_usage_bytes", WORKER, "Memory of the worker's Pod, without cache")
+WORKER_GPU = _define("dlr_worker_gpu_utilization_ratio", WORKER, "Mean utilization of the worker's GPUs")
+WORKER_GPU_MEMORY = _define("dlr_worker_gpu_memory_usage_bytes", WORKER, "Memory in use on the worker's GPUs")
+WORKER_RESTARTS = _define(
+    "dlr_worker_restarts_total", (*WORKER, "class"), "Pods of the worker that ended and were replaced"
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    of: Definition
+    labels: Labels
+    """The values, in the order of the definition's names."""
+    value: float
+
+
+class JobMetrics(Collector):
+    """Reads the cache whenever the metrics are read.
+
+    Args:
+        leads: whether this process is the one to tell.
+    """
+
+    def __init__(self, cache: Cache, clock: Clock, leads: Callable[[], bool]) -> None:
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._clock = clock
+        self._leads = leads
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+
+    def collect(self) -> Iterator[Metric]:
+        families = {definition: definition.family() for definition in DEFINITIONS}
+        for sample in self._samples() if self._leads() else ():
+            families[sample.of].add_metric(sample.labels, sample.value)
+        yield from families.values()
+
+    def _samples(self) -> Iterator[Sample]:
+        now = self._clock.now()
+        for raw in self._jobs.list():
+            try:
+                samples = self._of_job(raw, now)
+            except Exception as error:
+                # Its reconciler says so; the other jobs' metrics are not to suffer.
+                log.debug("no metrics of a job: %s", error)
+                continue
+            yield from samples
+
+    def _of_job(self, raw: Object, now: datetime) -> list[Sample]:
+        if not is_managed_here(raw):
+            return []
+        of_job = self._workers.by_index(BY_JOB, f"{raw['metadata']['namespace']}/{raw['metadata']['name']}")
+        job, workers = self._parse_job.parse_or_none(raw), [*self._parse_worker.readable(of_job)]
+        if job is None:
+            return []
+        of_workers = (sample for worker in workers for sample in worker_samples(job, worker))
+        return [*job_samples(job, workers, now), *of_workers]
+
+
+def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> Iterator[Sample]:
+    status, key = job.status, _key(job)
+    finished = status.phase is not None and status.phase.finished
+    for phase in JobPhase:
+        yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.CREATED))
+    for class_ in FAILURES:
+        yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
+    yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))
+    yield from _world_samples(key, status.rendezvous or Rendezvous(), finished)
+    for type_, counts in status.replica_statuses.items():
+        yield Sample(JOB_DESIRED_WORKERS, (*key, type_), counts.desired)
+        for phase_name in ("pending", "active", "succeeded", "failed", "standby"):
+            yield Sample(JOB_WORKERS, (*key, type_, phase_name), getattr(counts, phase_name))
+    for each in status.shards:
+        for state in ("done", "leased", "waiting", "failed"):
+            yield Sample(JOB_SHARDS, (*key, each.name, state), getattr(each, state))
+    if (slow := condition_of(status.conditions, SLOW)) is not None:
+        yield Sample(JOB_SLOW, key, slow.status is ConditionStatus.TRUE and not finished)
+    yield from _number_samples(key, Workers(workers), status.rendezvous or Rendezvous())
+    goodput = goodput_now(job, workers, now)
+    until = (status.completion_time or goodput.since) if finished else now
+    yield from _goodput_samples(key, goodput, until, finished)
+
+
+def _world_samples(key: Labels, world: Rendezvous, finished: bool) -> Iterator[Sample]:
+    formed = world.phase is RendezvousPhase.FORMED and not finished
+    yield Sample(JOB_ROUND, key, world.round)
+    if world.resume is not None:
+        for tier in Tier:
+            yield Sample(JOB_RESUMED, (*key, tier.value), tier is world.resume.tier)
+    yield Sample(JOB_WORLD_SIZE, key, world.world_size if formed else 0)
+    yield Sample(JOB_WORLD_WORKERS, key, len(world.members) if formed else 0)
+
+
+def _number_samples(key: Labels, workers: Workers, world: Rendezvous) -> Iterator[Sample]:
+    speaker = speaker_of(workers, world)
+    series = speaker.status.agent.series if speaker is not None and speaker.status.agent is not None else None
+    if series is not None and series.latest is not None:
+        named = {name[:MAX_NUMBER_NAME]: value for name, value in series.latest.numbers.items()}
+        for name, value in islice(named.items(), MAX_NUMBERS):
+            yield Sample(JOB_NUMBER, (*key, name), value)
+
+
+def _goodput_samples(key: Labels, goodput: Goodput, until: datetime, finished: bool) -> Iterator[Sample]:
+    seconds = seconds_by_state(goodput, until)
+    for state in JobState:
+        yield Sample(JOB_STATE, (*key, state.value), state is goodput.state and not finished)
+        yield Sample(JOB_STATE_SECONDS, (*key, state.value), seconds.get(state, 0.0))
+    yield Sample(JOB_STEPS_REDONE, key, goodput.steps_redone)
+    told = {JOB_STEP: goodput.last_step, JOB_GOODPUT: goodput.ratio}
+    yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
+
+
+def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
+    key = (*_key(job), worker.metadata.name)
+    for class_, count in worker.status.restarts.items():
+        yield Sample(WORKER_RESTARTS, (*key, class_), count)
+    report = current_report(worker)
+    if report is None:
+        return
+    told: dict[Definition, float | None] = {}
+    if report.progress is not None:
+        told[WORKER_STEP] = report.progress.step
+        told[WORKER_STEP_TIME] = report.progress.time.timestamp()
+        told[WORKER_STEP_SECONDS] = report.progress.seconds_per_step
+    if report.memory is not None:
+        told[WORKER_MEMORY_STEP] = report.memory.step
+        told[WORKER_REPLICATED_STEP] = report.memory.replicated_step
+    if report.usage is not None:
+        told[WORKER_CPU] = report.usage.cpu_cores
+        told[WORKER_MEMORY] = report.usage.memory_bytes
+        told[WORKER_GPU] = report.usage.gpu_utilization
+        told[WORKER_GPU_MEMORY] = report.usage.gpu_memory_bytes
+    yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
+
+
+def _key(job: ElasticJob) -> Labels:
+    return job.metadata.namespace or "", job.metadata.name

@@ -1,0 +1,1 @@
+"""What is observed: objects as they were read, and facts about them."""

@@ -1,0 +1,309 @@
+"""The Pod of a worker, whoever it works for: a template, and what is ours.
+
+Whatever the template says stays: restart policy, grace period, lifecycle hooks, volumes, affinity, all its
+containers, its label `app.kubernetes.io/name`. Added are name, labels, owner, environment and, where the
+template names none, the service account and a restart policy of Never (Kubernetes' default, Always, would
+start a finished training again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from controller.salvage import parsed
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from reconcilers.observed.token import give_token_to_agent
+
+DEFAULT_GRACE_SECONDS = 30
+"""Kubernetes' terminationGracePeriodSeconds."""
+GPU_RESOURCE = "nvidia.com/gpu"
+MIN_HEARTBEAT_SECONDS = 10.0
+WORKERS_PER_HEARTBEAT_SECOND = 100.0
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+STRONGEST_PREFERENCE = 100
+WEAKEST_PREFERENCE = 1
+"""Whatever the user prefers goes before."""
+
+# Affinity means nodes by their names and not by the label kubernetes.io/hostname, which may differ.
+# Kubernetes takes one value for a field, so every node is a requirement of its own; all of a term's must
+# hold. https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
+
+Object = dict[str, Any]
+Variables = Mapping[str, Object]
+"""Environment variables by name, each an EnvVar without it."""
+
+
+def pod_name(worker: ElasticWorker) -> str:
+    return f"{worker.metadata.name}-{worker.spec.incarnation}"
+
+
+def heartbeat_seconds(workers: int, timeout_seconds: float) -> float:
+    """The Lease's period: a job never writes more than ~100 a second, and a time-out spans three beats."""
+    return min(max(MIN_HEARTBEAT_SECONDS, workers / WORKERS_PER_HEARTBEAT_SECOND), timeout_seconds / 3)
+
+
+def labels(job: str, type_: str, index: int) -> dict[str, str]:
+    """Of a job's ElasticWorker and its Pods."""
+    return {names.LABEL_JOB: job, **_common_labels(type_, index)}
+
+
+def check_labels(check: str, index: int) -> dict[str, str]:
+    """Of a NodeCheck's ElasticWorker and its Pod."""
+    return {names.LABEL_CHECK: check, **_common_labels(names.CHECK, index)}
+
+
+def labels_of(worker: ElasticWorker) -> dict[str, str]:
+    spec = worker.spec
+    if spec.job_name is not None:
+        return labels(spec.job_name, spec.type, spec.index)
+    return check_labels(spec.check_name or "", spec.index)
+
+
+def _common_labels(type_: str, index: int) -> dict[str, str]:
+    return {
+        names.LABEL_APP: names.APP,
+        names.LABEL_MANAGED_BY: names.MANAGER,
+        names.LABEL_TYPE: type_,
+        names.LABEL_INDEX: str(index),
+    }
+
+
+def owner_reference(kind: str, name: str, uid: str) -> Object:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def companion_metadata(job: ElasticJob) -> Object:
+    """The metadata of what stands beside a job's Pods: it is named as the job, and the job owns it."""
+    return owned_metadata({"kind": "ElasticJob", "metadata": job.metadata.to_wire()}, job.metadata.name)
+
+
+def owned_name(owner_uid: str) -> str:
+    """The name of an object of which each ElasticJob and each NodeCheck has one.
+
+    It contains the owner's uid: a job and a check may have the same name, and so may an earlier owner.
+    """
+    return f"dlr-{owner_uid}"
+
+
+def owned_metadata(owner: Object, name: str) -> Object:
+    """The metadata of an object that an ElasticJob or NodeCheck owns.
+
+    Args:
+        owner: the job or the check.
+        name: of the object.
+    """
+    metadata = owner["metadata"]
+    return {
+        "name": name,
+        "namespace": metadata["namespace"],
+        "labels": {
+            names.LABEL_APP: names.APP,
+            **owner_label(owner),
+            names.LABEL_MANAGED_BY: names.MANAGER,
+        },
+        "ownerReferences": [owner_reference(owner["kind"], metadata["name"], metadata["uid"])],
+    }
+
+
+_OWNERS = (names.LABEL_JOB, names.LABEL_CHECK)
+"""Labels of which a Pod has that of its owner alone: a NetworkPolicy and a Service select by them."""
+
+
+def owner_label(owner: Object) -> dict[str, str]:
+    """The label that the Pods of an ElasticJob or NodeCheck have, and no others."""
+    label = names.LABEL_JOB if owner["kind"] == "ElasticJob" else names.LABEL_CHECK
+    return {label: owner["metadata"]["name"]}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The variables of a Pod's containers, and the account that they run as."""
+
+    fixed: Variables
+    """Ours, whatever the template says."""
+    of_agent: Variables
+    """The same, for the first container alone, in which the agent runs."""
+    account: str
+    """The service account, unless the template names one."""
+    of_owner: Variables = field(default_factory=dict)
+    """The user's, for all containers; a container's own definition overrides them."""
+    defaults: Variables = field(default_factory=dict)
+    """Ours, unless the user defines them."""
+
+
+def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_seconds: float) -> Variables:
+    """What the agent goes by; `owner` names the job or the check."""
+    return {
+        **owner,
+        names.ENV_REPLICA_TYPE: plain(worker.spec.type),
+        names.ENV_NAMESPACE: from_field("metadata.namespace"),
+        names.ENV_WORKER_NAME: plain(worker.metadata.name),
+        names.ENV_WORKER_INDEX: plain(str(worker.spec.index)),
+        names.ENV_INCARNATION: plain(str(worker.spec.incarnation)),
+        names.ENV_POD_UID: from_field("metadata.uid"),
+        names.ENV_POD_IP: from_field("status.podIP"),
+        names.ENV_NODE_NAME: from_field("spec.nodeName"),
+        names.ENV_HEARTBEAT_SECONDS: plain(f"{beat_seconds:g}"),
+        names.ENV_GRACE_SECONDS: plain(str(grace_seconds(spec))),
+    }
+
+
+def copied(template: Object) -> Object:
+    """The template in objects of its own: for a large one, a tenth of what `copy` takes."""
+    fresh: Object = parsed(orjson.dumps(template))
+    return fresh
+
+
+def grace_seconds(spec: Object) -> int:
+    """What a Pod has between SIGTERM and SIGKILL."""
+    seconds: int | None = spec.get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_SECONDS if seconds is None else seconds
+
+
+def key_variable(owner_uid: str) -> Variables:
+    """The key of the Pod's job or check (`key.py`)."""
+    reference = {"name": names.key_secret(owner_uid), "key": names.KEY_FIELD}
+    return {names.ENV_JOB_KEY: {"valueFrom": {"secretKeyRef": reference}}}
+
+
+def plain(text: str) -> Object:
+    return {"value": text}
+
+
+def from_field(path: str) -> Object:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def pod_of(worker: ElasticWorker, template: Object, environment: Environment) -> Object:
+    """The Pod object to create for the worker's incarnation; it takes over parts of `template`."""
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    ours = {key: value for key, value in labels_of(worker).items() if key != names.LABEL_APP}
+    own_labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _OWNERS}
+    spec.setdefault("restartPolicy", "Never")
+    if not service_account(spec):
+        spec["serviceAccountName"] = environment.account
+        give_token_to_agent(spec)
+    rather_not_on(spec, worker.spec.excluded_nodes)
+    if home := last_good_node(worker):
+        rather_on(spec, home)
+    never_on(spec, worker.spec.faulty_nodes)
+    if worker.spec.node_name:
+        only_on(spec, worker.spec.node_name)
+    with_agent = replace(environment, fixed={**environment.fixed, **environment.of_agent})
+    for container in containers(spec):
+        mine = with_agent if container is spec["containers"][0] else environment
+        container["env"] = _merged(container.get("env") or [], mine)
+        # What ends before its agent can say why says so in the last lines of its log.
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(worker),
+            "namespace": worker.metadata.namespace,
+            "labels": {
+                names.LABEL_APP: names.APP,
+                **own_labels,
+                **ours,
+                names.LABEL_INCARNATION: str(worker.spec.incarnation),
+            },
+            "annotations": metadata.get("annotations") or {},
+            "finalizers": metadata.get("finalizers") or [],
+            "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
+        },
+        "spec": spec,
+    }
+
+
+def containers(spec: Object) -> list[Object]:
+    """All of a Pod's."""
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
+def service_account(spec: Object) -> str:
+    """Whose rights the Pod has; empty if its template does not say. (`serviceAccount` is the old name.)"""
+    return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
+
+
+def _merged(own: list[Object], environment: Environment) -> list[Object]:
+    """Ours come first, so that the user's variables may refer to them as $(NAME)."""
+    fixed, of_owner = environment.fixed, environment.of_owner
+    own_names = {entry["name"] for entry in own}
+    users, taken = own_names | set(of_owner), own_names | set(fixed)
+    first = {**fixed, **{name: value for name, value in environment.defaults.items() if name not in users}}
+    return [
+        *({"name": name, **value} for name, value in first.items()),
+        *({"name": name, **value} for name, value in of_owner.items() if name not in taken),
+        *(entry for entry in own if entry["name"] not in fixed),
+    ]
+
+
+def rather_not_on(spec: Object, nodes: Iterable[str]) -> None:
+    """Better there than nowhere, though."""
+    if avoided := _by_name("NotIn", nodes):
+        affinity = _node_affinity(spec)
+        wish = {"weight": STRONGEST_PREFERENCE, "preference": {"matchFields": avoided}}
+        affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), wish]
+
+
+def rather_on(spec: Object, node: str) -> None:
+    """What its last Pod has left there, such as the image, is there for the next one."""
+    affinity = _node_affinity(spec)
+    wish = {"weight": WEAKEST_PREFERENCE, "preference": {"matchFields": _by_name("In", [node])}}
+    affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), wish]
+
+
+def last_good_node(worker: ElasticWorker) -> str:
+    """Where the slot's last Pod was, unless something speaks against that node; empty if it was nowhere."""
+    earlier = [life for life in worker.status.history if life.incarnation < worker.spec.incarnation]
+    node = next((life.node_name for life in reversed(earlier) if life.node_name), "")
+    blamed = {*worker.spec.excluded_nodes, *worker.spec.faulty_nodes}
+    return "" if node in blamed else node
+
+
+def never_on(spec: Object, nodes: Iterable[str]) -> None:
+    _require(spec, _by_name("NotIn", nodes))
+
+
+def only_on(spec: Object, node: str) -> None:
+    """As a DaemonSet's Pods are pinned: the scheduler still sees to it that there is room."""
+    _require(spec, _by_name("In", [node]))
+
+
+def _by_name(operator: str, nodes: Iterable[str]) -> list[Object]:
+    return [{"key": "metadata.name", "operator": operator, "values": [node]} for node in nodes]
+
+
+def _require(spec: Object, requirements: list[Object]) -> None:
+    """Terms are alternatives, so each gets them; but one that is empty admits no node, and stays so."""
+    if not requirements:
+        return
+    affinity = _node_affinity(spec)
+    if affinity.get(REQUIRED) is None:
+        affinity[REQUIRED] = {"nodeSelectorTerms": [{"matchFields": requirements}]}
+        return
+    for term in affinity[REQUIRED].get("nodeSelectorTerms") or ():
+        if term.get("matchExpressions") or term.get("matchFields"):
+            term["matchFields"] = [*(term.get("matchFields") or ()), *requirements]
+
+
+def _node_affinity(spec: Object) -> Object:
+    """The Pod's, made where there is none."""
+    spec["affinity"] = spec.get("affinity") or {}
+    spec["affinity"]["nodeAffinity"] = spec["affinity"].get("nodeAffinity") or {}
+    found: Object = spec["affinity"]["nodeAffinity"]
+    return found

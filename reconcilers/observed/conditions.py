@@ -1,0 +1,80 @@
+"""Setting a metav1.Condition: the transition time moves only when the status does.
+
+https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from crds.job_status import ElasticJobStatus
+from crds.model import Condition, ConditionStatus
+from crds.nodecheck import NodeCheckStatus
+from crds.scaleplan import ScalePlanStatus
+
+WORKERS_SCHEDULED = "WorkersScheduled"
+
+
+Status = TypeVar("Status", ElasticJobStatus, ScalePlanStatus, NodeCheckStatus)
+
+
+def condition_of(conditions: Sequence[Condition], type_: str) -> Condition | None:
+    return next((c for c in conditions if c.type == type_), None)
+
+
+def with_condition(
+    conditions: Sequence[Condition],
+    type_: str,
+    status: ConditionStatus,
+    reason: str,
+    message: str,
+    now: datetime,
+) -> list[Condition]:
+    """The conditions with this one set; in place of the earlier one of its type, if there is one.
+
+    Its time has whole seconds, as a metav1.Time.
+    """
+    earlier = condition_of(conditions, type_)
+    unmoved = earlier is not None and earlier.status == status
+    condition = Condition(
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=earlier.last_transition_time
+        if earlier and unmoved
+        else now.replace(microsecond=0),
+    )
+    if earlier is None:
+        return [*conditions, condition]
+    return [condition if c.type == type_ else c for c in conditions]
+
+
+def says(known: Condition | None, status: ConditionStatus, message: str) -> bool:
+    """Whether the condition tells this already, or its beginning (`reconcilers/observed/large_job.py`)."""
+    if known is None or known.status != status:
+        return False
+    told = known.message
+    return told == message or (told.endswith("…") and message.startswith(told[:-1]))
+
+
+def observed_at(status: Status, generation: int) -> Status:
+    """The status with `observedGeneration`, its own and that of each condition: which spec they follow from.
+
+    Every look judges all conditions anew, those that it leaves as they are too; so all are of one generation.
+    """
+    conditions = [c.model_copy(update={"observed_generation": generation}) for c in status.conditions]
+    return status.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
+def is_true(conditions: Sequence[Condition], type_: str) -> bool:
+    found = condition_of(conditions, type_)
+    return found is not None and found.status is ConditionStatus.TRUE
+
+
+def is_false(conditions: Sequence[Condition], type_: str) -> bool:
+    """Whether it is there, and says no: neither missing nor unknown."""
+    found = condition_of(conditions, type_)
+    return found is not None and found.status is ConditionStatus.FALSE

@@ -1,0 +1,46 @@
+"""The status of an ElasticJob that is about to be written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from crds.job_status import ElasticJobStatus
+from reconcilers.observed.large_job import wire_of
+from reconcilers.observed.status_patch import merge_patch, validated_patch
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A status that may be written. Its wire form, which in a large job takes a while, is made once."""
+
+    status: ElasticJobStatus
+    stored: dict[str, Any]
+    """The status as it is."""
+    workers: int
+    """How many the job has."""
+
+    @cached_property
+    def wire(self) -> dict[str, Any]:
+        return wire_of(self.status, self.workers)
+
+    @cached_property
+    def differs(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(merge_patch(self.stored, self.wire))
+
+    def of(self, status: ElasticJobStatus) -> Draft:
+        """With another status; with the same one, what is known of it stays known."""
+        return self if status is self.status else replace(self, status=status)
+
+    def having(self, **update: Any) -> Draft:
+        return self.of(self.status.model_copy(update=update))
+
+    def patch(self) -> dict[str, Any]:
+        """To write; empty if that is nothing.
+
+        Raises:
+            StatusBeyondLimits: by `validated_patch`.
+        """
+        return validated_patch(self.stored, self.status, self.wire)

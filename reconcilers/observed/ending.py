@@ -1,0 +1,261 @@
+"""How a worker's Pod is, and how it ended: the one judgement of that, and a pure function.
+
+The Pod's containers, each by its role, and what the agent of that very Pod reported are looked at together.
+The Pod's phase alone decides nothing: it says Running while a sidecar outlives the training container, Failed
+when a sidecar crashes after training has ended well, and Succeeded of a pipe whose last command ended well or
+of a shell that answers an eviction with exit code 0. What the job needs of a worker that has succeeded, the
+world says: one that is in a later round than it has finished is missing there (`world/breaks.py`).
+
+* Succeeded is what the agent calls so; where no agent has reported, and the command is not certain to start
+  one (`launcher.py`), a training container that left with exit code 0.
+* Failed is a Pod whose training container has ended otherwise, or that is deleted, lost, or cannot start.
+* A container that its kubelet starts again has not ended; how often it failed is told, to be counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crds import names
+from crds.agent_report import AgentFailure, AgentReport
+from crds.elasticworker import AgentState, ExitClass, WorkerPhase
+from crds.protocol import DOES_NOT_HANG
+from reconcilers.observed.containers import (
+    TERMINAL_PHASES,
+    Container,
+    Role,
+    containers_of,
+    failed,
+    may_run,
+    succeeded,
+    training_container,
+)
+from reconcilers.observed.exit_class import (
+    CONTAINER_REASONS,
+    KILL_EXIT_CODES,
+    PodEnd,
+    agent_silent,
+    classify_container,
+    classify_pod,
+    classify_process,
+    deleted,
+    heartbeat_lost,
+    is_taken,
+    node_lost,
+)
+from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.observed.start import USUAL
+
+PROCESS_FAILED = "ProcessFailed"
+"""Reason of the end of a Pod whose exit code hides the failure that its agent reported."""
+LEFT_EARLY = "LeftEarly"
+"""Reason of the end of a training container with exit code 0, of whose success its agent has not spoken."""
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that a Pod is judged by."""
+
+    pod: Object | None
+    """None of a Pod that is gone."""
+    report: AgentReport | None = None
+    """Its own agent's."""
+    is_unreadable: bool = False
+    """Whether its agent's report cannot be read."""
+    node: Object | None = None
+    """The node on which it is, or was."""
+    node_lost: str | None = None
+    """Why its node counts as lost."""
+    silence: Silence | None = None
+    """The silence of its agent; None if it was never heard."""
+    trains: bool = True
+    """Whether it is a job's, whose agent reports on training; a check's says nothing of that."""
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether its agent has reported, or its command is certain to start one."""
+        return self.report is not None or self.is_unreadable or bool(self.launcher)
+
+    @property
+    def launcher(self) -> str:
+        """The launcher that the training container is certain to start; empty where there is none."""
+        annotations = (self.pod or {}).get("metadata", {}).get("annotations") or {}
+        return str(annotations.get(names.ANNOTATION_LAUNCHER, "")) if self.trains else ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How a Pod is, or how it ended."""
+
+    phase: WorkerPhase
+    end: PodEnd | None = None
+    """How a Pod failed; of one that goes on, how a container of it failed that is started again."""
+    failures: int = 0
+    """How often containers of a Pod that goes on failed."""
+
+
+def judge(seen: Situation) -> Judgement:
+    """How the Pod is, or how it ended."""
+    pod = seen.pod
+    if pod is None:
+        return _ended_well() if _has_said_so(seen) else _failed(deleted(seen.node))
+    containers = containers_of(pod)
+    training = training_container(containers)
+    if _is_over(pod, containers) or "deletionTimestamp" in pod.get("metadata", {}):
+        return _of_an_end(seen, pod, containers)
+    if training.newest_end is not None and succeeded(training.newest_end) and not seen.has_agent:
+        return _ended_well()  # by restartPolicy Always it begins again and again
+    if _has_said_so(seen) and training.end is not None and _says_nothing(training.end):
+        return _ended_well()
+    if seen.node_lost:
+        return _ended_well() if _has_said_so(seen) else _failed(node_lost(seen.node_lost))
+    if seen.silence is not None and seen.silence.is_loss and may_run(training):
+        end = _of_silence(pod["metadata"]["name"], seen.silence)
+        return _ended_well() if _has_said_so(seen) else _failed(end)
+    return _alive(seen, pod, containers, training)
+
+
+def is_over(pod: Object) -> bool:
+    """Whether nothing of a Pod trains any more, or ever will."""
+    return _is_over(pod, containers_of(pod))
+
+
+def failed_sidecars(pod: Object | None) -> str:
+    """Which sidecars have failed by themselves, and how; empty where none has."""
+    beside = [each for each in containers_of(pod or {}) if each.role in (Role.SIDECAR, Role.COMPANION)]
+    ends = ((each, each.newest_end) for each in beside)
+    said = [
+        f"{each.role} {each.name}: exit code {end.get('exitCode')}"
+        for each, end in ends
+        if end is not None and failed(end) and end.get("exitCode") not in KILL_EXIT_CODES
+    ]
+    return "; ".join(said)
+
+
+def last_failure(report: AgentReport | None) -> AgentFailure | None:
+    """The failure of the round that the agent acted on last; an earlier one has been told before."""
+    if report is None or report.failure is None or is_well(report.failure):
+        return None
+    return report.failure if report.failure.round >= report.observed_round else None
+
+
+def is_well(failure: AgentFailure) -> bool:
+    """Whether it is no failure, but the answer of one that was asked where it hangs, and does not."""
+    return failure.exit_code is None and failure.message.startswith(DOES_NOT_HANG)
+
+
+def _ended_well() -> Judgement:
+    return Judgement(WorkerPhase.SUCCEEDED)
+
+
+def _failed(end: PodEnd) -> Judgement:
+    return Judgement(WorkerPhase.FAILED, end)
+
+
+def _has_said_so(seen: Situation) -> bool:
+    """Whether its agent has said that training succeeded."""
+    return seen.report is not None and seen.report.state is AgentState.SUCCEEDED
+
+
+def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
+    if silence.verdict is Verdict.NODE_LOST:
+        return heartbeat_lost(pod_name, silence.seconds, silence.node)
+    return agent_silent(pod_name, silence.seconds, silence.node)
+
+
+def _is_over(pod: Object, containers: Sequence[Container]) -> bool:
+    if pod.get("status", {}).get("phase") in TERMINAL_PHASES or training_container(containers).is_over:
+        return True
+    return any(each.role is Role.INIT and each.is_over and failed(each.end) for each in containers)
+
+
+def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) -> Judgement:
+    training, taken = training_container(containers), is_taken(pod)
+    end = _end_of(pod, containers)
+    if _has_said_so(seen):
+        is_well_ended = taken or end is None or _says_nothing(end)
+        return _ended_well() if is_well_ended else _failed(classify_pod(pod, seen.node))
+    if taken or not succeeded(end):
+        return _failed(_by_the_agents_word(classify_pod(pod, seen.node), seen.report))
+    return _failed(_hidden_failure(seen, training, end)) if seen.has_agent else _ended_well()
+
+
+def _by_the_agents_word(end: PodEnd, report: AgentReport | None) -> PodEnd:
+    """The end of a training container with the class that its agent reported, where it says more.
+
+    A launcher without restarts leaves with the exit code of its process: 1 too where the kernel has killed a
+    data loader for its memory, or a device has failed.
+    """
+    failure = last_failure(report)
+    is_plain = end.exit_class is ExitClass.USER_ERROR and bool(end.container) and not end.other_container
+    if failure is None or not is_plain:
+        return end
+    return replace(end, exit_class=classify_process(failure))
+
+
+def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
+    """How the training container ended; a Pod that says Succeeded, and no more, means exit code 0."""
+    says_no_more = all(each.status is None for each in containers)
+    if says_no_more and pod.get("status", {}).get("phase") == "Succeeded":
+        return {"exitCode": 0}
+    return training_container(containers).end
+
+
+def _says_nothing(end: Object) -> bool:
+    """Whether a training container may have ended so after training had succeeded: well, or killed."""
+    return succeeded(end) or end.get("exitCode") in KILL_EXIT_CODES
+
+
+def _hidden_failure(seen: Situation, training: Container, end: Object | None) -> PodEnd:
+    """The failure behind exit code 0 of a training container whose agent has not reported success."""
+    whose: dict[str, Any] = {"container": training.name, "role": training.role}
+    report, failure = seen.report, last_failure(seen.report)
+    if failure is not None:
+        return PodEnd(classify_process(failure), PROCESS_FAILED, failure.exit_code, **whose)
+    if end is not None and end.get("reason") in CONTAINER_REASONS:
+        return classify_container(training, end)
+    said = "its agent's report cannot be read"
+    if not seen.is_unreadable:
+        said = f"{seen.launcher} has not reported once; its log says why"
+    if report is not None:
+        said = f"its agent's last word was {report.state} in round {report.observed_round}"
+    message = (
+        f"the training container left with exit code 0 before training had succeeded ({said}): a shell "
+        "that ends so at SIGTERM, or goes on after its launcher has failed, hides that; begin its text with "
+        "`set -eo pipefail`, or start the launcher with `exec`"
+    )
+    return PodEnd(ExitClass.UNKNOWN, LEFT_EARLY, 0, message, **whose)
+
+
+def _alive(seen: Situation, pod: Object, containers: Sequence[Container], training: Container) -> Judgement:
+    # By Kubernetes' rules a Pod in phase Running has no container that waits for its first start.
+    waits_again = training.newest_end is not None and training.waiting_reason not in USUAL
+    is_up = pod.get("status", {}).get("phase") == "Running" and not waits_again
+    runs = training.is_running or is_up
+    phase = WorkerPhase.RUNNING if runs else WorkerPhase.PENDING
+    counting = [each for each in containers if _counts(each, training)]
+    failures = sum(each.restarted_ends for each in counting)
+    if not failures or _has_said_so(seen):
+        return Judgement(phase)
+    return Judgement(phase, _newest_failure(seen, counting, training), failures)
+
+
+def _counts(container: Container, training: Container) -> bool:
+    """Whether its failures are the worker's; a native sidecar's are while it keeps training from starting."""
+    if container.role is Role.SIDECAR:
+        return not training.has_started
+    return container.role in (Role.TRAINING, Role.INIT)
+
+
+def _newest_failure(seen: Situation, counting: Sequence[Container], training: Container) -> PodEnd | None:
+    """How a container failed that was, or will be, started again; None where none did."""
+    if succeeded(training.newest_end) and seen.has_agent:
+        return _hidden_failure(seen, training, training.newest_end)
+    suspects = [training] if training.has_started else counting
+    ends = ((each, each.newest_end) for each in suspects)
+    found = (classify_container(each, end) for each, end in ends if end is not None and failed(end))
+    return next((_by_the_agents_word(each, seen.report) for each in found), None)

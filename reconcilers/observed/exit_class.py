@@ -1,0 +1,300 @@
+"""Why a Pod or a training process ended: one table (docs/failures.md).
+
+Read from the top, the first entry that fits decides.
+
+* A Pod: its condition DisruptionTarget, `status.reason`, the container to blame (reason, exit code, text);
+  then a deletion, which is judged by the taints of the node; then the node's readiness, and the silence of
+  the agent (`reconcilers.observed.silence`).
+  Whether a Pod has ended at all, and whether well, is judged in `reconcilers.observed.ending`.
+* A training process: the cause that its agent tells, the signal or exit code, the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import re2
+
+from crds import xids
+from crds.agent_report import AgentFailure
+from crds.elasticworker import ExitClass, FailureCause
+from crds.protocol import DAMAGED_CHECKPOINT
+from reconcilers.observed.consequences import follows_from_a_peer
+from reconcilers.observed.containers import (
+    Container,
+    Role,
+    containers_of,
+    failed,
+    memory_limit,
+    to_blame,
+)
+
+BY_TAINT = "DeletionByTaintManager"
+
+DISRUPTION_REASONS = {
+    "DeletionByPodGC": ExitClass.NODE_LOST,
+    "EvictionByEvictionAPI": ExitClass.PREEMPTED,
+    "PreemptionByScheduler": ExitClass.PREEMPTED,
+    "TerminationByKubelet": ExitClass.PREEMPTED,
+}
+"""Of the Pod condition DisruptionTarget; what else its reason may be counts as Preempted. `BY_TAINT`
+says that the node has a NoExecute taint: one that Kubernetes gives a lost node, or a spot notice's, say.
+
+https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+"""
+
+POD_REASONS = {
+    "Evicted": ExitClass.PREEMPTED,
+    "Preempting": ExitClass.PREEMPTED,
+    "Terminated": ExitClass.PREEMPTED,
+    "NodeShutdown": ExitClass.PREEMPTED,
+    "Shutdown": ExitClass.PREEMPTED,
+    "NodeAffinity": ExitClass.PREEMPTED,
+    "OutOfcpu": ExitClass.PREEMPTED,
+    "OutOfmemory": ExitClass.PREEMPTED,
+    "OutOfpods": ExitClass.PREEMPTED,
+    "NodeLost": ExitClass.NODE_LOST,
+    "DeadlineExceeded": ExitClass.USER_ERROR,
+}
+"""Pod status.reason, set by the kubelet and the node lifecycle controller."""
+
+CONTAINER_REASONS = {
+    "OOMKilled": ExitClass.OOM,
+    "ContainerStatusUnknown": ExitClass.NODE_LOST,
+}
+"""State terminated.reason; ContainerStatusUnknown is what a kubelet finds of containers after a reboot."""
+
+PROGRAMS_REASONS = frozenset({"Error", "OOMKilled"})
+"""With another reason, the message is the container runtime's own."""
+
+HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
+"""Training code exits so to say that the device is at fault; DLRover's convention. Others do not."""
+
+KILL_EXIT_CODES = frozenset({137, 143, -9, -15})
+"""128 + SIGKILL and 128 + SIGTERM; and the signals as torch tells them. Others are the program's crash."""
+
+CAUSES = {
+    FailureCause.OOM: ExitClass.OOM,
+    FailureCause.HANG: ExitClass.HANG,
+    FailureCause.DEVICE: ExitClass.HARDWARE_ERROR,
+}
+"""What the agent knows beyond exit code and text."""
+
+HARDWARE_TEXTS = (
+    # cudaGetErrorString of cudaErrorECCUncorrectable (214), and its ROCm counterpart
+    r"uncorrectable ECC error",
+    # cudaErrorNvlinkUncorrectable (220): "uncorrectable NVLink error detected during the execution"
+    r"NVLink error",
+    # cudaErrorHardwareStackError (714): "hardware stack error"
+    r"(?:CUDA|HIP) error: hardware",
+    # cudaErrorSystemNotReady (802): the fabric manager of the NVSwitches is not up
+    r"system not yet initialized",
+    # Xid 79 in words, and NVML_ERROR_GPU_IS_LOST. Xids in numbers: `crds.xids`
+    r"GPU has fallen off the bus|GPU is lost",
+    # NCCL's transport net_ib.cc, with ibv_event_type_str of IBV_EVENT_DEVICE_FATAL and IBV_EVENT_PORT_ERR
+    r"Got async event : (?:local catastrophic error|port error)",
+)
+"""An error that says one of these is the device's, and so is one with the number of such an Xid."""
+
+OWN_LIMIT_TEXTS = (
+    r"exceed(?:s|ed) (?:its local ephemeral storage limit|the total limit of containers|the limit)",
+)
+"""An eviction for what the Pod itself used beyond its limits is the user's."""
+
+LEAVING_TAINTS = (
+    "ToBeDeletedByClusterAutoscaler",
+    "aws-node-termination-handler/",
+    "cloud.google.com/impending-node-termination",
+    "karpenter.sh/disrupted",
+    "kubernetes.azure.com/scheduled-event",
+)
+"""Beginnings of taints of nodes that are about to go: who is deleted there was preempted."""
+
+LOST_TAINTS = (
+    "node.kubernetes.io/out-of-service",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/not-ready",
+)
+
+FREE = frozenset(
+    {
+        ExitClass.KILLED,
+        ExitClass.PREEMPTED,
+        ExitClass.NODE_LOST,
+        ExitClass.CHECK_FAILED,
+        ExitClass.SUCCEEDED,
+        ExitClass.DAMAGED_CHECKPOINT,
+    }
+)
+"""Ends that are not the user's doing: they never spend `restartCount`."""
+
+_DAMAGED = re2.compile(rf"(?:[\w.]+\.)?{DAMAGED_CHECKPOINT}\b")
+_HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
+_XID_NUMBER = re2.compile(xids.NUMBER_PATTERN)
+_OWN_LIMIT = re2.compile("|".join(OWN_LIMIT_TEXTS))
+
+
+@dataclass(frozen=True)
+class PodEnd:
+    exit_class: ExitClass
+    reason: str
+    exit_code: int | None = None
+    message: str = ""
+    log: str = ""
+    """The end of its container's log, as the kubelet gives it, or its own termination message."""
+    container: str = ""
+    """The container whose end it is; empty where it is none's."""
+    role: Role = Role.TRAINING
+    """That container's."""
+
+    @property
+    def other_container(self) -> str:
+        """The same container, where it is not the training container."""
+        return "" if self.role is Role.TRAINING else self.container
+
+
+def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> PodEnd:
+    """How a Pod that has failed, or is being deleted, came to its end.
+
+    Args:
+        node: where it was, if that is known.
+    """
+    status = pod.get("status", {})
+    disruption = disruption_of(pod)
+    if disruption is not None:
+        reason, message = disruption.get("reason", "DisruptionTarget"), disruption.get("message", "")
+        if reason == BY_TAINT and (node is None or _is_lost(node)):
+            return PodEnd(ExitClass.NODE_LOST, reason, message=message)
+        return _disrupted(DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
+    if status.get("reason") in POD_REASONS:
+        reason = status["reason"]
+        return _disrupted(POD_REASONS[reason], reason, status.get("message", ""))
+    blamed = to_blame(containers_of(pod))
+    if blamed is not None:
+        return classify_container(*blamed)
+    if pod.get("metadata", {}).get("deletionTimestamp"):
+        return deleted(node)
+    return PodEnd(ExitClass.UNKNOWN, status.get("reason", "Unknown"), message=status.get("message", ""))
+
+
+def disruption_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The condition of a Pod that says what took it from its node."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    disruptions = (c for c in conditions if c.get("type") == "DisruptionTarget" and c.get("status") == "True")
+    return next(disruptions, None)
+
+
+def is_taken(pod: Mapping[str, Any]) -> bool:
+    """Whether the Pod was ended from outside: then an exit code may be an answer to SIGTERM."""
+    reason = pod.get("status", {}).get("reason")
+    is_deleted = "deletionTimestamp" in pod.get("metadata", {})
+    return is_deleted or reason in POD_REASONS or disruption_of(pod) is not None
+
+
+def deleted(node: Mapping[str, Any] | None) -> PodEnd:
+    """How a Pod that somebody deleted, or that is gone, came to its end."""
+    for key in _taints(node or {}):
+        if key.startswith(LEAVING_TAINTS):
+            return PodEnd(ExitClass.PREEMPTED, "NodeLeaving", message=f"the Pod was deleted; its node: {key}")
+        if key in LOST_TAINTS:
+            return PodEnd(ExitClass.NODE_LOST, "NodeLost", message=f"the Pod was deleted; its node: {key}")
+    return PodEnd(ExitClass.KILLED, "Deleted", message="the Pod was deleted")
+
+
+def _is_lost(node: Mapping[str, Any]) -> bool:
+    return any(key in LOST_TAINTS for key in _taints(node))
+
+
+def _taints(node: Mapping[str, Any]) -> list[str]:
+    """Their keys."""
+    return [taint.get("key", "") for taint in node.get("spec", {}).get("taints") or ()]
+
+
+def node_lost(why: str) -> PodEnd:
+    """The Pod's node is not ready."""
+    return PodEnd(ExitClass.NODE_LOST, "NodeLost", message=why)
+
+
+def heartbeat_lost(pod_name: str, seconds: float, node: str) -> PodEnd:
+    """The agent's Lease was not renewed, and its node is lost too.
+
+    Args:
+        node: what is known of the node, as a clause.
+    """
+    message = f"no heartbeat from {pod_name} for {seconds:.0f} s, and {node}"
+    return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
+
+
+def agent_silent(pod_name: str, seconds: float, node: str) -> PodEnd:
+    """The agent's Lease was not renewed, although its node is well and other agents are heard."""
+    message = f"no heartbeat from {pod_name} for {seconds:.0f} s, although {node}: its agent is stuck"
+    return PodEnd(ExitClass.UNKNOWN, "AgentSilent", message=message)
+
+
+def classify_process(failure: AgentFailure) -> ExitClass:
+    """Why a training process failed, of which the agent lives to tell."""
+    if failure.cause is not None:
+        return CAUSES[failure.cause]
+    by_code = _of_exit_code(failure.exit_code)
+    if by_code is not None:
+        return by_code
+    if _DAMAGED.match(failure.message):
+        return ExitClass.DAMAGED_CHECKPOINT
+    if names_device_fault(f"{failure.message}\n{failure.log_tail}"):
+        return ExitClass.HARDWARE_ERROR
+    return ExitClass.UNKNOWN if follows_from_a_peer(failure) else ExitClass.USER_ERROR
+
+
+def names_device_fault(text: str) -> bool:
+    """Whether a text says of a failure that a device is to blame."""
+    return _HARDWARE.search(text) is not None or any(map(xids.fails_by_hardware, xid_numbers(text)))
+
+
+def xid_numbers(text: str) -> list[int]:
+    """The numbers of the Xids that a text names."""
+    return [int(found[1]) for found in _XID_NUMBER.finditer(text)]
+
+
+def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The names of a Pod's containers that ended with another code than 0, and how they did."""
+    ends = ((container.name, container.end) for container in containers_of(pod))
+    return [(name, end) for name, end in ends if end is not None and failed(end)]
+
+
+def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:
+    own = exit_class is ExitClass.PREEMPTED and _OWN_LIMIT.search(message)
+    return PodEnd(ExitClass.USER_ERROR if own else exit_class, reason, message=message)
+
+
+def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
+    """Why a container ended so, by itself."""
+    code, reason, message = end.get("exitCode"), end.get("reason", "Error"), end.get("message", "")
+    exit_class = CONTAINER_REASONS.get(reason) or _of_exit_code(code)
+    if exit_class is None:
+        exit_class = ExitClass.HARDWARE_ERROR if names_device_fault(message) else ExitClass.USER_ERROR
+    if container.role is not Role.TRAINING and code in HARDWARE_EXIT_CODES:
+        exit_class = ExitClass.USER_ERROR
+    whose: dict[str, Any] = {"container": container.name, "role": container.role}
+    if container.role is not Role.TRAINING and exit_class is ExitClass.OOM:
+        return PodEnd(exit_class, reason, code, _out_of_memory(container), message, **whose)
+    if reason in PROGRAMS_REASONS:
+        return PodEnd(exit_class, reason, code, log=message, **whose)
+    return PodEnd(exit_class, reason, code, message, **whose)
+
+
+def _out_of_memory(container: Container) -> str:
+    """What to do about a container whose memory dlr does not raise."""
+    amount = memory_limit(container.spec)
+    limit = f" (limit {amount})" if amount else ""
+    return (
+        f"the {container.role} {container.name} ran out of memory{limit}: "
+        "raise its memory limit in the Pod template"
+    )
+
+
+def _of_exit_code(code: int | None) -> ExitClass | None:
+    if code in KILL_EXIT_CODES:
+        return ExitClass.KILLED
+    return ExitClass.HARDWARE_ERROR if code in HARDWARE_EXIT_CODES else None

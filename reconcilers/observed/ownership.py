@@ -1,0 +1,86 @@
+"""Objects of which an owner has one, under a name that follows from its own: how it is made, and whose it is.
+
+An owner that is deleted and made again has the same name, and another uid. Until garbage collection has taken
+what the earlier one left, the name is held by an object that will go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from controller.client import Client
+from controller.errors import AlreadyExists, Forbidden, NotFound
+from controller.resources import Resource
+from controller.store import Store
+
+BY_JOB = "job"
+
+
+Object = dict[str, Any]
+
+BY_OWNER = "owner"
+"""Index of Pods and ElasticWorkers, by `owner_uids`."""
+
+
+class Leftover(Exception):
+    """The name is held by an object of an earlier owner, which garbage collection takes. Look again soon."""
+
+
+def owner_uids(obj: Object) -> Iterable[str]:
+    """Index function: the uid of the controlling owner."""
+    return [o["uid"] for o in obj["metadata"].get("ownerReferences", ()) if o.get("controller")]
+
+
+def belongs_to(obj: Object, owner_uid: str) -> bool:
+    return any(owner["uid"] == owner_uid for owner in obj["metadata"].get("ownerReferences", ()))
+
+
+def number_label(obj: Object, label: str) -> int | None:
+    """The number in a label; None if there is none. Whoever may make Pods may write any text there."""
+    text = (obj["metadata"].get("labels") or {}).get(label, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def is_leftover(obj: Object, wanted: Object) -> bool:
+    """Whether `obj` belongs to an earlier owner of the same kind and name as the owner of `wanted`."""
+    (mine,) = wanted["metadata"]["ownerReferences"]
+    return not belongs_to(obj, mine["uid"]) and any(
+        (owner["kind"], owner["name"]) == (mine["kind"], mine["name"])
+        for owner in obj["metadata"].get("ownerReferences", ())
+    )
+
+
+async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
+    """Make the object; or, if its owner has it already, find it.
+
+    Raises:
+        Leftover: there is one of an earlier owner of the same name.
+        Forbidden: there is one that is somebody else's, or the API server refuses.
+    """
+    metadata = wanted["metadata"]
+    (owner,) = metadata["ownerReferences"]
+    named = f"the {resource.kind} {metadata['name']}"
+    try:
+        return await client.create(resource, wanted)
+    except AlreadyExists:
+        try:
+            found = await client.get(resource, metadata["name"], metadata["namespace"])
+        except NotFound:
+            raise Leftover(f"{named} of an earlier {owner['kind']} {owner['name']} has just gone") from None
+    if belongs_to(found, owner["uid"]):
+        return found
+    if is_leftover(found, wanted):
+        raise Leftover(f"{named} of an earlier {owner['kind']} {owner['name']} is yet to go")
+    message = f"{named} is not of this {owner['kind']} {owner['name']}: delete it, or use another name"
+    raise Forbidden(403, "Forbidden", message)
+
+
+def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
+    """Of a job or a check: whoever names its uid in another namespace is not its worker, and goes with the
+    next garbage collection."""
+    return _of_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
+
+
+def _of_namespace(found: Iterable[Object], namespace: str) -> list[Object]:
+    return [raw for raw in found if raw["metadata"]["namespace"] == namespace]

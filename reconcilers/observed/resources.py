@@ -1,0 +1,101 @@
+"""What a worker's first container may use: its template's resources, overlaid by its type's and its slot's.
+
+The type's (`status.resources.<type>` of the job) are what a ScalePlan asked for; the slot's own
+(`ElasticWorker.spec.resources`) what this one slot needs beyond that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import orjson
+
+from crds.elasticjob import ElasticJob
+from crds.job_spec import MemoryCheckpoint
+from crds.model import ResourceRequirements
+from reconcilers.observed.quantities import parse
+
+Object = dict[str, Any]
+KINDS = ("limits", "requests")
+CUT = "dlrCut"
+"""Key of a template that is not whole; its value is the digest of the whole."""
+_DIGEST_CHARACTERS = 16
+
+
+def resources_of(job: ElasticJob, type_: str, own: ResourceRequirements | None) -> Object:
+    """The first container's `resources` in the next Pod of a slot of this type.
+
+    The slot's own count where they are more: who asks for more for all does not ask for less for this one.
+    """
+    container = job.spec.replica_specs[type_].template["spec"]["containers"][0]
+    resources = dict(mapping(container.get("resources")))
+    for kind, amounts in _layer(job.status.resources.get(type_)).items():
+        resources[kind] = {**mapping(resources.get(kind)), **amounts}
+    for kind, amounts in _layer(own).items():
+        others = mapping(resources.get(kind))
+        more = {name: amount for name, amount in amounts.items() if _is_more(amount, others.get(name))}
+        if more:
+            resources[kind] = {**others, **more}
+    return resources
+
+
+def limits_of(container: Object) -> Object:
+    return mapping(mapping(container.get("resources")).get("limits"))
+
+
+def resources_digest(resources: Object) -> str:
+    """Tells whether a Pod is up to date; `1Gi` and `1024Mi` are the same."""
+    amounts = {
+        kind: {name: _amount(quantity) for name, quantity in mapping(resources.get(kind)).items()}
+        for kind in KINDS
+    }
+    return hashlib.sha256(json.dumps(amounts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def template_digest(job: ElasticJob, type_: str) -> str:
+    """Digest of the template and variables of a type's Pods, but for resources, which have their own."""
+    spec = job.spec.replica_specs[type_]
+    if is_cut(spec.template):
+        return str(spec.template[CUT])[:_DIGEST_CHARACTERS]
+    return digest_of(spec.template, job.spec.envs, job.spec.agent.inject, spec.memory_checkpoint)
+
+
+def digest_of(template: Object, envs: Object, inject: bool, memory: MemoryCheckpoint | None) -> str:
+    """Raises TypeError for what is nested so deeply that no Pod can be made of it."""
+    first, *others = template["spec"]["containers"]
+    first = {key: value for key, value in first.items() if key != "resources"}
+    said = template | {"spec": template["spec"] | {"containers": [first, *others]}}
+    more = [] if memory is None else [memory.to_wire()]
+    text = orjson.dumps([said, envs, inject, *more], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def is_cut(template: Object | None) -> bool:
+    """Whether it is what the cache has kept of a larger one (reconcilers/worker/shapes.py)."""
+    return template is not None and CUT in template
+
+
+def mapping(found: Any) -> Object:
+    """A part of a template that may be null."""
+    return found or {}
+
+
+def _layer(resources: ResourceRequirements | None) -> dict[str, Object]:
+    """What is said, by kind."""
+    return {kind: amounts for kind, amounts in (resources.to_wire() if resources else {}).items() if amounts}
+
+
+def _is_more(amount: Any, other: Any) -> bool:
+    try:
+        return other is None or parse(amount) > parse(other)
+    except ValueError:
+        return True
+
+
+def _amount(quantity: Any) -> str:
+    try:
+        return str(parse(quantity))
+    except ValueError:  # the API server will refuse the Pod, and say why
+        return str(quantity)

@@ -1,0 +1,54 @@
+"""cleanPodPolicy, ttlSecondsAfterFinished and activeDeadlineSeconds: pure, with `now` passed in."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.job_spec import CleanPodPolicy
+from crds.protocol import JobPhase
+from reconcilers.observed.builder import grace_seconds
+from reconcilers.observed.roles import in_cluster
+
+LEAVE_MARGIN_SECONDS = 5.0
+
+
+def seconds_to_deadline(job: ElasticJob, now: datetime) -> float | None:
+    """Until `activeDeadlineSeconds` are over; None without one."""
+    deadline, started = job.spec.run_policy.active_deadline_seconds, job.status.start_time
+    if deadline is None or started is None:
+        return None
+    return deadline - (now - started).total_seconds()
+
+
+def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
+    """Until a finished job is to be deleted; None if it is to stay."""
+    ttl, completed = job.spec.run_policy.ttl_seconds_after_finished, job.status.completion_time
+    if ttl is None or completed is None:
+        return None
+    return ttl - (now - completed).total_seconds()
+
+
+def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime) -> float | None:
+    """Until a Pod of a suspended or finished job is to be deleted; None if it may stay.
+
+    Suspended, it is to go at once. Of a finished job, agents leave by themselves, so that their Pods keep
+    exit code and log; only what is still there after its own grace period is deleted as running.
+    """
+    phase, policy = job.status.phase, job.spec.run_policy.clean_pod_policy
+    if phase is None or not phase.finished:
+        return 0.0
+    if policy is CleanPodPolicy.NONE or (policy is CleanPodPolicy.RUNNING and pod_ended):
+        return None
+    # The agents of a cluster leave like those of a world; others know nothing of the job's end.
+    serves_training = type_ != names.WORKER and phase is JobPhase.SUCCEEDED and not in_cluster(job)
+    if pod_ended or serves_training:
+        return 0.0
+    template = job.spec.replica_specs[type_].template if type_ in job.spec.replica_specs else {"spec": {}}
+    return seconds_to_leave(grace_seconds(template["spec"]), job.status.completion_time or now, now)
+
+
+def seconds_to_leave(grace_seconds: float, completed: datetime, now: datetime) -> float:
+    """Until an agent should have left by itself, whose work was completed then."""
+    return max(grace_seconds + LEAVE_MARGIN_SECONDS - (now - completed).total_seconds(), 0.0)

@@ -1,0 +1,151 @@
+"""Why a Pod that has a node does not start: what its status says, and what only its Events say.
+
+A kubelet says in a container's status that an image cannot be pulled, or that a Secret of its environment is
+missing. That a volume cannot be mounted (its Secret, ConfigMap or claim is missing) stands in an Event alone:
+https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/. So the Events of a Pod that is late are
+read (`late_pods.py`); of a job's Pods, one at a time, only now and then, and ever more rarely: an API server
+has no index of Events, so each reading goes through all of the namespace's.
+
+Pure, and imported by the CLI, so it asks for no client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from controller.wording import last_line
+from crds.model import Condition
+from crds.names import LABEL_CHECK, key_secret
+from reconcilers.observed.containers import CRASH_LOOP
+
+Object = dict[str, Any]
+
+STARTED = "Started"
+"""Condition of an ElasticWorker, only while something keeps its Pod from starting."""
+LATE_SECONDS = 10.0
+"""A Pod that has a node and has not started for so long may have a reason that only its Events tell."""
+AGAIN_SECONDS = 60.0
+ASK_AFTER_SECONDS = (10.0, 60.0, 300.0)
+"""From one reading for a job's Pods to the next; the last again and again. When nobody was late for twice as
+long as that, it begins anew."""
+REPORTERS = ("kubelet", "attachdetach-controller")
+"""Who works on a Pod that has a node; what others have said, such as the scheduler, is over then."""
+AMID_FAILURES = "SandboxChanged"
+"""A Normal Event that a kubelet sends between two Warnings of a sandbox that cannot be made."""
+MISSING_KEY = f'secret "{key_secret("")}'
+"""What a kubelet says of a container without its key: https://kubernetes.io/docs/concepts/configuration/secret/."""
+IMAGE_PULL = ("ErrImagePull", "ImagePullBackOff")
+USUAL = (None, "ContainerCreating", "PodInitializing")
+
+
+class Hindrance(NamedTuple):
+    """What keeps a Pod from starting."""
+
+    reason: str
+    message: str
+
+
+NOTHING = Hindrance("", "")
+"""Its Events were read, and nothing keeps it from starting any more."""
+
+
+def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
+    """What the status of a Pod that waits for its containers says.
+
+    Args:
+        known: what was said of it before. While an image is tried again and again, the kubelet has two
+            reasons in turn, and we keep to what was said first: it names the cause.
+    """
+    status = pod.get("status", {})
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        waiting = container.get("state", {}).get("waiting") or {}
+        reason = waiting.get("reason")
+        if reason in USUAL:
+            continue
+        why = _crash(container) if reason == CRASH_LOOP else waiting.get("message", "")
+        text = f"{container['name']}: {reason}: {why}".rstrip(": ")
+        if MISSING_KEY in text:
+            return Hindrance(reason, f"{text}: {_new_key(pod)}")
+        if reason not in IMAGE_PULL:
+            return Hindrance(reason, text)
+        if known is not None and known.reason == IMAGE_PULL[-1]:
+            return Hindrance(known.reason, known.message)
+        return Hindrance(IMAGE_PULL[-1], text)
+    return None
+
+
+def _crash(container: Object) -> str:
+    """How a container ended that is started again and again."""
+    end = (container.get("lastState") or {}).get("terminated") or {}
+    words = last_line(end.get("message") or "") or end.get("reason", "")
+    return f"exit code {end.get('exitCode')}: {words}".rstrip(": ")
+
+
+def lacks_key(pod: Object) -> bool:
+    """Whether a Pod waits for the Secret with the key of its job or check."""
+    found = hindrance_of(pod, None)
+    return found is not None and MISSING_KEY in found.message
+
+
+def _new_key(pod: Object) -> str:
+    """What to do when that Secret was deleted while other Pods run with the key."""
+    if LABEL_CHECK in (pod["metadata"].get("labels") or {}):
+        return (
+            "it was deleted, and is made again once no Pod of the check runs with its key; if one does, "
+            "make the NodeCheck again"
+        )
+    return (
+        "it was deleted, and is made again once no Pod of the job runs with its key; if one does, "
+        "suspend and resume the job"
+    )
+
+
+class Asked(NamedTuple):
+    """The Events of a job's Pods were read."""
+
+    at: float
+    """Monotonic seconds."""
+    pod: str
+    """Of which Pod they were, by its uid."""
+    times: int = 1
+
+
+def next_reading(last: Asked | None, pod: str, now: float) -> Asked | None:
+    """The reading to make now; None if it is too early for one.
+
+    Another Pod has its turn before the one of the last reading, which may just be slow.
+    """
+    if last is None or now - last.at >= 2 * ASK_AFTER_SECONDS[-1]:
+        return Asked(now, pod)
+    interval = ASK_AFTER_SECONDS[min(last.times, len(ASK_AFTER_SECONDS)) - 1]
+    interval += AGAIN_SECONDS / 2 if pod == last.pod else 0.0
+    return Asked(now, pod, last.times + 1) if now - last.at >= interval else None
+
+
+def warning_of(events: Iterable[Object]) -> Hindrance:
+    """The last word of those who work on a Pod that has a node, if that is a warning.
+
+    Once a kubelet pulls the image, the volumes are mounted, whatever it said of them before.
+    """
+    words = (e for e in events if _reporter(e) in REPORTERS and e.get("reason") != AMID_FAILURES)
+    newest = max(words, key=_told_at, default=None)
+    if newest is None or newest.get("type") != "Warning":
+        return NOTHING
+    return Hindrance(newest.get("reason") or "Warning", newest.get("message") or "")
+
+
+def _reporter(event: Object) -> str | None:
+    component = (event.get("source") or {}).get("component") or event.get("reportingComponent")
+    return str(component) if component else None
+
+
+def _told_at(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+
+
+def is_starting(pod: Object) -> bool:
+    """It has a node and has not started, and its status does not say why."""
+    if not pod["spec"].get("nodeName") or pod.get("status", {}).get("phase", "Pending") != "Pending":
+        return False
+    return "deletionTimestamp" not in pod["metadata"] and hindrance_of(pod, None) is None

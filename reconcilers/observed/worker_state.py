@@ -1,0 +1,63 @@
+"""Facts about a worker, from its status and its agent's report."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from crds.agent_report import AgentReport
+from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, WorkerPhase
+from crds.model import Condition, ConditionStatus
+from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.start import STARTED
+
+MAX_MESSAGE = 2_048
+REPLACED = "Replaced"
+"""Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
+ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
+SCHEDULED = "Scheduled"
+"""Condition of an ElasticWorker: whether its Pod has a node."""
+AGENT_HEARD = "AgentHeard"
+"""Condition of an ElasticWorker: there, and False, while its agent is silent and its node is not lost."""
+POD_REFUSED = "PodRefused"
+"""Its reason where the API server does not take the Pod."""
+
+
+def current_report(worker: ElasticWorker, status: ElasticWorkerStatus | None = None) -> AgentReport | None:
+    """`status.agent`, if the agent of this incarnation's Pod wrote it; otherwise it is stale.
+
+    Args:
+        status: the one to be written, if its incarnation and Pod are not those of the one that is stored.
+    """
+    report, status, incarnation = worker.status.agent, status or worker.status, worker.spec.incarnation
+    if report is None or not report.incarnation == status.observed_incarnation == incarnation:
+        return None
+    return report if report.pod_uid == status.pod_uid else None
+
+
+def silent_since(worker: ElasticWorker) -> datetime | None:
+    """When its agent's silence became too long; None if it is heard."""
+    condition = condition_of(worker.status.conditions, AGENT_HEARD)
+    return None if condition is None else condition.last_transition_time
+
+
+def stuck_by(worker: ElasticWorker) -> Condition | None:
+    """Why its Pod finds no node, or is refused; None if it is neither."""
+    if worker.status.phase is not WorkerPhase.PENDING:
+        return None
+    unscheduled = (c for c in worker.status.conditions if c.type == SCHEDULED)
+    return next((c for c in unscheduled if c.status is ConditionStatus.FALSE), None)
+
+
+def hindered_by(worker: ElasticWorker) -> Condition | None:
+    """Why its Pod, which has a node, does not start."""
+    if worker.status.phase is not WorkerPhase.PENDING:
+        return None
+    return condition_of(worker.status.conditions, STARTED)
+
+
+def finished(worker: ElasticWorker, round_: int) -> bool:
+    """Whether this worker's part is done: its Pod ended well, or its processes of this round did."""
+    report = current_report(worker)
+    if worker.status.phase is WorkerPhase.SUCCEEDED:
+        return report is None or report.observed_round >= round_
+    return report is not None and report.state is AgentState.SUCCEEDED and report.observed_round == round_

@@ -1,0 +1,167 @@
+"""A job's ElasticWorkers, one a slot of each type: indexed once a look, and which of them there should be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, overload
+
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.protocol import PROTOCOL, RendezvousPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.observed.builder import labels, owner_reference
+from reconcilers.observed.slots import Slot, present_slots, training_types
+from reconcilers.observed.worker_state import silent_since
+
+
+@dataclass(frozen=True)
+class _Indexes:
+    by_index: Mapping[str, Mapping[int, ElasticWorker]]
+    of_type: Mapping[str, Sequence[ElasticWorker]]
+    exceptional: Sequence[ElasticWorker]
+    telling_steps: Sequence[ElasticWorker]
+    telling_shards: Sequence[ElasticWorker]
+
+
+class Workers(Sequence[ElasticWorker]):
+    """A job's workers in rank order.
+
+    The indexes that each look asks for are made in one pass, when the first of them is: what ten thousand
+    workers hold is scattered over memory, and to come back to it costs more than what is asked of it.
+    """
+
+    def __init__(self, workers: Iterable[ElasticWorker]) -> None:
+        self._all = tuple(sorted(workers, key=attrgetter("spec.index")))
+
+    @overload
+    def __getitem__(self, place: int) -> ElasticWorker: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ElasticWorker]: ...
+    def __getitem__(self, place: int | slice) -> ElasticWorker | Sequence[ElasticWorker]:
+        return self._all[place]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[ElasticWorker]:
+        return iter(self._all)
+
+    @cached_property
+    def _indexes(self) -> _Indexes:
+        by_index: defaultdict[str, dict[int, ElasticWorker]] = defaultdict(dict)
+        of_type: defaultdict[str, list[ElasticWorker]] = defaultdict(list)
+        exceptional, telling_steps, telling_shards = [], [], []
+        for worker in self._all:
+            spec, report = worker.spec, worker.status.agent
+            by_index[spec.type][spec.index] = worker
+            of_type[spec.type].append(worker)
+            if not simply_runs(worker):
+                exceptional.append(worker)
+            if report is not None and report.rounds:
+                telling_steps.append(worker)
+            if report is not None and report.shards:
+                telling_shards.append(worker)
+        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps, telling_shards)
+
+    @property
+    def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
+        """By type, and then by index."""
+        return self._indexes.by_index
+
+    @property
+    def of_type(self) -> Mapping[str, Sequence[ElasticWorker]]:
+        return self._indexes.of_type
+
+    @property
+    def training(self) -> Sequence[ElasticWorker]:
+        """Those that make up the world."""
+        return self.of_type.get(names.WORKER, ())
+
+    @cached_property
+    def by_slot(self) -> Mapping[Slot, ElasticWorker]:
+        return {slot_of(worker): worker for worker in self._all}
+
+    @property
+    def exceptional(self) -> Sequence[ElasticWorker]:
+        """All but those that simply run: policies about failures, waits and old agents need no others."""
+        return self._indexes.exceptional
+
+    @property
+    def telling_steps(self) -> Sequence[ElasticWorker]:
+        """Those whose agents have told of a round's steps: what is known of steps, others do not change."""
+        return self._indexes.telling_steps
+
+    @property
+    def telling_shards(self) -> Sequence[ElasticWorker]:
+        """Those whose agents pull from shard sets, or have."""
+        return self._indexes.telling_shards
+
+    def rank_0(self, world: Rendezvous) -> ElasticWorker | None:
+        """Of a world that has members: the first worker or nearly so, since ranks ascend with indices."""
+        first = world.members[0]
+        ranked = (worker for worker in self._all if worker.spec.type == names.WORKER)
+        return next((worker for worker in ranked if worker.spec.index == first), None)
+
+    def without(self, uids: Collection[str]) -> Workers:
+        return Workers(w for w in self._all if w.metadata.uid not in uids) if uids else self
+
+
+def simply_runs(worker: ElasticWorker) -> bool:
+    """Its Pod and its agent run, nothing ever failed, and nothing else is to be said of it."""
+    status, report = worker.status, worker.status.agent
+    return (
+        status.phase is WorkerPhase.RUNNING
+        and status.last_exit is None
+        and status.failure_budget is None
+        and not status.standby
+        and report is not None
+        and report.failure is None
+        and report.protocol >= PROTOCOL
+        and report.state is not AgentState.SUCCEEDED
+        and silent_since(worker) is None
+    )
+
+
+def slot_of(worker: ElasticWorker) -> Slot:
+    return worker.spec.type, worker.spec.index
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    missing: tuple[Slot, ...]
+    """The slots to make."""
+    surplus: tuple[ElasticWorker, ...]
+    """Slots that nobody wants and no formed world has."""
+
+
+def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> WorkerPlan:
+    missing: list[Slot] = []
+    surplus: list[ElasticWorker] = []
+    wanted = {type_: present_slots(job, type_) for type_ in training_types(job)}
+    members = published.members if published.phase is RendezvousPhase.FORMED else ()
+    for type_ in dict.fromkeys((*wanted, *workers.by_index)):  # also those that the job has no more
+        there = workers.by_index.get(type_, {})
+        keep = {*wanted.get(type_, ()), *(members if type_ == names.WORKER else ())}
+        missing += [(type_, index) for index in wanted.get(type_, ()) if index not in there]
+        surplus += [worker for index, worker in there.items() if index not in keep]
+    return WorkerPlan(() if job.spec.suspend else tuple(missing), tuple(surplus))
+
+
+def new_worker(job: ElasticJob, type_: str, index: int) -> dict[str, Any]:
+    """The ElasticWorker object to create for a slot."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticWorker",
+        "metadata": {
+            "name": f"{job.metadata.name}-{type_}-{index}",
+            "namespace": job.metadata.namespace,
+            "labels": labels(job.metadata.name, type_, index),
+            "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
+        },
+        "spec": {"jobName": job.metadata.name, "type": type_, "index": index, "incarnation": 1},
+    }

@@ -1,0 +1,1 @@
+"""What every reconciler here is written with."""

@@ -1,0 +1,85 @@
+"""What a plan comes to: writes to the API server, with the Events that tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from controller.client import Client
+from controller.errors import AlreadyExists, NotFound
+from controller.events import EventRecorder, EventType
+from controller.resources import Object, Resource
+from crds.model import ObjectMeta
+from reconcilers.runtime.parallel import in_parallel
+
+
+class Event(NamedTuple):
+    """Of the object that the plan is of."""
+
+    type: EventType
+    reason: str
+    message: str
+
+
+class Verb(Enum):
+    CREATE = "create"
+    PATCH = "patch"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True)
+class Act:
+    """One write. To have done it already, or to find its object gone, is as good as to do it."""
+
+    verb: Verb
+    resource: Resource
+    name: str
+    namespace: str
+    body: Object = field(default_factory=dict)
+    """The object to create, or the merge patch."""
+    subresource: str | None = None
+    uid: str | None = None
+    """Of the object to delete."""
+    events: tuple[Event, ...] = ()
+    """Told when it is done."""
+
+
+def create(resource: Resource, body: dict[str, Any], *events: Event) -> Act:
+    metadata = body["metadata"]
+    return Act(Verb.CREATE, resource, metadata["name"], metadata["namespace"], body, events=events)
+
+
+async def carry_out(client: Client, recorder: EventRecorder, about: Object, acts: Sequence[Act]) -> None:
+    """All of them, some at a time, in no order; the first error is raised when all have ended.
+
+    Args:
+        about: the object that their Events are of.
+    """
+    await in_parallel(_do(client, recorder, about, act) for act in acts)
+
+
+async def _do(client: Client, recorder: EventRecorder, about: Object, act: Act) -> None:
+    try:
+        match act.verb:
+            case Verb.CREATE:
+                await client.create(act.resource, act.body)
+            case Verb.PATCH:
+                await client.patch(
+                    act.resource, act.name, act.body, act.namespace, subresource=act.subresource
+                )
+            case Verb.DELETE:
+                await client.delete(act.resource, act.name, act.namespace, uid=act.uid)
+    except (AlreadyExists, NotFound):
+        return  # done before: the cache has yet to show it
+    tell(recorder, about, act.events)
+
+
+def tell(recorder: EventRecorder, about: Object, events: Sequence[Event]) -> None:
+    for event in events:
+        recorder.event(about, event.type, event.reason, event.message)
+
+
+def deleted(resource: Resource, metadata: ObjectMeta) -> Act:
+    return Act(Verb.DELETE, resource, metadata.name, metadata.namespace, uid=metadata.uid)

@@ -1,0 +1,136 @@
+"""Condition `Reconciled`: an object that the controller cannot cope with says so (docs/events.md).
+
+It is not there before the first failure. It is written when the kind of failure changes, not with every
+failure, so that the write, which wakes the object's reconciler, cannot make a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import InvalidStatus
+from controller.events import EventRecorder
+from controller.loop import ReconcileTimeout
+from controller.reconciler import Reporter, Request, TerminalError
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, Resource
+from controller.wording import shortened
+from crds.model import ConditionStatus, StatusBeyondLimits, first_fault
+from reconcilers.runtime.clock import Clock
+
+RECONCILED = "Reconciled"
+ERROR_LIMIT = 400
+"""Characters of the error itself in the message."""
+
+Object = dict[str, Any]
+
+
+class ReconciledCondition(Reporter):
+    """For one controller; of two controllers that look at the same objects, each withdraws its own word."""
+
+    def __init__(
+        self,
+        controller: str,
+        resource: Resource,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        clock: Clock,
+    ) -> None:
+        self._controller = controller
+        self._resource = resource
+        self._client = client
+        self._store = cache.store(resource)
+        self._recorder = recorder
+        self._clock = clock
+
+    async def failed(self, request: Request, error: Exception) -> None:
+        raw = self._store.get(request.namespace, request.name)
+        if raw is None:
+            return
+        reason, message = type(error).__name__, f"{self._controller}: {sentence(error)}"
+        if self._resource == ELASTICWORKERS:
+            self._recorder.event(_owner(raw), "Warning", "ReconcileFailed", f"{request.name}: {message}")
+        else:
+            self._recorder.event(raw, "Warning", "ReconcileFailed", message)
+        known = condition_in(raw)
+        if (known.get("status"), known.get("reason")) != (ConditionStatus.FALSE, reason):
+            await self._write(raw, ConditionStatus.FALSE, reason, message)
+
+    async def succeeded(self, request: Request) -> None:
+        raw = self._store.get(request.namespace, request.name)
+        known = {} if raw is None else condition_in(raw)
+        ours = known.get("message", "").startswith(f"{self._controller}: ")
+        if raw is not None and ours and known["status"] == ConditionStatus.FALSE:
+            await self._write(raw, ConditionStatus.TRUE, "Recovered", "")
+
+    async def unreadable(self, obj: Object, reason: str, message: str) -> None:
+        """Writes on an object, of which metadata and conditions are known, why it is not looked at."""
+        # Of a job, `kubectl get` shows the reason; the next look at one that can be read writes its own.
+        shown = {"reason": reason, "message": message} if self._resource == ELASTICJOBS else {}
+        await self._write(obj, ConditionStatus.FALSE, reason, f"{self._controller}: {message}", shown)
+
+    async def _write(
+        self,
+        raw: Object,
+        status: ConditionStatus,
+        reason: str,
+        message: str,
+        shown: Mapping[str, str] | None = None,
+    ) -> None:
+        metadata, known = raw["metadata"], condition_in(raw)
+        condition = {
+            "type": RECONCILED,
+            "status": status.value,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "observedGeneration": metadata.get("generation", 0),
+        }
+        if known.get("status") == status:
+            condition["lastTransitionTime"] = known["lastTransitionTime"]
+        others = [c for c in (raw.get("status") or {}).get("conditions") or () if c is not known]
+        patch = {
+            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+            "status": {"conditions": [*others, condition], **(shown or {})},
+        }
+        name, namespace = metadata["name"], metadata.get("namespace")
+        await self._client.patch(self._resource, name, patch, namespace, subresource="status")
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong in a look, and what comes next."""
+    text = shortened(" ".join(str(error).split()), ERROR_LIMIT)
+    if isinstance(error, InvalidStatus):
+        return (
+            f"the API server refuses the status that was computed: {text}; "
+            "the controller tries again when the object changes"
+        )
+    if isinstance(error, TerminalError | StatusBeyondLimits):
+        return f"{text}; the controller tries again when the object changes"
+    if isinstance(error, ReconcileTimeout):
+        return f"the controller's look at it {text}; it tries again"
+    if isinstance(error, ValidationError):
+        fault = shortened(first_fault(error), ERROR_LIMIT)
+        return f"{fault}; the controller tries again, and goes on once that is corrected"
+    return f"unexpected {type(error).__name__}: {text}; the controller tries again, and its log says more"
+
+
+def condition_in(raw: Object) -> Object:
+    """The condition; empty if there is none."""
+    conditions: list[Object] = (raw.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == RECONCILED), {})
+
+
+def _owner(worker: Object) -> Object:
+    """The job or check of a worker, as far as an Event needs it; the worker itself if it has none."""
+    metadata = worker["metadata"]
+    owner = next((o for o in metadata.get("ownerReferences", ()) if o.get("controller")), None)
+    if owner is None:
+        return worker
+    named = {"namespace": metadata.get("namespace"), "name": owner["name"], "uid": owner["uid"]}
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": named}

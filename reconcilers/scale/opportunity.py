@@ -1,0 +1,243 @@
+"""Whether a job is to grow into free room, or to give some back (`elasticPolicy.opportunistic`). Pure.
+
+Free room is found by a *probe*: the count is raised by one unit, and the scheduler says whether its Pods get
+a node. So it works with every scheduler, quota and taint, and reads nobody else's Pods. Who trains is not
+disturbed by it: the world does not wait for Pods that find no node (`reconcilers/capacity/growth.py`).
+
+A probe that is placed is followed by a larger one at once (`FURTHER`), so that a growth by many is one
+restart and takes few probes. A probe that finds no node within `probeSeconds` is given back, and the next
+comes after half as long (`REST`): then quotas and queues are free for others a third of the time, and room
+is found within that half, where no growth is being measured and none was in vain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.wording import counted
+from crds.job_spec import Opportunistic
+from crds.job_status import Opportunity
+
+FURTHER = 3
+"""A probe asks for so many times what those before it found: each of a growth's probes costs the time in
+which a Pod is made and placed, and newcomers wait for the last."""
+REST = 0.5
+"""The share of `probeSeconds` for which nothing is asked for after a probe that found no node. Who waits for
+a quota comes then: what was refused is tried again without a rhythm (`reconcilers/worker/maker.py`)."""
+REMEMBERED_SECONDS = 3_600.0
+"""For so long nothing is tried again that brought too little, did not start, or was refused."""
+MOST_DOUBLINGS = 12
+"""Of `probeSeconds`, after growths in vain: those of a second make more than `REMEMBERED_SECONDS`."""
+START_SECONDS = 900.0
+"""Pods that have a node start within this time, or are given back."""
+EXPECTED_STAY_SECONDS = 3_600.0
+"""So long room is taken to stay free."""
+MEASURE_SECONDS = 5.0
+"""Steps wake nobody: so often one looks whether there are enough."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is seen of a job's extra workers, and of what they cost and give."""
+
+    count: int
+    """Of workers, as the job's spec has it."""
+    most: int
+    """As many as there may be, in whole units."""
+    unit: int
+    asked_seconds: float
+    """Since the count was set, or the newest Pod was asked for."""
+    is_steady: bool
+    """The world trains, is complete but for extra workers, and nothing else is changing."""
+    world: int = 0
+    """Workers of the present world; of the last one, while there is none."""
+    stuck: int = 0
+    """Extra workers whose Pods find no node."""
+    pod_refused: str = ""
+    """Why the API server does not take the Pod of one of them."""
+    lost: int = 0
+    """Extra workers whose Pod or node was taken."""
+    on_their_way: int = 0
+    """Extra workers of which neither is known yet."""
+    starting: int = 0
+    """Extra workers that have a node, and do not train yet."""
+    trained_seconds: float = 0.0
+    """How long the world that has extra workers stands."""
+    is_measured: bool = False
+    """How fast the present world trains is known."""
+    efficiency: float | None = None
+    """What the workers beyond `grown_from` add, as a share of a linear gain; None where that is not known."""
+    restart_seconds: float = 0.0
+    """What a restart costs: the pause, and steps made again."""
+    refused: str = ""
+    """Why the last count that was asked for cannot be."""
+
+
+@dataclass(frozen=True)
+class Step:
+    known: Opportunity
+    """To be remembered."""
+    count: int
+    """Of workers, that is to be."""
+    look_again_seconds: float | None = None
+    told: str = ""
+    """For an Event: why workers that had a node are given back."""
+
+
+def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    """What to remember, and how many workers there are to be.
+
+    Called again before the count is as asked, it says the same.
+    """
+    if known.unpaid_from is not None and not room.lost and _has_paid(room, known.unpaid_from):
+        known = known.model_copy(update={"unpaid_from": None, "in_vain": 0})
+    if room.refused and known.ceiling is None:
+        return _back(known, room, max(known.base, _present(room)), room.refused, REMEMBERED_SECONDS, now)
+    if known.ceiling is not None and room.count > known.ceiling:
+        return Step(known, known.ceiling)
+    if room.lost:
+        return _after_loss(policy, known, room, now)
+    if room.stuck + room.on_their_way + room.starting:
+        return _while_it_grows(policy, known, room, now)
+    if not room.is_steady:
+        return Step(known, room.count)
+    if known.grown_from is not None and room.count > known.grown_from:
+        return _judged(policy, known, room, now)
+    return _probe(policy, known, room, now)
+
+
+def begun_anew(
+    policy: Opportunistic, known: Opportunity | None, before: int, count: int, base: int, now: datetime
+) -> Opportunity:
+    """What is to be remembered when somebody else has set the count, to `count` from `before`.
+
+    Who takes workers from a job that has grown wants them gone: as after a loss, the next probe comes after a
+    pause. So a tool that sets the count back again and again costs ever fewer restarts.
+    """
+    if known is None or not known.base < before or count >= before:
+        return Opportunity(base=base)
+    is_unpaid = known.grown_from is not None or known.unpaid_from is not None
+    in_vain = known.in_vain + 1 if is_unpaid else 0
+    until = now + timedelta(seconds=_pause_seconds(policy, in_vain))
+    if base == known.base and known.not_before is not None:
+        until = max(until, known.not_before)
+    reason = f"somebody has set the count back, from {before} to {count}"
+    return Opportunity(base=base, not_before=until, in_vain=in_vain, reason=reason)
+
+
+def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
+    return min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
+
+
+def _has_paid(room: Room, before: int) -> bool:
+    """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
+    more = room.world - before
+    return more > 0 and room.trained_seconds * more >= room.restart_seconds * room.world
+
+
+def _present(room: Room) -> int:
+    """Those of whom nothing is missing."""
+    return room.count - room.stuck - room.on_their_way
+
+
+def _back(
+    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
+) -> Step:
+    """Gives back down to `count`, in whole units, and asks for no more for so long."""
+    kept = known.base + max(count - known.base, 0) // room.unit * room.unit
+    until = now + timedelta(seconds=seconds)
+    grown_from = known.grown_from if known.grown_from is not None and kept > known.grown_from else None
+    update = {
+        "ceiling": kept,
+        "not_before": until,
+        "reason": reason,
+        "in_vain": in_vain,
+        "grown_from": grown_from,
+        "unpaid_from": None,
+    }
+    return Step(known.model_copy(update=update), kept, seconds)
+
+
+def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    """Somebody else has the room now. Of a growth that had not paid for its restart, the next is later."""
+    has_grown = known.grown_from is not None and room.world > known.grown_from
+    before = known.grown_from if has_grown else known.unpaid_from
+    in_vain = known.in_vain
+    if before is not None and room.trained_seconds > 0:
+        in_vain = 0 if _has_paid(room, before) else in_vain + 1
+    seconds = _pause_seconds(policy, in_vain)
+    left = _present(room) - room.lost
+    reason = (
+        f"{_extra(room.lost)} lost: its Pod was taken, or its node"
+        if room.lost == 1
+        else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
+    )
+    step = _back(known, room, left, reason, seconds, now, in_vain)
+    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+
+
+def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    waiting = room.stuck + room.on_their_way
+    if waiting:
+        left = policy.probe_seconds - room.asked_seconds
+        if left > 0:
+            return Step(known, room.count, left)
+        reason = f"no node for {_more(waiting)} within {policy.probe_seconds} s"
+        if room.pod_refused:
+            reason = f"no Pod for {_more(waiting)} within {policy.probe_seconds} s: {room.pod_refused}"
+        return _back(known, room, _present(room), reason, REST * policy.probe_seconds, now, known.in_vain)
+    if room.asked_seconds >= START_SECONDS:
+        reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
+        left = room.count - room.starting
+        step = _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
+        return Step(step.known, step.count, step.look_again_seconds, told=reason)
+    first = known.grown_from if known.grown_from is not None else known.base
+    found = max(room.count - first, room.unit)
+    more = min(room.count + FURTHER * found, room.most)
+    if more > room.count and (known.not_before is None or now >= known.not_before):
+        return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
+    return Step(known, room.count, START_SECONDS - room.asked_seconds)
+
+
+def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    """The world has grown: whether that was worth it shows after some steps."""
+    before = known.grown_from
+    assert before is not None
+    if not room.is_measured:
+        return Step(known, room.count, MEASURE_SECONDS)
+    if room.efficiency is None or room.efficiency >= policy.min_efficiency:
+        good = known.model_copy(update={"grown_from": None, "unpaid_from": before, "reason": ""})
+        return Step(good, room.count, 0.0)
+    share = f"{max(room.efficiency, -9.99):.0%}"
+    reason = (
+        f"{room.count} workers instead of {before} add {share} of a linear gain, less than minEfficiency "
+        f"{policy.min_efficiency:.0%}"
+    )
+    step = _back(known, room, before, reason, REMEMBERED_SECONDS, now)
+    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+
+
+def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    if known.not_before is not None and now < known.not_before:
+        return Step(known, room.count, (known.not_before - now).total_seconds())
+    more = room.count + room.unit
+    if more > room.most:
+        asked = counted(room.count, "worker is", "workers are")
+        full = f"{asked} asked for, and maxReplicas leaves no room for {room.unit} more"
+        return Step(known.model_copy(update={"reason": full if room.count == known.base else ""}), room.count)
+    if not room.is_measured:
+        return Step(known, room.count, MEASURE_SECONDS)
+    if EXPECTED_STAY_SECONDS * room.unit / max(room.count, 1) <= room.restart_seconds:
+        reason = "a restart would cost more than the room can bring"
+        return Step(known.model_copy(update={"reason": reason}), room.count, policy.probe_seconds)
+    update = {"grown_from": room.count, "ceiling": None, "not_before": None, "reason": ""}
+    return Step(known.model_copy(update=update), more, policy.probe_seconds)
+
+
+def _extra(number: int) -> str:
+    return counted(number, "extra worker is", "extra workers are")
+
+
+def _more(number: int) -> str:
+    return counted(number, "more worker")

@@ -1,0 +1,1 @@
+"""The worker reconciler, and the Pods that it makes."""

@@ -1,0 +1,279 @@
+"""What a worker is there for: the training of an ElasticJob, or the test of a node for a NodeCheck.
+
+The Worker reconciler keeps Pods; what it has to know of their owner for that is an Assignment: the Pod that
+the worker gets (`job_pod.py`, `check_pod.py`), when it may go, and what has to be there before it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from controller.cache import Cache
+from controller.resources import ELASTICJOBS, NODECHECKS, NODES
+from controller.slices import LARGE, computed
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.failure_policy import FailureRule
+from crds.job_spec import ReplicaSpec
+from crds.nodecheck import NodeCheck
+from crds.protocol import JobPhase
+from reconcilers.failure.rules import rules_of
+from reconcilers.observed import run_policy
+from reconcilers.observed.builder import Object, grace_seconds
+from reconcilers.observed.extra import is_extra
+from reconcilers.observed.ownership import owner_uids
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import slot_count
+from reconcilers.worker.check_pod import CHECK_GRACE_SECONDS, CHECK_HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
+from reconcilers.worker.gang import PodGroup, pod_group_of
+from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.worker.whole import WholeObjects
+
+_ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
+
+
+@dataclass(frozen=True)
+class Assignment(ABC):
+    """What the owner of a worker wants of it."""
+
+    worker: ElasticWorker
+    owner: Object
+    """The job or the check as the API server has it, to tell Events on."""
+
+    @property
+    @abstractmethod
+    def released(self) -> bool:
+        """Whether the worker may go: it gets no new Pod, and to lose the one it has is no failure."""
+
+    @property
+    def ended(self) -> WorkerPhase | None:
+        """How the job that it is there for has ended, if it has."""
+        return None
+
+    @property
+    @abstractmethod
+    def heartbeat_timeout_seconds(self) -> float:
+        """For how long its agent may be silent."""
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """How many of its kind start with it, itself included."""
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether its Pod is to find out whether there is room: its owner waits to hear that it has a node,
+        before it runs; and nobody else is told of what becomes of it."""
+        return False
+
+    @property
+    def failure_rules(self) -> Sequence[FailureRule]:
+        """What its owner says to particular ends."""
+        return ()
+
+    @property
+    def restart_count(self) -> int:
+        """How many failures of one class the worker's budget allows."""
+        return 0
+
+    @property
+    def topology_keys(self) -> Sequence[str]:
+        """Labels of nodes that say what they share, as far as its agent is to know it."""
+        return ()
+
+    @property
+    @abstractmethod
+    def pod_group(self) -> PodGroup | None:
+        """What has to be there before the Pod."""
+
+    @abstractmethod
+    def build_pod(self) -> Object:
+        """The Pod to create for the worker's incarnation, without what is injected."""
+
+    async def built(self) -> Object:
+        """The same; a thread builds one of a large template."""
+        return await computed(LARGE if self.is_large else 1, self.build_pod)
+
+    @property
+    @abstractmethod
+    def is_large(self) -> bool:
+        """Whether the template was too large for the cache."""
+
+    @abstractmethod
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        """The same for who is about to build the Pod.
+
+        Raises:
+            Conflict: the owner has changed since the cache saw it.
+        """
+
+    @property
+    @abstractmethod
+    def wants_agent(self) -> bool:
+        """Whether the agent is to be injected into its Pod."""
+
+    @abstractmethod
+    def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
+        """Until the Pod of a released worker is to be deleted; None if it may stay."""
+
+
+@dataclass(frozen=True)
+class JobAssignment(Assignment):
+    """To train, until the job is suspended or finished. One that is resumed stays suspended until its status
+    says otherwise: until then its reconciler has to see which Pods are on their way out."""
+
+    job: ElasticJob
+    whole: ElasticJob | None = None
+    """The job with all of its template, where `job` has not; for its Pod alone."""
+
+    @property
+    def _replica(self) -> ReplicaSpec | None:
+        """None once the worker's type is removed from the job."""
+        return self.job.spec.replica_specs.get(self.worker.spec.type)
+
+    @property
+    def released(self) -> bool:
+        phase = self.job.status.phase
+        is_halted = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
+        return self.job.spec.suspend or is_halted or self._replica is None
+
+    @property
+    def ended(self) -> WorkerPhase | None:
+        phase = self.job.status.phase
+        return None if phase is None else _ENDS.get(phase)
+
+    @property
+    def heartbeat_timeout_seconds(self) -> float:
+        return float(self.job.spec.elastic_policy.heartbeat_timeout_seconds)
+
+    @property
+    def workers(self) -> int:
+        return 0 if self._replica is None else slot_count(self._replica)
+
+    @property
+    def is_probe(self) -> bool:
+        return is_extra(self.job, self.worker)
+
+    @property
+    def failure_rules(self) -> Sequence[FailureRule]:
+        return rules_of(self.job)
+
+    @property
+    def restart_count(self) -> int:
+        return 0 if self._replica is None else self._replica.restart_count
+
+    @property
+    def topology_keys(self) -> Sequence[str]:
+        memory = None if self._replica is None else self._replica.memory_checkpoint
+        return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
+
+    @property
+    def pod_group(self) -> PodGroup | None:
+        return pod_group_of(self.job) if self.worker.spec.type == names.WORKER else None
+
+    def build_pod(self) -> Object:
+        return build_job_pod(self.job, self.worker, self.whole)
+
+    @property
+    def is_large(self) -> bool:
+        return self.whole is not None
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        whole = await objects.job(self.job)
+        return self if whole is self.job else replace(self, whole=whole)
+
+    @property
+    def wants_agent(self) -> bool:
+        has_agent = self.worker.spec.type == names.WORKER or in_cluster(self.job)
+        return has_agent and self.job.spec.agent.inject
+
+    def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
+        return run_policy.seconds_to_cleaning(self.job, self.worker.spec.type, pod_ended=pod_ended, now=now)
+
+
+@dataclass(frozen=True)
+class CheckAssignment(Assignment):
+    """To test its node, until the check has its verdicts or was given up."""
+
+    check: NodeCheck
+    node: Object | None
+    image: str
+    is_whole: bool = False
+    """Whether the check's template was cut in the cache, and is whole here."""
+
+    @property
+    def released(self) -> bool:
+        phase = self.check.status.phase
+        return phase is not None and phase.finished
+
+    @property
+    def heartbeat_timeout_seconds(self) -> float:
+        return CHECK_HEARTBEAT_TIMEOUT_SECONDS
+
+    @property
+    def workers(self) -> int:
+        return len(self.check.status.nodes)
+
+    @property
+    def pod_group(self) -> PodGroup | None:
+        return None
+
+    def build_pod(self) -> Object:
+        return build_check_pod(self.check, self.worker, self.node, self.image)
+
+    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+        whole = await objects.check(self.check)
+        return self if whole is self.check else replace(self, check=whole, is_whole=True)
+
+    @property
+    def is_large(self) -> bool:
+        return self.is_whole
+
+    @property
+    def wants_agent(self) -> bool:
+        return True
+
+    def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
+        """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken
+        node, would hold the node's GPUs for ever."""
+        template, completed = self.check.spec.template, self.check.status.completion_time
+        if pod_ended or completed is None:
+            return None
+        grace = CHECK_GRACE_SECONDS if template is None else grace_seconds(template["spec"])
+        return run_policy.seconds_to_leave(grace, completed, now)
+
+
+class Assignments:
+    """Finds the owners in the cache."""
+
+    def __init__(self, cache: Cache, check_image: str) -> None:
+        self._jobs = cache.store(ELASTICJOBS)
+        self._checks = cache.store(NODECHECKS)
+        self._nodes = cache.store(NODES)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_check = cache.models(NODECHECKS, NodeCheck)
+        self._check_image = check_image
+
+    def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
+        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it. And
+        while the owner cannot be read, which its own reconciler reports.
+
+        Args:
+            raw: as the API server has it. A job that is applied again has workers of the same names.
+        """
+        namespace, spec, owners = worker.metadata.namespace, worker.spec, owner_uids(raw)
+        store = self._jobs if spec.job_name is not None else self._checks
+        owner = store.get(namespace, spec.job_name or spec.check_name or "")
+        metadata = owner["metadata"] if owner is not None else {}
+        if owner is None or metadata.get("deletionTimestamp") or metadata["uid"] not in owners:
+            return None
+        if spec.job_name is not None:
+            job = self._parse_job.parse_or_none(owner)
+            return None if job is None else JobAssignment(worker, owner, job)
+        node = self._nodes.get(None, spec.node_name) if spec.node_name else None
+        check = self._parse_check.parse_or_none(owner)
+        return None if check is None else CheckAssignment(worker, owner, check, node, self._check_image)

@@ -1,0 +1,267 @@
+"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, for a gang the PodGroup of its
+scheduler, and the Service that gives the Pods of a job with parameter servers their names. A NodeCheck with
+Pods of its own has a NetworkPolicy too.
+
+A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
+while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
+of the same name has left is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import (
+    ELASTICJOBS,
+    NETWORKPOLICIES,
+    NODECHECKS,
+    PODDISRUPTIONBUDGETS,
+    SERVICES,
+    Resource,
+)
+from crds import names
+from crds.elasticjob import ElasticJob
+from reconcilers.observed.builder import (
+    companion_metadata,
+    owned_metadata,
+    owned_name,
+    owner_label,
+)
+from reconcilers.observed.minimum import minimum_workers
+from reconcilers.observed.ownership import belongs_to, is_leftover
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import slot_count
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.refused import is_refusal
+from reconcilers.worker.gang import (
+    UNAVAILABLE_RETRY_SECONDS,
+    PodGroup,
+    not_served,
+    pod_group_of,
+)
+
+Object = dict[str, Any]
+
+RECHECK_SECONDS = 60.0
+"""PodGroups are not watched, since a cluster need not know them; nor are the few Services."""
+
+
+class Companions:
+    """Keeps one object beside the Pods of an owner as it is wanted."""
+
+    def __init__(self, client: Client, recorder: EventRecorder) -> None:
+        self._client = client
+        self._recorder = recorder
+
+    async def keep(
+        self, resource: Resource, owner: Object, found: Object | None, wanted: Object | None
+    ) -> None:
+        """Create, patch, replace or delete, if there is a need to.
+
+        Raises:
+            AlreadyExists: there was one, which has just gone, or is yet to go.
+            Forbidden: the name is taken by one that is not the owner's.
+        """
+        if wanted is not None and found is None:
+            try:
+                await self._client.create(resource, wanted)
+                return
+            except AlreadyExists:  # the cache is late, or does not see it for want of our label
+                found = await self.get(resource, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
+                if found is None:
+                    raise  # gone meanwhile, of which nobody would tell us: it is made with the next try
+        if found is None:
+            return
+        metadata = found["metadata"]
+        if not belongs_to(found, owner["metadata"]["uid"]):
+            if wanted is not None and is_leftover(found, wanted):
+                await self._delete(resource, found)
+                await self._client.create(resource, wanted)
+            elif wanted is not None:
+                of = "job" if owner["kind"] == ELASTICJOBS.kind else "check"
+                message = f"there is one called {metadata['name']}, which is not this {of}'s"
+                raise Forbidden(403, "Forbidden", message)
+        elif wanted is None:
+            await self._delete(resource, found)
+        elif patch := _difference(found, wanted):
+            await self._client.patch(resource, metadata["name"], patch, metadata["namespace"])
+
+    async def _delete(self, resource: Resource, found: Object) -> None:
+        metadata = found["metadata"]
+        with contextlib.suppress(NotFound, Conflict):
+            await self._client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+
+    async def get(self, resource: Resource, name: str, namespace: str | None) -> Object | None:
+        """Read it from the API server; None if it is not there.
+
+        Raises:
+            NotFound: the API server knows no such kind.
+        """
+        try:
+            return await self._client.get(resource, name, namespace)
+        except NotFound as error:
+            if not_served(error):
+                raise
+            return None
+
+    @contextlib.contextmanager
+    def reporting(self, owner: Object, kind: str, failures: list[ApiError]) -> Iterator[None]:
+        """Put a refusal into an Event on the owner, and collect it; the other objects do not wait."""
+        try:
+            yield
+        except ApiError as error:
+            if is_refusal(error):
+                self._recorder.event(
+                    owner, "Warning", f"{kind}Refused", f"its {kind} could not be made: {error}"
+                )
+            failures.append(error)
+
+
+class CompanionReconciler(Reconciler):
+    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+        self._companions = Companions(client, recorder)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._budgets = cache.store(PODDISRUPTIONBUDGETS)
+        self._policies = cache.store(NETWORKPOLICIES)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._jobs.get(request.namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return Result()  # garbage collection takes what the job made
+        job, companions = self._parse_job.parse(raw), self._companions
+        runs, group = _is_to_run(job), pod_group_of(job)
+        failures: list[ApiError] = []
+        with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
+            found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
+            wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
+            await companions.keep(NETWORKPOLICIES, raw, found, wanted)
+        with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):
+            found = self._budgets.get(job.metadata.namespace, job.metadata.name)
+            await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget_of(job) if runs else None)
+        look_again = None
+        if group is not None:
+            with companions.reporting(raw, group.resource.kind, failures):
+                look_again = await self._keep_group(raw, group, runs=runs)
+        if in_cluster(job):
+            with companions.reporting(raw, SERVICES.kind, failures):
+                found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
+                await companions.keep(SERVICES, raw, found, service_of(job) if runs else None)
+                look_again = RECHECK_SECONDS if runs else look_again
+        if failures:
+            raise failures[0]
+        return Result(look_again)
+
+    async def _keep_group(self, raw: Object, group: PodGroup, *, runs: bool) -> float | None:
+        """Seconds until it is to be looked at again. Pods that wait tell of a cluster without such groups."""
+        metadata = raw["metadata"]
+        try:
+            found = await self._companions.get(group.resource, metadata["name"], metadata["namespace"])
+            await self._companions.keep(group.resource, raw, found, group.wanted if runs else None)
+        except NotFound as error:
+            if not not_served(error):
+                raise
+            return UNAVAILABLE_RETRY_SECONDS
+        return RECHECK_SECONDS if runs else None
+
+
+class CheckCompanionReconciler(Reconciler):
+    """Keeps the NetworkPolicy of a NodeCheck with Pods of its own."""
+
+    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+        self._companions = Companions(client, recorder)
+        self._checks = cache.store(NODECHECKS)
+        self._policies = cache.store(NETWORKPOLICIES)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._checks.get(request.namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp") or raw["spec"].get("jobName"):
+            return Result()
+        failures: list[ApiError] = []
+        with self._companions.reporting(raw, NETWORKPOLICIES.kind, failures):
+            found = self._policies.get(request.namespace, owned_name(raw["metadata"]["uid"]))
+            await self._companions.keep(NETWORKPOLICIES, raw, found, network_policy_of(raw))
+        if failures:
+            raise failures[0]
+        return Result()
+
+
+def network_policy_of(owner: Object) -> Object:
+    """The NetworkPolicy to create: the Pods of a job or check are reached by each other, and by nobody else.
+
+    https://kubernetes.io/docs/concepts/services-networking/network-policies/
+    """
+    pods = {"matchLabels": owner_label(owner)}
+    return {
+        "apiVersion": NETWORKPOLICIES.api_version,
+        "kind": NETWORKPOLICIES.kind,
+        "metadata": owned_metadata(owner, owned_name(owner["metadata"]["uid"])),
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": pods}]}],
+        },
+    }
+
+
+def budget_of(job: ElasticJob) -> Object | None:
+    """The PodDisruptionBudget to create: evictions leave the job the workers that it needs to go on training.
+
+    None if it needs all of them. Then a budget would let no drain end, and save nothing: the first eviction
+    stops the training whatever becomes of the others, and one restart for all is better than one for each.
+
+    An integer `minAvailable` is the only form that counts Pods of a controller that Kubernetes does not know:
+    https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors
+    """
+    minimum, worker = minimum_workers(job), job.spec.replica_specs.get(names.WORKER)
+    if worker is None or not 0 < minimum < slot_count(worker):
+        return None
+    return {
+        "apiVersion": PODDISRUPTIONBUDGETS.api_version,
+        "kind": PODDISRUPTIONBUDGETS.kind,
+        "metadata": companion_metadata(job),
+        "spec": {
+            "minAvailable": minimum,
+            "selector": {"matchLabels": {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
+        },
+    }
+
+
+def service_of(job: ElasticJob) -> Object:
+    """The headless Service by which each Pod has a name, before it is ready too.
+
+    https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
+    """
+    return {
+        "apiVersion": SERVICES.api_version,
+        "kind": SERVICES.kind,
+        "metadata": companion_metadata(job),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.LABEL_JOB: job.metadata.name},
+        },
+    }
+
+
+def _is_to_run(job: ElasticJob) -> bool:
+    phase = job.status.phase
+    return not job.spec.suspend and (phase is None or not phase.finished)
+
+
+def _difference(found: Object, wanted: Object) -> Object:
+    """The patch of what we say; a scheduler's webhook may have filled in the rest."""
+    has = found["metadata"].get("labels") or {}
+    labels = {key: value for key, value in wanted["metadata"]["labels"].items() if has.get(key) != value}
+    said = wanted["spec"]
+    spec = merge_patch({key: value for key, value in found["spec"].items() if key in said}, said)
+    patch = {"metadata": {"labels": labels} if labels else {}, "spec": spec}
+    return {part: change for part, change in patch.items() if change}

@@ -1,0 +1,188 @@
+"""How an incarnation ended, and what is remembered of it: `status.lastExit`, the counts, and the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from controller.wording import last_line, shortened
+from crds.agent_report import AgentFailure, AgentReport
+from crds.elasticworker import (
+    AgentState,
+    ElasticWorker,
+    ElasticWorkerStatus,
+    ExitClass,
+    WorkerExit,
+    WorkerPhase,
+)
+from crds.failure_policy import FailureRule
+from reconcilers.failure import budgets
+from reconcilers.failure.ground import highest_told
+from reconcilers.failure.rules import action_for, of_pod
+from reconcilers.observed.containers import containers_of, may_run, training_container
+from reconcilers.observed.ending import last_failure
+from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
+from reconcilers.observed.worker_state import MAX_MESSAGE, REPLACED
+
+QUICK_EXIT_SECONDS = 60.0
+
+
+MAX_REASON = 256
+MOST_AT_ONCE = 16
+"""Of the failures that one look finds in a Pod, so many are charged to the budget; it allows fewer."""
+
+
+def taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    """The end of an incarnation whose node a check found faulty; it has none of its own."""
+    status = worker.status
+    if status.node_name not in worker.spec.faulty_nodes:
+        return None
+    message = f"{status.pod_name} was taken off the node {status.node_name}, which a check found faulty"
+    return WorkerExit(
+        incarnation=status.observed_incarnation or 1,
+        exit_class=ExitClass.CHECK_FAILED,
+        reason="FaultyNode",
+        message=message,
+        node_name=status.node_name or "",
+        pod_uid=status.pod_uid or "",
+        time=now,
+    )
+
+
+def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    """The end of an incarnation of which the last word was that its processes had failed.
+
+    Its Pod is deleted before this is written, so that its agent may have reported meanwhile that it stops.
+    A hardware error counts only if the Pod was replaced for it, and then also if its agent told of it when it
+    had joined the next round. Else the job is resumed, say, and a check of the node is to judge.
+    """
+    status, report = worker.status, worker.status.agent
+    if report is None or report.failure is None:
+        return None
+    if (report.incarnation, report.pod_uid) != (status.observed_incarnation, status.pod_uid):
+        return None
+    exit_class = classify_process(report.failure)
+    if exit_class is ExitClass.HARDWARE_ERROR:
+        counts = worker.spec.replaced_for is exit_class
+    else:
+        has_ended = report.state in (AgentState.FAILED, AgentState.STOPPED)
+        counts = has_ended and report.failure.round >= report.observed_round
+    if not counts:
+        return None
+    return WorkerExit(
+        incarnation=report.incarnation,
+        exit_class=exit_class,
+        reason=REPLACED,
+        exit_code=report.failure.exit_code,
+        **_words(report.failure),
+        node_name=status.node_name or "",
+        pod_uid=report.pod_uid,
+        time=now,
+    )
+
+
+def is_counted(status: ElasticWorkerStatus, incarnation: int) -> bool:
+    """Whether the end of this incarnation is counted: they end in their order, and each once."""
+    end = status.last_exit
+    if end is None or end.incarnation < incarnation:
+        return False
+    return end.incarnation > incarnation or end.failures_in_pod is None
+
+
+def counted(status: ElasticWorkerStatus, end: WorkerExit, times: int = 1) -> dict[str, Any]:
+    """The fields that remember one more end, or so many alike."""
+    restarts = dict(status.restarts)
+    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + times
+    return {"restarts": restarts, "restart_count": sum(restarts.values()), "last_exit": end}
+
+
+def ended(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    end: PodEnd,
+    pod: dict[str, Any] | None,
+    report: AgentReport | None,
+    rules: Sequence[FailureRule],
+    now: datetime,
+    times: int = 1,
+) -> ElasticWorkerStatus:
+    """The status of a worker whose incarnation has ended so.
+
+    Args:
+        pod: what is known of its Pod; None if it is gone.
+        report: of this incarnation's agent, if it wrote one.
+        rules: the job's failurePolicy.
+        times: how many ends like this one are counted.
+    """
+    is_others = (end.exit_class in FREE and end.message) or end.other_container
+    failure = None if is_others else last_failure(report)
+    words = _words(failure, end.message, end.log)
+    text = words["message"] or _told_by_its_log(end)
+    action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
+    last_exit = WorkerExit(
+        incarnation=worker.spec.incarnation,
+        exit_class=end.exit_class,
+        reason=end.reason[:MAX_REASON],
+        exit_code=end.exit_code,
+        container=end.other_container,
+        **(words | {"message": text}),
+        node_name=status.node_name or "",
+        pod_uid=status.pod_uid or "",
+        action=action,
+        in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
+        time=now,
+    )
+    reached = highest_told(report)
+    spent = status.failure_budget
+    for _ in range(min(times, MOST_AT_ONCE)):
+        spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))
+    return status.model_copy(
+        update={
+            "phase": WorkerPhase.FAILED,
+            "message": (end.message or text)[:MAX_MESSAGE],
+            "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
+            "failure_budget": spent,
+            **counted(status, last_exit, times),
+        }
+    )
+
+
+def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
+    """Whether it runs, and has the time between its deletion and SIGKILL to save.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
+    """
+    if pod is None or not pod["metadata"].get("deletionTimestamp"):
+        return False
+    has_begun = pod.get("status", {}).get("phase") == "Running"
+    runs = has_begun and may_run(training_container(containers_of(pod)))
+    return runs and pod["metadata"].get("deletionGracePeriodSeconds") != 0
+
+
+def _told_by_its_log(end: PodEnd) -> str:
+    """Of a process that left by itself, with the last line that it wrote, which mostly says why."""
+    text, line = f"exit code {end.exit_code}", last_line(end.log)
+    if end.other_container:
+        text = f"{end.role} {end.container}: {text}"
+    left = line and end.exit_class is ExitClass.USER_ERROR
+    return shortened(f"{text}: {line}", MAX_MESSAGE) if left else text
+
+
+def _words(failure: AgentFailure | None, message: str = "", log: str = "") -> dict[str, Any]:
+    """What there is to say of an end: the training process's own words before the Pod's."""
+    if failure is None:
+        return {"rank": None, "message": message[:MAX_MESSAGE], "log_tail": log[-MAX_MESSAGE:]}
+    said = (failure.message or message)[:MAX_MESSAGE]
+    return {"rank": failure.rank, "message": said, "log_tail": failure.log_tail[-MAX_MESSAGE:]}
+
+
+def _was_quick(pod: dict[str, Any] | None, now: datetime) -> bool:
+    """Whether the Pod ended by itself, soon after its start."""
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return False
+    started = pod.get("status", {}).get("startTime")
+    if not started:
+        return False
+    lived = now - datetime.fromisoformat(started.replace("Z", "+00:00"))
+    return lived.total_seconds() < QUICK_EXIT_SECONDS

@@ -1,0 +1,141 @@
+"""What a worker needs of the API server, made where it is missing: rights, key, Lease and Pod.
+
+A Pod comes last, since its agent begins with the others. What is refused is tried again, now and then.
+"""
+
+from __future__ import annotations
+
+import random
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import ApiError, Forbidden
+from controller.events import EventRecorder
+from controller.resources import ELASTICJOBS, LEASES, PODS, Object
+from controller.wording import shortened
+from crds.model import ConditionStatus
+from reconcilers.observed.builder import pod_name, service_account
+from reconcilers.observed.conditions import condition_of, says
+from reconcilers.observed.options import PodOptions
+from reconcilers.observed.ownership import Leftover, belongs_to, ensure
+from reconcilers.observed.start import lacks_key
+from reconcilers.observed.worker_state import MAX_MESSAGE, POD_REFUSED, SCHEDULED
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.refused import is_refusal, retry_seconds
+from reconcilers.worker.access import WorkerAccess
+from reconcilers.worker.assignment import Assignment
+from reconcilers.worker.gang import GangGate, Obstacle
+from reconcilers.worker.heartbeat import lease_of
+from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.key import MISSED_RECHECK_SECONDS, OwnerKeys
+from reconcilers.worker.whole import WholeObjects
+
+LEFTOVER_RETRY_SECONDS = 10.0
+"""What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
+
+
+class PodMaker:
+    def __init__(
+        self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock, options: PodOptions
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._whole = WholeObjects(client)
+        self._leases = cache.store(LEASES)
+        self._agent = options.agent
+        self._access = WorkerAccess(client, cache, clock.monotonic)
+        self._keys = OwnerKeys(client, cache, clock.monotonic)
+        self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
+        self._draw = random.Random(0)  # the same in each run of the simulator
+
+    async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
+        """The Pod of the incarnation, or why it cannot come yet."""
+        group = assignment.pod_group
+        obstacle = await self._gate.obstacle(group) if group is not None else None
+        if obstacle is not None:
+            return None, obstacle
+        try:
+            return await self._create(assignment), None
+        except Leftover as leftover:
+            return None, Obstacle("WaitingForDeletion", str(leftover), LEFTOVER_RETRY_SECONDS)
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
+            self._tell(assignment, message)
+            return None, Obstacle(POD_REFUSED, message, self._refused_retry_seconds(assignment))
+
+    def _tell(self, assignment: Assignment, message: str) -> None:
+        """Once a reason: the worker's condition says it from then on. A probe for room is told of nowhere but
+        in what the job remembers of its growth."""
+        known = condition_of(assignment.worker.status.conditions, SCHEDULED)
+        if not assignment.is_probe and not says(known, ConditionStatus.FALSE, message):
+            self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
+
+    def _refused_retry_seconds(self, assignment: Assignment) -> float:
+        """Without a rhythm: a try must not come again and again just when others use a quota up that have
+        one, such as a job that probes for room (`reconcilers/capacity`)."""
+        return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
+
+    async def _create(self, assignment: Assignment) -> Object:
+        """Create the Pod, after its rights, its key and its Lease.
+
+        Raises:
+            Leftover: an earlier worker's Lease or Pod is still there.
+            Conflict: the owner has changed since the cache saw it.
+            ApiError: the API server refuses one of them.
+        """
+        assignment = await assignment.with_whole_template(self._whole)
+        pod = await assignment.built()
+        if self._agent is not None and assignment.wants_agent:
+            inject_agent(pod, self._agent)
+        account = service_account(pod["spec"])
+        await self._access.ensure(assignment.owner, account)
+        await self._keys.ensure(assignment.owner)
+        if self._lease(assignment) is None:
+            await ensure(self._client, LEASES, self._wanted_lease(assignment, None))
+        try:
+            return await ensure(self._client, PODS, pod)
+        except Forbidden:
+            await self._access.ensure(assignment.owner, account, missed=True)
+            return await ensure(self._client, PODS, pod)
+
+    async def ensure_lease(
+        self, assignment: Assignment, pod: Object | None
+    ) -> tuple[Object | None, float | None]:
+        """Make sure of the Lease, the rights and the key of a Pod that is there; seconds until the next try.
+
+        Args:
+            pod: None of a worker that has none, or whose Pod has ended: then nothing is made.
+        """
+        worker, lease = assignment.worker, self._lease(assignment)
+        if assignment.released:
+            self._keys.forget(assignment.owner)
+        if pod is None or assignment.released:
+            return lease, None
+        try:
+            if lacks_key(pod):
+                await self._keys.ensure(assignment.owner, missed=True)
+            if account := service_account(pod["spec"]):
+                await self._access.ensure(assignment.owner, account)
+            if lease is None:
+                lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
+        except Leftover:
+            return None, LEFTOVER_RETRY_SECONDS
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
+            self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
+            return lease, self._refused_retry_seconds(assignment)
+        return lease, MISSED_RECHECK_SECONDS if lacks_key(pod) else None
+
+    def _lease(self, assignment: Assignment) -> Object | None:
+        metadata = assignment.worker.metadata
+        found = self._leases.get(metadata.namespace, metadata.name)
+        return found if found is not None and belongs_to(found, metadata.uid) else None
+
+    def _wanted_lease(self, assignment: Assignment, pod: Object | None) -> Object:
+        timeout_seconds = assignment.heartbeat_timeout_seconds
+        return lease_of(assignment.worker, pod, timeout_seconds, self._clock.now())

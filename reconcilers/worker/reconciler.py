@@ -1,0 +1,336 @@
+"""The Worker reconciler: one Pod for each ElasticWorker's incarnation, and a status that says how it is.
+
+Desired state is `spec.incarnation`; what becomes of it is told in `status`, and the owner's reconciler (of a
+job or a check) decides what follows. The Pod's name carries the incarnation, so it cannot be made twice.
+
+Every look makes sure of the Pod, its Lease and its rights: what is missing is made, and what an earlier
+worker of the same name has left is waited for. While all is there, a look makes no request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.contact import Contact
+from controller.errors import Conflict, NotFound
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import ELASTICWORKERS, NODES, PODS
+from crds import names
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
+from crds.model import ConditionStatus
+from reconcilers.observed.builder import pod_name
+from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.containers import (
+    TERMINAL_PHASES,
+    containers_of,
+    may_run,
+    training_container,
+)
+from reconcilers.observed.options import PodOptions
+from reconcilers.observed.ownership import BY_OWNER as BY_OWNER
+from reconcilers.observed.ownership import _of_namespace, belongs_to, number_label
+from reconcilers.observed.ownership import owner_uids as owner_uids
+from reconcilers.observed.silence import Silence, why_not_ready
+from reconcilers.observed.start import Hindrance
+from reconcilers.observed.status_patch import validated_patch
+from reconcilers.observed.worker_state import ENDED, SCHEDULED
+from reconcilers.runtime.clock import Clock
+from reconcilers.worker.assignment import Assignment, Assignments
+from reconcilers.worker.gang import Obstacle
+from reconcilers.worker.late_pods import LatePods
+from reconcilers.worker.maker import PodMaker
+from reconcilers.worker.silences import Silences
+from reconcilers.worker.worker_status import (
+    REPORT_READABLE,
+    Observation,
+    is_on_its_way,
+    is_over,
+    observe,
+)
+
+BY_NODE = "node"
+
+
+START_SECONDS = 3.0
+"""For so long a worker's first Pod may be on its way before the status says that it is."""
+STARTS_PER_SECOND = 250
+"""That a cluster's scheduler manages at least; the Pods of more workers may take as much longer."""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UnrecordedPod:
+    """A Pod that is there, and not in its worker's status yet."""
+
+    life: tuple[str, int]
+    """Uid of the worker, and incarnation."""
+    pod_uid: str
+    seen_at: float
+    """By the monotonic clock."""
+
+
+class WorkerReconciler(Reconciler):
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        contact: Contact,
+        clock: Clock,
+        options: PodOptions,
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._workers = cache.store(ELASTICWORKERS)
+        self._pods = cache.store(PODS)
+        self._nodes = cache.store(NODES)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+        self._assignments = Assignments(cache, options.check_image)
+        self._silences = Silences(client, cache, contact, clock)
+        self._maker = PodMaker(client, cache, recorder, clock, options)
+        self._late = LatePods(client, cache, clock.monotonic)
+        self._unrecorded: dict[Request, UnrecordedPod] = {}
+        self._ending: dict[Request, Object] = {}
+        """Pods whose end was seen and could not be written yet: once they are gone, nothing else says why."""
+
+    async def reconcile(self, request: Request) -> Result:
+        namespace = request.namespace or ""
+        raw = self._workers.get(namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            self._unrecorded.pop(request, None)
+            self._ending.pop(request, None)
+            return Result()
+        worker = self._parse_worker.parse(raw)
+        assignment = self._assignments.of(worker, raw)
+        if assignment is None:
+            return Result()
+
+        await self._delete_earlier_pods(worker)
+        earlier = self._earlier(request, assignment)
+        pod = await self._find_pod(worker, earlier)
+        if pod is None and earlier is None and _wants_pod(assignment):
+            pod, obstacle = await self._maker.start(assignment)
+            if obstacle is not None:
+                if obstacle.worth_telling:
+                    await self._write_unscheduled(worker, raw, obstacle)
+                return Result(obstacle.retry_seconds)
+            lease, again = None, None  # just made, and nobody is heard by it yet
+        else:
+            living = pod if pod is not None and not _ended(pod) else None
+            lease, again = await self._maker.ensure_lease(assignment, living)
+        silence, overdue_in = await self._silence(assignment, lease, pod)
+        warning, late_in = await self._warning(assignment, pod)
+        seen = Observation(
+            pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
+            gone_pod_uid=earlier.pod_uid if earlier else None,
+            silence=silence,
+            node_lost=self._node_lost(pod, lease, worker),
+            node=self._node_of(pod, worker),
+            topology_keys=assignment.topology_keys,
+            warning=warning,
+            rules=assignment.failure_rules,
+            restart_count=assignment.restart_count,
+            released=assignment.released,
+            owner_ended=assignment.ended,
+        )
+        start_in = await self._record(request, assignment, raw, seen)
+        clean_in = await self._clean(assignment, pod)
+        waits = [wait for wait in (again, overdue_in, late_in, start_in, clean_in) if wait is not None]
+        return Result(min(waits, default=None))
+
+    def _earlier(self, request: Request, assignment: Assignment) -> UnrecordedPod | None:
+        """What an earlier look saw of the incarnation's Pod, as long as the status does not say it."""
+        known, worker = self._unrecorded.get(request), assignment.worker
+        if known is None:
+            return None
+        if assignment.released or known.life != _life(worker) or _is_recorded(worker):
+            del self._unrecorded[request]
+            return None
+        return known
+
+    def _gone_with_its_end(self, request: Request, assignment: Assignment) -> Object | None:
+        """The incarnation's Pod as it was last seen, if its end was seen and is not written."""
+        pod, status = self._ending.get(request), assignment.worker.status
+        if pod is None or assignment.released or pod["metadata"]["uid"] != status.pod_uid:
+            return None
+        return pod
+
+    async def _find_pod(self, worker: ElasticWorker, earlier: UnrecordedPod | None) -> Object | None:
+        """The incarnation's Pod; asked of the API server itself before a known one is called gone.
+
+        And before one that is not known counts as ended: it may be the one from before a suspension.
+        """
+        pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
+        if pod is None or not _owned(pod, worker):
+            is_doubtful = earlier is not None or _is_recorded(worker)
+        else:
+            is_doubtful = _ends_unknown(pod, worker)
+        if is_doubtful and not is_over(worker):
+            pod = None
+            with contextlib.suppress(NotFound):
+                pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
+        return pod if pod is not None and _owned(pod, worker) else None
+
+    async def _warning(
+        self, assignment: Assignment, pod: Object | None
+    ) -> tuple[Hindrance | None, float | None]:
+        """What keeps a job's Pod from starting, by its Events; and seconds until the next look at them."""
+        if pod is None or assignment.released or assignment.worker.spec.job_name is None:
+            return None, None
+        return await self._late.hindrance_of(pod, assignment.owner)
+
+    def _node_of(self, pod: Object | None, worker: ElasticWorker) -> Object | None:
+        name = (pod or {}).get("spec", {}).get("nodeName") or worker.status.node_name
+        return self._nodes.get(None, name) if name else None
+
+    async def _delete_earlier_pods(self, worker: ElasticWorker) -> None:
+        """Earlier incarnations leave in their own grace period, beside the new one.
+
+        The last one's Pod stays if it has ended by itself: its log may be the only witness.
+        """
+        last = worker.spec.incarnation - 1
+        pods = self._pods.by_index(BY_OWNER, worker.metadata.uid)
+        for pod in _of_namespace(pods, worker.metadata.namespace):
+            incarnation = number_label(pod, names.LABEL_INCARNATION)
+            if incarnation is not None and (incarnation < last or (incarnation == last and not _ended(pod))):
+                await self._delete_pod(pod)
+
+    async def _delete_pod(self, pod: Object) -> None:
+        metadata = pod["metadata"]
+        if metadata.get("deletionTimestamp"):
+            return
+        with contextlib.suppress(NotFound, Conflict):
+            await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+
+    async def _clean(self, assignment: Assignment, pod: Object | None) -> float | None:
+        """Delete the Pod of a released worker, when it is time; seconds until then."""
+        if pod is None or not assignment.released:
+            return None
+        wait = assignment.seconds_to_cleaning(pod_ended=_ended(pod), now=self._clock.now())
+        if wait == 0:
+            await self._delete_pod(pod)
+            return None
+        return wait
+
+    async def _silence(
+        self, assignment: Assignment, lease: Object | None, pod: Object | None
+    ) -> tuple[Silence | None, float | None]:
+        """What the agent's silence means, if it was ever heard; and seconds until the next look at it."""
+        if pod is None or lease is None or _ended(pod) or assignment.released:
+            return None, None
+        return await self._silences.judge(assignment, lease, pod)
+
+    def _node_lost(self, pod: Object | None, lease: Object | None, worker: ElasticWorker) -> str | None:
+        """Why the Pod's node counts as lost. An agent that is heard speaks for its node itself."""
+        name = (pod or {}).get("spec", {}).get("nodeName")
+        if pod is None or not name or self._is_heard(lease, pod, worker):
+            return None
+        # A node that is not in the cache was just created, or is gone, and then its Pods are collected.
+        return why_not_ready(self._nodes.get(None, name)) or None
+
+    def _is_heard(self, lease: Object | None, pod: Object, worker: ElasticWorker) -> bool:
+        """Whether its agent was heard, and its container still runs."""
+        age_seconds = self._silences.heartbeats.age_seconds(lease, pod, worker)
+        return age_seconds is not None and may_run(training_container(containers_of(pod)))
+
+    async def _record(
+        self, request: Request, assignment: Assignment, raw: Object, seen: Observation
+    ) -> float | None:
+        """Write what was seen; or the seconds to wait, if a first Pod may run before they are over."""
+        worker = assignment.worker
+        status = observe(worker, seen, self._clock.now())
+        if seen.pod is not None and status.last_exit != worker.status.last_exit:
+            self._ending[request] = seen.pod
+        if seen.pod is not None and not seen.released and not _is_recorded(worker):
+            new = UnrecordedPod(_life(worker), seen.pod["metadata"]["uid"], self._clock.monotonic())
+            known = self._unrecorded.setdefault(request, new)
+            start_seconds = max(START_SECONDS, assignment.workers / STARTS_PER_SECOND)
+            left_seconds = known.seen_at + start_seconds - self._clock.monotonic()
+            has_news = status.node_name is not None and assignment.is_probe
+            if left_seconds > 0 and is_on_its_way(worker, status) and not has_news:
+                return left_seconds
+        await self._write(raw, status)
+        self._ending.pop(request, None)
+        unreadable = condition_of(status.conditions, REPORT_READABLE)
+        if unreadable is not None and condition_of(worker.status.conditions, REPORT_READABLE) is None:
+            message = f"{worker.metadata.name}: {unreadable.message}"
+            self._recorder.event(assignment.owner, "Warning", "ReportUnreadable", message)
+        return None
+
+    async def _write_unscheduled(self, worker: ElasticWorker, raw: Object, obstacle: Obstacle) -> None:
+        """The condition shows on the job too, and is told there in an Event."""
+        now, message = self._clock.now(), obstacle.message
+        status = observe(worker, Observation(pod=None), now)
+        conditions = with_condition(
+            status.conditions, SCHEDULED, ConditionStatus.FALSE, obstacle.reason, message, now
+        )
+        await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
+
+    async def _write(self, raw: Object, status: ElasticWorkerStatus) -> None:
+        """Patch what is ours, not the agent's part. Conflict: what ended a Pod may be known already.
+
+        All else is written beside the agent's reports, however often those come. Late, it counts nothing.
+        """
+        current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
+        desired = status.model_copy(update={"agent": None}).to_wire()
+        patch = validated_patch(current, status, desired)
+        if not patch:
+            return
+        metadata, body = raw["metadata"], {"status": patch}
+        if "lastExit" in patch or ("phase" in patch and status.phase in ENDED):
+            # By a cache that has not heard of it yet, it would be counted again; late, it would end the next.
+            body["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                ELASTICWORKERS, metadata["name"], body, metadata["namespace"], subresource="status"
+            )
+
+
+def _life(worker: ElasticWorker) -> tuple[str, int]:
+    return worker.metadata.uid, worker.spec.incarnation
+
+
+def _is_recorded(worker: ElasticWorker) -> bool:
+    """Whether the status names the incarnation's Pod."""
+    status = worker.status
+    return status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
+
+
+def _ends_unknown(pod: Object, worker: ElasticWorker) -> bool:
+    """Whether it has ended, or is to, and is not the one that the status names."""
+    metadata = pod["metadata"]
+    return metadata["uid"] != worker.status.pod_uid and (_ended(pod) or "deletionTimestamp" in metadata)
+
+
+def _wants_pod(assignment: Assignment) -> bool:
+    worker = assignment.worker
+    return not assignment.released and not is_over(worker) and not _is_recorded(worker)
+
+
+def _owned(obj: Object, worker: ElasticWorker) -> bool:
+    return belongs_to(obj, worker.metadata.uid)
+
+
+def _ended(pod: Object) -> bool:
+    """Whether its kubelet has done with it, its sidecars too."""
+    return pod.get("status", {}).get("phase") in TERMINAL_PHASES
+
+
+def node_names(obj: Object) -> Iterable[str]:
+    """Index function: the node an ElasticWorker's Pod is on."""
+    node = obj.get("status", {}).get("nodeName")
+    return [node] if node else []
+
+
+def job_keys(obj: Object) -> Iterable[str]:
+    """Index function: the job that an ElasticWorker belongs to, or that a NodeCheck checks."""
+    job = obj["spec"].get("jobName")
+    return [f"{obj['metadata']['namespace']}/{job}"] if job else []

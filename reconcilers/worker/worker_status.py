@@ -1,0 +1,386 @@
+"""What an ElasticWorker's status says of its Pod: a pure function of what was read.
+
+An incarnation's end is final: once Failed or Succeeded, its status stays until the ElasticJob reconciler
+raises `spec.incarnation`. So a node that comes back from the dead changes nothing.
+
+An end is counted once, whatever was observed or written in between: `status.lastExit` names the incarnation
+and the Pod whose end was counted last, and incarnations end in their order. So a late write of an ex-leader
+(`phase: Running`) is set right by the next look, and counts nothing.
+
+A Pod that is replaced because a check found its node faulty has no end of its own: that it was taken off is
+counted with the first look at the next incarnation, in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controller.wording import shortened
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
+from crds.failure_policy import FailureAction, FailureRule
+from crds.model import Condition, ConditionStatus
+from reconcilers.failure import budgets
+from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.ending import (
+    Judgement,
+    Situation,
+    failed_sidecars,
+    judge,
+)
+from reconcilers.observed.exit_class import PodEnd
+from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.observed.start import (
+    NOTHING,
+    STARTED,
+    Hindrance,
+    hindrance_of,
+)
+from reconcilers.observed.worker_state import AGENT_HEARD, ENDED, MAX_MESSAGE, SCHEDULED, current_report
+from reconcilers.worker.ends import (
+    counted,
+    ended,
+    is_counted,
+    replaced,
+    taken_off,
+)
+from reconcilers.worker.worker_history import with_lives
+
+REPORT_READABLE = "ReportReadable"
+"""Condition of an ElasticWorker: there, and False, while nobody can read what its agent reports."""
+
+
+MAX_FAULT = 400
+
+
+WITHOUT_POD = "ended with its job, without a Pod"
+COMPLETED = "completed"
+ASK_FOR_A_NEW_POD = frozenset({ExitClass.OOM, ExitClass.HARDWARE_ERROR})
+"""Ends that another start in the same Pod does not help: more memory is needed, or another node."""
+FINAL_ACTIONS = (FailureAction.FAIL_JOB, FailureAction.REPLACE)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the Worker reconciler read for the incarnation in `spec`."""
+
+    pod: dict[str, Any] | None
+    gone_pod_uid: str | None = None
+    """Of a Pod that was there, is gone, and is not in the status yet."""
+    silence: Silence | None = None
+    """The silence of the Pod's agent; None if it was never heard."""
+    node_lost: str | None = None
+    """Set when the Pod's node is gone or not ready: why."""
+    node: Mapping[str, Any] | None = None
+    """Where the Pod is, or was."""
+    topology_keys: Sequence[str] = ()
+    """Labels of nodes that say what they share."""
+    warning: Hindrance | None = None
+    """Of its Events, if it is late to start."""
+    rules: Sequence[FailureRule] = ()
+    """The job's failurePolicy."""
+    restart_count: int = 0
+    """How many failures of one class the worker's budget allows."""
+    released: bool = False
+    """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
+    owner_ended: WorkerPhase | None = None
+    """How the job has ended, if it has: with it ends who has no Pod."""
+
+
+def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
+    """The new status, without the agent's part."""
+    status = _of_the_pod(worker, seen, now)
+    conditions = _with_report_fault(status.conditions, worker.status.report_fault, now)
+    silence = seen.silence if status.phase not in ENDED else None
+    conditions = _with_silence(conditions, silence, status.pod_name or "", now)
+    return status if conditions == status.conditions else status.model_copy(update={"conditions": conditions})
+
+
+def _with_report_fault(conditions: list[Condition], fault: str, now: datetime) -> list[Condition]:
+    """The conditions with `ReportReadable` while the agent's report cannot be read."""
+    if not fault:
+        return [condition for condition in conditions if condition.type != REPORT_READABLE]
+    message = f"status.{shortened(fault, MAX_FAULT)}; the report is ignored until the agent writes another"
+    return with_condition(
+        conditions, REPORT_READABLE, ConditionStatus.FALSE, "ReportUnreadable", message, now
+    )
+
+
+def _with_silence(
+    conditions: list[Condition], silence: Silence | None, pod: str, now: datetime
+) -> list[Condition]:
+    """The conditions with `AgentHeard` while its agent is silent and nothing is done about it."""
+    if silence is not None and silence.verdict is Verdict.UNDECIDED:
+        return conditions  # a new leader has not listened for long enough to say anything else
+    if silence is None or silence.verdict is not Verdict.SILENT:
+        return [condition for condition in conditions if condition.type != AGENT_HEARD]
+    message = f"no heartbeat from {pod}, and {silence.node}; the Pod is left alone"
+    return with_condition(conditions, AGENT_HEARD, ConditionStatus.FALSE, "NoHeartbeat", message, now)
+
+
+def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
+    status = _of_this_incarnation(worker, now)
+    if status.phase in ENDED and not seen.released:
+        return status
+    if status.last_exit and is_counted(status, worker.spec.incarnation) and not seen.released:
+        end = status.last_exit  # of which a late write has called the Pod alive
+        known = {"message": end.message[:MAX_MESSAGE], "pod_uid": end.pod_uid or None}
+        status = status.model_copy(update=known | {"phase": WorkerPhase.FAILED})
+    elif seen.pod is None:
+        status = _without_pod(worker, status, seen, now)
+    else:
+        status = _with_pod(worker, status, seen.pod, seen, now)
+    if status.phase is not WorkerPhase.RUNNING:
+        status = status.model_copy(update={"standby": None})
+    return with_lives(worker, status, now)
+
+
+def is_on_its_way(worker: ElasticWorker, status: ElasticWorkerStatus) -> bool:
+    """Whether the new status says no more than that a worker's first Pod is there and will soon run.
+
+    Then nobody misses it for a moment, and with the Pod's next event one write says all of it.
+    """
+    return (
+        worker.status.observed_incarnation is None
+        and status.phase is WorkerPhase.PENDING
+        and status.pod_uid is not None
+        and not status.message
+        and all(condition.status is ConditionStatus.TRUE for condition in status.conditions)
+    )
+
+
+def is_over(worker: ElasticWorker) -> bool:
+    """Whether the incarnation has ended, so that its Pod is not made again."""
+    status = worker.status
+    observed = status.observed_incarnation == worker.spec.incarnation
+    return (observed and status.phase in ENDED) or is_counted(status, worker.spec.incarnation)
+
+
+def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerStatus:
+    status = worker.status
+    if status.observed_incarnation == worker.spec.incarnation:
+        return status
+    afresh = ElasticWorkerStatus(
+        observed_incarnation=worker.spec.incarnation,
+        phase=WorkerPhase.PENDING,
+        restarts=status.restarts,
+        restart_count=status.restart_count,
+        failure_budget=status.failure_budget,
+        quick_exits=status.quick_exits,
+        last_exit=status.last_exit,
+    )
+    if status.observed_incarnation is None or status.phase in ENDED:
+        return afresh
+    end = taken_off(worker, now) or replaced(worker, now)
+    if end is None or is_counted(status, end.incarnation):
+        return afresh
+    return afresh.model_copy(update=counted(status, end) | {"quick_exits": 0})
+
+
+def _without_pod(
+    worker: ElasticWorker, status: ElasticWorkerStatus, seen: Observation, now: datetime
+) -> ElasticWorkerStatus:
+    if seen.released:
+        if status.phase in ENDED:
+            return status
+        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "topology": None}
+        if seen.owner_ended is not None:
+            return _with_its_owner(status, seen.owner_ended, WITHOUT_POD).model_copy(update=without_pod)
+        waits_for_nothing = {"message": "", "conditions": []}
+        return status.model_copy(update={"phase": WorkerPhase.PENDING} | without_pod | waits_for_nothing)
+    gone = status.pod_uid or seen.gone_pod_uid
+    if gone is None:
+        return status
+    status = status.model_copy(update={"pod_uid": gone})
+    return _as_judged(worker, status, None, seen, now)
+
+
+def _with_pod(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    pod: dict[str, Any],
+    seen: Observation,
+    now: datetime,
+) -> ElasticWorkerStatus:
+    has_run = status.phase is WorkerPhase.RUNNING and status.pod_uid == pod["metadata"]["uid"]
+    named = status.model_copy(
+        update={
+            "pod_name": pod["metadata"]["name"],
+            "pod_uid": pod["metadata"]["uid"],
+            "node_name": pod.get("spec", {}).get("nodeName"),
+            "topology": _topology(seen),
+        }
+    )
+    if not seen.released:
+        return _as_judged(worker, named, pod, seen, now, has_run=has_run)
+    judged = judge(_situation(worker, named, pod, seen))
+    if status.phase in ENDED:
+        return named
+    if judged.phase is WorkerPhase.SUCCEEDED:
+        return _completed(named, pod)
+    end = judged.end if judged.phase is WorkerPhase.FAILED else None
+    if end is None or seen.owner_ended is None or "deletionTimestamp" in pod["metadata"]:
+        return named
+    return _in_an_ended_job(named, end, seen.owner_ended)
+
+
+def _as_judged(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    pod: dict[str, Any] | None,
+    seen: Observation,
+    now: datetime,
+    *,
+    has_run: bool = False,
+) -> ElasticWorkerStatus:
+    """The status of a worker whose Pod its job needs.
+
+    Args:
+        status: with the Pod's name and node.
+        pod: None if it is gone.
+        has_run: the status said before that the Pod runs.
+    """
+    judged = judge(_situation(worker, status, pod, seen))
+    report = current_report(worker, status)
+    if judged.phase is WorkerPhase.SUCCEEDED:
+        return _completed(status, pod)
+    if judged.phase is WorkerPhase.FAILED and judged.end is not None:
+        return ended(worker, status, judged.end, pod, report, seen.rules, now)
+    assert pod is not None
+    if has_run and judged.phase is WorkerPhase.PENDING and not judged.failures:
+        return worker.status  # what is seen is old: a Pod that has run is pending no more
+    status = _alive(status, pod, seen.warning, running=judged.phase is WorkerPhase.RUNNING, now=now)
+    return _with_failures(worker, status, judged, pod, seen, now)
+
+
+def _completed(status: ElasticWorkerStatus, pod: dict[str, Any] | None) -> ElasticWorkerStatus:
+    """The status of a worker that has succeeded, whatever its sidecars did."""
+    sidecars = failed_sidecars(pod)
+    message = f"{COMPLETED}; {sidecars}" if sidecars else COMPLETED
+    update = {"phase": WorkerPhase.SUCCEEDED, "message": shortened(message, MAX_MESSAGE)}
+    return status.model_copy(update=update)
+
+
+def _situation(
+    worker: ElasticWorker, status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation
+) -> Situation:
+    """What the Pod is judged by. The agents of a check say nothing of training."""
+    trains = worker.spec.check_name is None
+    return Situation(
+        pod=pod,
+        trains=trains,
+        report=current_report(worker, status) if trains else None,
+        is_unreadable=trains and bool(worker.status.report_fault),
+        node=seen.node,
+        node_lost=seen.node_lost,
+        silence=None if seen.released else seen.silence,
+    )
+
+
+def _with_failures(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    judged: Judgement,
+    pod: dict[str, Any],
+    seen: Observation,
+    now: datetime,
+) -> ElasticWorkerStatus:
+    """The status with the failures of containers in a Pod that goes on, as far as they are not counted yet.
+
+    They end the incarnation where another start in the same Pod is of no use, or one too many.
+    """
+    last = worker.status.last_exit
+    is_of_this_pod = last is not None and last.pod_uid == status.pod_uid
+    known = (last.failures_in_pod or 0) if last is not None and is_of_this_pod else 0
+    if judged.end is None or judged.failures <= known:
+        return status
+    report, new = current_report(worker, status), judged.failures - known
+    after = ended(worker, status, judged.end, pod, report, seen.rules, now, times=new)
+    end = after.last_exit
+    assert end is not None
+    spent = budgets.overdrawn(after.failure_budget, seen.restart_count, worker.metadata.name)
+    if spent or end.exit_class in ASK_FOR_A_NEW_POD or end.action in FINAL_ACTIONS:
+        return after
+    return after.model_copy(
+        update={
+            "phase": status.phase,
+            "message": status.message,
+            "quick_exits": status.quick_exits,
+            "last_exit": end.model_copy(update={"failures_in_pod": judged.failures, "in_good_order": None}),
+        }
+    )
+
+
+def _topology(seen: Observation) -> list[str] | None:
+    """As the status has it; None where nothing is asked for, or the node is not known."""
+    if seen.node is None or not seen.topology_keys:
+        return None
+    labels = seen.node["metadata"].get("labels") or {}
+    return [labels.get(key, "") for key in seen.topology_keys]
+
+
+def _in_an_ended_job(
+    status: ElasticWorkerStatus, end: PodEnd, owner_ended: WorkerPhase
+) -> ElasticWorkerStatus:
+    """Its phase follows its Pod to the end; but that counts nothing any more."""
+    if end.exit_code == 0:  # it left because its job had ended
+        return _with_its_owner(status, owner_ended, "ended with its job")
+    why = end.message or f"exit code {end.exit_code}"
+    return _with_its_owner(status, WorkerPhase.FAILED, f"ended with its job: {why}")
+
+
+def _with_its_owner(status: ElasticWorkerStatus, phase: WorkerPhase, message: str) -> ElasticWorkerStatus:
+    """Ended without an end of its own; who had ended before says so as before. Nothing is waited for."""
+    if status.phase in ENDED:
+        return status
+    return status.model_copy(update={"phase": phase, "message": message[:MAX_MESSAGE], "conditions": []})
+
+
+def _alive(
+    status: ElasticWorkerStatus,
+    pod: dict[str, Any],
+    warning: Hindrance | None,
+    *,
+    running: bool,
+    now: datetime,
+) -> ElasticWorkerStatus:
+    scheduled = next(
+        (c for c in pod.get("status", {}).get("conditions", ()) if c.get("type") == "PodScheduled"), None
+    )
+    conditions = status.conditions
+    known = condition_of(conditions, STARTED)
+    if scheduled is not None:
+        is_true = scheduled.get("status") == "True"
+        conditions = with_condition(
+            conditions,
+            SCHEDULED,
+            ConditionStatus.TRUE if is_true else ConditionStatus.FALSE,
+            "Scheduled" if is_true else scheduled.get("reason", "Unschedulable"),
+            "" if is_true else scheduled.get("message", ""),
+            now,
+        )
+    hindrance = None if running else hindrance_of(pod, known) or warning or _as_before(known)
+    if hindrance is not None and hindrance != NOTHING:
+        conditions = with_condition(conditions, STARTED, ConditionStatus.FALSE, *hindrance, now)
+    else:
+        conditions = [condition for condition in conditions if condition is not known]
+    return status.model_copy(
+        update={
+            "phase": WorkerPhase.RUNNING if running else WorkerPhase.PENDING,
+            "message": "" if running else _why_pending(scheduled, hindrance),
+            "conditions": conditions,
+        }
+    )
+
+
+def _as_before(known: Condition | None) -> Hindrance | None:
+    """What an Event said holds until they are read again, or the Pod starts."""
+    return None if known is None else Hindrance(known.reason, known.message)
+
+
+def _why_pending(scheduled: dict[str, Any] | None, hindrance: Hindrance | None) -> str:
+    if scheduled is not None and scheduled.get("status") != "True":
+        return str(scheduled.get("message", ""))[:MAX_MESSAGE]
+    return hindrance.message[:MAX_MESSAGE] if hindrance is not None else ""
