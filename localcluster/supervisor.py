@@ -113,7 +113,13 @@ def down(home: Home) -> None:
 
 
 def _ended(process: int, timeout_seconds: float) -> bool:
-    return bool(select.select([process], [], [], timeout_seconds)[0])
+    return _is_readable(process, timeout_seconds)
+
+
+def _is_readable(descriptor: int, within_seconds: float) -> bool:
+    poll = select.poll()  # not select(2), which knows no descriptors above 1,023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(within_seconds * 1000))
 
 
 def _lock_or_running(home: Home) -> SupervisorLock | Running:
@@ -175,7 +181,7 @@ def _start(home: Home, settings: Settings, manifests: list[JSON], lock: Supervis
     os.close(writable)
     starter.communicate(orjson.dumps(task))
     with open(readable, "rb") as report:  # noqa: PTH123 - a descriptor
-        said = report.read() if select.select([report], [], [], READY_SECONDS)[0] else b""
+        said = report.read() if _is_readable(readable, READY_SECONDS) else b""
     if said == b"ready":
         return
     why = said.decode(errors="replace") or silence(

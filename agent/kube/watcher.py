@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from agent.kube.api import (
     GROUP_PATH,
     Api,
+    ApiError,
     GoneError,
     SilentWatchError,
     UnavailableError,
@@ -148,6 +149,11 @@ class Watcher(threading.Thread, Generic[View]):
         except (KeyError, TypeError, ValueError) as error:
             self._resource_version = None
             raise UnavailableError(0, f"the answer makes no sense: {error!r}") from error
+        except ApiError:
+            raise
+        except Exception:  # a defect of ours, for which no state of the object is to be passed over
+            self._resource_version = None
+            raise
         if not events and time.monotonic() - opened_at < SHORT_SECONDS:
             self._resource_version = None
             self._api.reconnect()

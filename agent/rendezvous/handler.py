@@ -6,7 +6,6 @@ of dlr at work, so creating it starts the agent's session with the cluster, and 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -31,6 +30,7 @@ from agent.memory.checkpoints import CheckpointMemory
 from agent.network import SocketInterfaces
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.session import Session
+from agent.torch_compat import elastic
 from crds.protocol import AgentState
 
 BACKEND = "dlr"
@@ -218,20 +218,10 @@ def create_handler(
     Raises:
         InvalidEnvironmentError: the environment names no API server, or an address of another Pod.
     """
-    local_world_size = params.get_as_int("local_world_size") or _local_world_size_of_torchrun()
+    local_world_size = params.get_as_int("local_world_size") or elastic.launched_processes()
     return DlrRendezvousHandler(
         params.run_id,
         Session.start(me, os.environ, local_world_size, api),
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
         master_port=params.get_as_int("master_port") or 0,
     )
-
-
-def _local_world_size_of_torchrun() -> int:
-    """Stock torchrun does not tell its handler, so look where it looks; a device name counts as 1."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(
-        "--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1")
-    )
-    value = parser.parse_known_args(sys.argv[1:])[0].nproc_per_node
-    return int(value) if value.isdigit() else 1

@@ -78,10 +78,10 @@ class ProcessWords:
             for path in files:
                 with path.open("r+b") as file:
                     self._maps.append(mmap.mmap(file.fileno(), 0))
+                self._words.append(memoryview(self._maps[-1]).cast("q"))
         except BaseException:
             self.close()
             raise
-        self._words = [memoryview(record).cast("q") for record in self._maps]
         self._order = GO_ON
 
     def all_take_part(self) -> bool:

@@ -231,6 +231,23 @@ def shutdown_timeout(args: Namespace, environ: Mapping[str, str]) -> int | None:
     return asked
 
 
+def launched_processes() -> int:
+    """Return how many processes torch's launcher is about to start here, by `torchrun` or `elastic_launch`.
+
+    The launcher does not tell the rendezvous handler that it asks for, so its own frame is looked at: in 2.6
+    to 2.13 that is `launch_agent(config, …)`. Without it the answer is 1.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) == (
+            LaunchConfig.__module__,
+            "launch_agent",
+        ):
+            return int(frame.f_locals["config"].nproc_per_node)
+        frame = frame.f_back
+    return 1
+
+
 def record_end(agent: LocalElasticAgent, config: LaunchConfig, *, is_good: bool) -> None:
     """Record the agent's last event, as torch's launcher does; `--event-log-handler` is there from 2.8 on.
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dlr.checkpoint import storage
-from dlr.checkpoint.storage import Manifest, StorageError
+from dlr.checkpoint.storage import File, Manifest, StorageError
 from dlr.checkpoint.surroundings import Surroundings, logger
 from dlr.ranks import are_connected, from_all, from_rank_0
+
+T = TypeVar("T")
 
 OUTAGE_SECONDS = 60.0
 """So long `load` waits for storage that is away: then the process fails, which spends a restart."""
 HUNG_SECONDS = 10.0
 """For storage to answer where memory has a checkpoint, too."""
+_HUNG = f"storage has not answered for {HUNG_SECONDS:.0f} s"
 _LOOK_SECONDS = 2.0
 _AWAY = frozenset(
     {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
@@ -87,7 +92,7 @@ def choose(
         mine = manifest.files[here.rank :: here.world_size] if grouped else manifest.files
         found: str | None = None
         try:
-            storage.verify(storage.folder_of(path, manifest.step), mine)
+            _verify_here(storage.folder_of(path, manifest.step), mine, beyond)
         except StorageError as error:
             found = f"step-{manifest.step}: {error}"
         reasons = [reason for reason in from_all(found) if reason is not None]
@@ -95,6 +100,10 @@ def choose(
             for reason in damaged:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
             return manifest
+        hung = [reason for reason in reasons if _HUNG in str(reason)]
+        if hung and beyond is not None:
+            logger.warning("a checkpoint in %s is not used: %s; training goes on from memory", path, hung[0])
+            return None  # an older one would not be read either
         damaged.append(reasons[0])
     if damaged and beyond is None:
         raise StorageError(
@@ -108,24 +117,56 @@ def _list_here(path: Path, here: Surroundings, beyond: int | None, is_start: boo
 
     All ranks wait for rank 0 meanwhile, and their collective has a time-out of its own.
     """
-    found: list[Listing] = []
 
-    def look() -> None:
+    def look() -> Listing:
         if here.rank == 0 and is_start:
             storage.clear_attempt(path, here.attempt)
-        found.append(_list_patiently(path, here.job, beyond))
+        return _list_patiently(path, here.job, beyond)
 
     if beyond is None:
-        look()
-        return found[0]
-    looking = threading.Thread(target=look, name="dlr-storage", daemon=True)
-    looking.start()
-    looking.join(HUNG_SECONDS)
-    if found:
-        return found[0]
-    sentence = f"{path} cannot be listed: storage has not answered for {HUNG_SECONDS:.0f} s"
+        return look()
+    if (found := _begin(look)) in wait([found], HUNG_SECONDS).done:
+        return found.result()
+    sentence = f"{path} cannot be listed: {_HUNG}"
     logger.warning("%s; training goes on from memory", sentence)
     return Listing(unreadable=sentence)
+
+
+def _verify_here(folder: Path, files: Sequence[File], beyond: int | None) -> None:
+    """Compare this rank's share of the files; where memory has a checkpoint too, as long as storage answers.
+
+    Raises:
+        StorageError: one of them differs, or cannot be read.
+    """
+    if beyond is None:
+        storage.verify(folder, files)
+        return
+    read, before = 0, -1
+
+    def note_read() -> None:
+        nonlocal read
+        read += 1
+
+    verified = _begin(lambda: storage.verify(folder, files, note_read))
+    while verified not in wait([verified], HUNG_SECONDS).done:
+        if read == before:
+            raise StorageError(f"it cannot be read: {_HUNG}")
+        before = read
+    verified.result()
+
+
+def _begin(run: Callable[[], T]) -> Future[T]:
+    """Run something in a thread that nobody has to wait for."""
+    future: Future[T] = Future()
+
+    def carry_out() -> None:
+        try:
+            future.set_result(run())
+        except BaseException as error:  # for who asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=carry_out, name="dlr-storage", daemon=True).start()
+    return future
 
 
 def _list_patiently(path: Path, job: str, beyond: int | None) -> Listing:

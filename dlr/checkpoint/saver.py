@@ -14,7 +14,7 @@ import json
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -149,10 +149,18 @@ class _Save:
         if request.rank != 0:
             self._savers.wait(lambda: (not self.working.exists() and self._final.exists()) or None)
             return
-        parts = [read_pickle(data, "a rank's part") for data in self._savers.collect(PART)]
-        pieces = [piece for of_rank in self._shares.pieces for piece in of_rank]
-        self._writer.finish(metadata(pieces, self._leaves, self._paths), [results for results, _ in parts])
-        files = [file for _, files in parts for file in files]
+        pieces = (piece for of_rank in self._shares.pieces for piece in of_rank)
+        described = metadata(pieces, self._leaves, self._paths)
+        self._shares = Shares(())  # with many ranks, each part takes memory as long as it is there
+        files: list[storage.File] = []
+
+        def results() -> Iterator[Any]:
+            for data in self._savers.collect(PART):
+                of_rank, written = read_pickle(data, "a rank's part")
+                files.extend(written)
+                yield of_rank
+
+        self._writer.finish(described, results())  # type: ignore[arg-type]  # it goes through them once
         files.append(storage.describe(self.working / ".metadata"))
         self._savers.remove_notes()
         manifest = storage.Manifest(request.job, request.step, request.world_size, tuple(files))

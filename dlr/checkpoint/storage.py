@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -137,15 +137,20 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def verify(folder: Path, files: Sequence[File]) -> None:
+def verify(folder: Path, files: Sequence[File], note_read: Callable[[], None] = lambda: None) -> None:
     """Compare files with what their manifest says.
+
+    Args:
+        folder: of the checkpoint.
+        files: as the manifest has them.
+        note_read: called whenever a part has been read.
 
     Raises:
         StorageError: one of them differs, or cannot be read.
     """
     for file in files:
         try:
-            found = describe(folder / file.name)
+            found = describe(folder / file.name, note_read)
         except OSError as error:
             raise StorageError(f"{file.name} cannot be read: {error}") from error
         if found != file:
@@ -155,8 +160,12 @@ def verify(folder: Path, files: Sequence[File]) -> None:
             )
 
 
-def describe(path: Path) -> File:
+def describe(path: Path, note_read: Callable[[], None] = lambda: None) -> File:
     """A file's size and sum.
+
+    Args:
+        path: of the file.
+        note_read: as `verify` has it.
 
     Raises:
         OSError: it cannot be read.
@@ -166,6 +175,7 @@ def describe(path: Path) -> File:
         while chunk := stream.read(_CHUNK_BYTES):
             total.add_bytes(bytearray(chunk))
             nbytes += len(chunk)
+            note_read()
     return File(path.name, nbytes, total.total() % 2**64)
 
 

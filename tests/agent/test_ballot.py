@@ -165,6 +165,17 @@ def test_strangers_change_nothing(round_: Round, said: bytes) -> None:
         round_.look_until(lambda: None not in round_.agreed())
 
 
+@pytest.mark.parametrize("second", [None, b"", b"cut"])
+def test_no_memory_stays_mapped_where_a_record_cannot_be_read(tmp_path: Path, second: bytes | None) -> None:
+    records = [tmp_path / "0", tmp_path / "1"]
+    records[0].write_bytes(bytes(struct.calcsize(PROGRESS_FORMAT)))
+    if second is not None:
+        records[1].write_bytes(second)
+    with pytest.raises((OSError, ValueError, TypeError)) as failed:
+        ProcessWords(records)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text(), failed.value
+
+
 def test_a_single_agent_agrees_with_itself(tmp_path: Path) -> None:
     record = tmp_path / "record"
     record.write_bytes(struct.pack(PROGRESS_FORMAT, *[0] * SPEAKS, 1, 41, 0, 0, 0, 0))

@@ -5,9 +5,11 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+import agent.report.heartbeat as heartbeat_module
 from agent.environment import Environment
 from agent.kube.api import ApiClient
 from agent.report.heartbeat import Heartbeat, renewal
@@ -66,3 +68,18 @@ def test_a_server_that_names_a_wait_is_not_asked_sooner(cluster: FakeCluster) ->
 def test_renew_time_is_a_microtime() -> None:
     time_ = renewal("p", datetime(2026, 1, 2, 3, 4, 5, 0, tzinfo=UTC))["spec"]["renewTime"]
     assert re.fullmatch(r"2026-01-02T03:04:05\.000000Z", time_)
+
+
+def test_a_defect_ends_no_renewals(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    defects = iter([AttributeError("no such thing"), RuntimeError("can't start new thread")])
+
+    def renew(holder: str, now: datetime) -> dict[str, Any]:
+        if (defect := next(defects, None)) is not None:
+            raise defect
+        return renewal(holder, now)
+
+    monkeypatch.setattr(heartbeat_module, "renewal", renew)
+    heartbeat = beating(cluster, 0.1)
+    cluster.wait(lambda: len(cluster.renewals) >= 2, "renewals")
+    assert heartbeat.is_alive()
+    heartbeat.stop()

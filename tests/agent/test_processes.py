@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -29,6 +32,7 @@ from agent.processes.orphans import (
     descendants,
 )
 from agent.processes.processes import TrainingProcesses, abandon_start
+from tests.agent.fake_cluster import FakeCluster
 
 
 def start(tmp_path: Path, *scripts: str) -> tuple[PContext, TrainingProcesses]:
@@ -190,6 +194,51 @@ def test_what_still_writes_is_not_killed_in_the_middle_and_what_sits_there_is(tm
     running.stop(signal.SIGTERM, 0.5)
     assert done.exists(), "it was killed while it saved"
     assert time.monotonic() - started_at < processes.SAVING_GRACE_SECONDS
+    running.join(60)
+
+
+UPLOADS = """
+import signal, socket, ssl, time
+def save(*_):
+    connection = socket.create_connection(("127.0.0.1", {port}))
+    context = ssl.create_default_context(cafile={ca!r})
+    with context.wrap_socket(connection, server_hostname="127.0.0.1") as store:
+        for _ in range(25):
+            store.sendall(bytes(8 << 20))
+            time.sleep(0.1)
+    open({done!r}, "w").close()
+    time.sleep(600)
+signal.signal(signal.SIGTERM, save)
+"""
+
+
+def test_what_uploads_to_an_object_store_is_not_killed_in_the_middle_either(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """OpenSSL writes to its socket by write(2), which the kernel counts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cluster.directory / "ca.crt", cluster.directory / "key.pem")
+    done = tmp_path / "done"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def store() -> None:
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(server.accept()[0], server_side=True) as it,
+            ):
+                while it.recv(1 << 20):
+                    pass
+
+        storing = threading.Thread(target=store)
+        storing.start()
+        script = UPLOADS.format(
+            port=server.getsockname()[1], ca=str(cluster.directory / "ca.crt"), done=str(done)
+        )
+        _, running = start(tmp_path, script)
+        running.stop(signal.SIGTERM, 0.5)
+        server.shutdown(socket.SHUT_RDWR)  # ends accept(2), where nobody came
+        storing.join()
+    assert done.exists(), "it was killed while it saved"
     running.join(60)
 
 

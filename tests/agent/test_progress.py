@@ -260,6 +260,33 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     assert first_steps == [0, 2]
 
 
+def test_a_defect_ends_no_reports_of_progress(
+    files: ProgressFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress_monitor, "LOOK_SECONDS", 0.02)
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    defects = iter([KeyError("step"), OSError("no descriptors are left")])
+    look = monitor.look
+
+    def look_or_fail() -> None:
+        if (defect := next(defects, None)) is not None:
+            raise defect
+        look()
+
+    monkeypatch.setattr(monitor, "look", look_or_fail)
+    (env,) = files.renew(1)
+    report_step(env, 7)
+    monitor.start()
+    deadline = time.monotonic() + 60
+    while not reporter.told:
+        assert time.monotonic() < deadline and monitor.is_alive()
+        time.sleep(0.01)
+    monitor.stop()
+    assert reporter.told[0][0] == 7
+    assert caplog.text.count("the progress of training is not read; trying again") == 1
+
+
 def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFiles) -> None:
     reporter = FakeReporter()
     monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]

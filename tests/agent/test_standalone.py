@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,69 @@ def test_processes_meet_at_the_port_that_is_asked_for_and_again_after_a_failure(
     assert '"source": "AGENT"' in done.stderr, "the last event"
 
 
+FUNCTION = """
+import os, sys
+assert sys.argv[1:] == ["3"]
+print(f"rank {os.environ['RANK']}\\n", end="", flush=True)
+"""
+
+
+def test_the_installed_command_runs_a_path_in_processes_of_multiprocessing(tmp_path: Path) -> None:
+    """These import the file of the command again, which must not start another agent."""
+    done = run_script(tmp_path, FUNCTION, "--run-path", "--nproc-per-node=3", command=[str(ROOT / "bin/dlr")])
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2"]
+    assert done.stderr.count("joining round=") == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-warm-start"]])
+def test_exit_codes_are_right_though_the_shell_ignores_the_ends_of_children(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    """An ignored SIGCHLD is inherited, and the kernel then keeps no exit code."""
+    script = "import sys; sys.exit(int(sys.argv[1]))"
+    done = run_script(tmp_path, script, "--max-restarts=0", *flags, ignores=signal.SIGCHLD)
+    assert done.returncode == 3, done.stderr
+
+
+LEAVES_ONE_BEHIND = """
+import subprocess
+subprocess.Popen(["sleep", "3000"], start_new_session=True)
+"""
+
+
+def test_a_pipe_behind_the_command_ends_though_the_script_leaves_a_process_that_holds_it(
+    tmp_path: Path,
+) -> None:
+    """`dlr run … | tee log`: tee ends when nobody can write to it any more."""
+    piped = ["-c", f'"$@" | tee {tmp_path}/log', "sh", sys.executable, "-m", "dlr.cli"]
+    done = run_script(tmp_path, LEAVES_ONE_BEHIND, program="sh", command=piped)
+    assert done.returncode == 0, done.stderr
+
+
+def run_script(
+    folder: Path,
+    text: str,
+    *flags: str,
+    program: str = sys.executable,
+    command: Sequence[str] = ("-m", "dlr.cli"),
+    ignores: signal.Signals | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script with the argument 3."""
+    script = folder / "train.py"
+    script.write_text(text)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
+    return subprocess.run(
+        [program, *command, "run", "--standalone", *flags, str(script), "3"],
+        env=env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
+    )
+
+
 def test_what_is_written_faster_than_it_is_copied_is_left_out(tmp_path: Path) -> None:
     script = tmp_path / "flood.py"
     script.write_text(
@@ -184,12 +248,18 @@ def test_a_failure_that_comes_back_ends_it(tmp_path: Path, monkeypatch: pytest.M
             {names.ENV_JOB_NAME: "digits", "PET_STANDALONE": "1"},
             "^PET_STANDALONE=1 is for a machine alone",
         ),
+        (["--nnodes=2:4"], {}, "--standalone is for one machine, and --nnodes is 2:4"),
         (["--nnodes=2"], {"PET_STANDALONE": "yes"}, "^PET_STANDALONE=yes .* and --nnodes is 2"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(flags: list[str], environ: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         standalone.check(flags[0].partition("=")[2] if flags else "1:1", environ)
+
+
+@pytest.mark.parametrize("nnodes", ["1", "1:1", "1:4"])
+def test_one_machine_is_what_an_elastic_world_may_begin_with(nnodes: str) -> None:
+    standalone.check(nnodes, {})
 
 
 def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None:

@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed.elastic.rendezvous.registry as rdzv_registry
+import torch.distributed.run as torchrun
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.profiler import ProfilerActivity, profile
 
 from agent import main
-from agent.torch_compat.elastic import missing_seams, require_supported
+from agent.torch_compat.elastic import launched_processes, missing_seams, require_supported
 from agent.torch_compat.training import before_another_profile, is_profiling, uncompiled
 from agent.unsupported_torch import UnsupportedTorchError
 from tests.agent.conftest import ROOT
@@ -31,6 +34,30 @@ def test_older_versions_are_refused_and_named(version: str) -> None:
 
 def test_this_torch_has_all_that_is_built_on() -> None:
     assert missing_seams() == []
+
+
+class NoRendezvousError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("through", ["library", "torchrun"])
+def test_torchs_launcher_says_how_many_processes_it_starts(
+    monkeypatch: pytest.MonkeyPatch, through: str
+) -> None:
+    found: list[int] = []
+
+    def create_handler(_: object) -> None:
+        found.append(launched_processes())
+        raise NoRendezvousError
+
+    monkeypatch.setattr(rdzv_registry, "get_rendezvous_handler", create_handler)
+    with pytest.raises(NoRendezvousError):
+        if through == "library":
+            elastic_launch(LaunchConfig(1, 1, nproc_per_node=3, rdzv_backend="dlr"), print)()
+        else:
+            torchrun.main(["--nproc-per-node=3", "--rdzv-backend=dlr", "train.py"])
+    assert found == [3]
+    assert launched_processes() == 1, "nobody launches anything"
 
 
 def test_this_torch_has_what_training_processes_use() -> None:

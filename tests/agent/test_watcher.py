@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from queue import Queue
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -127,6 +128,30 @@ def test_survives_a_server_that_errs(cluster: FakeCluster, watcher: JobWatcher) 
     cluster.broken_status = None
     cluster.publish(phase="Running")
     wait_phase(watcher, "Running")
+
+
+def test_survives_a_defect_in_what_reads_the_object(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    defects = iter(
+        [AttributeError("no such thing"), RecursionError("too deep"), None, OSError("in an event")]
+    )
+
+    def parse(job: Mapping[str, Any]) -> JobView:
+        if (defect := next(defects, None)) is not None:
+            raise defect
+        return JobView.parse(job)
+
+    api = ApiClient.in_cluster(cluster.environ(0))
+    watcher = Watcher(api, "elasticjobs", NAMESPACE, JOB, parse=parse, missing=JobView())
+    cluster.publish(phase="Pending")
+    watcher.start()
+    wait_phase(watcher, "Pending")
+    cluster.publish(phase="Running")
+    wait_phase(watcher, "Running")
+    assert next(defects, None) is None and watcher.is_alive()
+    watcher.stop()
+    assert "AttributeError: no such thing" in caplog.text, "with its traceback"
 
 
 def test_bookmarks_move_the_version_only(cluster: FakeCluster, watcher: JobWatcher) -> None:

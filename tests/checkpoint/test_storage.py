@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -508,7 +510,34 @@ def test_storage_that_hangs_holds_up_no_resume_from_memory(
         assert choosing.choose(tmp_path, here(), 5, is_start=True) is None
     finally:
         answers.set()
-    assert "storage has not answered for 0 s; training goes on from memory" in caplog.text
+    assert "storage has not answered for 10 s; training goes on from memory" in caplog.text
+
+
+def test_a_newer_checkpoint_whose_files_hang_holds_up_no_resume_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 5)
+    save(tmp_path, 9)
+    answers = threading.Event()
+    reads = iter(range(3))
+
+    def read(path: Path, note_read: Callable[[], None]) -> storage.File:
+        for _ in reads:  # as long as parts come, it does not hang
+            time.sleep(0.15)
+            note_read()
+        answers.wait(60)
+        raise OSError(errno.ENOTCONN, "the mount was ended")
+
+    monkeypatch.setattr(choosing, "HUNG_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "describe", read)
+    begun_at = time.monotonic()
+    try:
+        assert choosing.choose(tmp_path, here(), 4) is None
+    finally:
+        answers.set()
+    assert next(reads, None) is None and time.monotonic() - begun_at < 30
+    assert "step-9: it cannot be read: storage has not answered for 10 s; training goes on" in caplog.text
+    assert "step-5" not in caplog.text
 
 
 class RunsCode:

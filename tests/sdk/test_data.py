@@ -346,10 +346,10 @@ def test_a_loaders_own_state_never_begins_an_epoch_again_in_silence(tmp_path: Pa
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(workers: int) -> None:
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    from torchdata.stateful_dataloader import StatefulDataLoader  # which warns as it is imported
 
     def loading(sampler: ElasticDistributedSampler) -> Any:
-        return torchdata.StatefulDataLoader(range(40), batch_sampler=sampler, num_workers=workers)
+        return StatefulDataLoader(range(40), batch_sampler=sampler, num_workers=workers)
 
     (sampler,), (other,) = samplers(40, 1, global_batch_size=4), samplers(40, 1, global_batch_size=4)
     loader = loading(sampler)

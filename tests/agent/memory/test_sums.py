@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.sums import ROW_WORDS, WordSum, sum_of
+from agent.memory.sums import _ROWS_PER_THREAD, ROW_WORDS, WordSum, sum_of
 
 many = settings(max_examples=100, deadline=None)
 sizes = st.integers(1, 8 * (3 * ROW_WORDS + 5))
@@ -46,6 +47,21 @@ def test_parts_have_the_sum_of_the_whole(rows: list[int], rest: int) -> None:
         total.add_bytes(memoryview(written)[at : at + size])
         at += size
     assert total.total() == sum_of(written)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_much_has_the_same_sum_in_any_number_of_threads(threads: int) -> None:
+    size = 8 * ROW_WORDS
+    written = made(size * 64, 2) * (3 * _ROWS_PER_THREAD // 64) + made(8 * 7 + 3, 4)
+    parts = WordSum()
+    for at in range(0, len(written), size * 64):
+        parts.add_bytes(memoryview(written)[at : at + size * 64])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert sum_of(written) == parts.total()
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_device_that_multiplies_no_integers_has_the_same_sum() -> None:
