@@ -1,4 +1,4 @@
-"""What an agent does beside the cluster, with or without torch: Lease, watch of the job, usage, shards.
+"""What an agent does beside the cluster, with or without torch: Lease, watch of the world, usage, shards.
 
 `Session` puts to it what a world of training processes needs, `dlr exec` nothing.
 """
@@ -73,11 +73,11 @@ class Link:
         desk = Desk(me.worker_index, me.incarnation)
         cleanup.callback(desk.stop)
 
-        def view_of(job: Mapping[str, Any]) -> JobView:
-            desk.see(job)
-            return JobView.parse(job)
+        def view_of(world: Mapping[str, Any]) -> JobView:
+            desk.see(world)
+            return JobView.parse(world)
 
-        watcher = Watcher(api, "elasticjobs", me.namespace, me.owner_name, parse=view_of, missing=JobView())
+        watcher = Watcher(api, "elasticworlds", me.namespace, me.owner_name, parse=view_of, missing=JobView())
         watcher.start()
         cleanup.callback(watcher.stop)
         meter = meter_of_pod(me.pod_uid)

@@ -1,7 +1,7 @@
 """How fast a world reaches many agents, and what it costs: 200 to 2,000 agents without torch, on any cluster.
 
 Pods go to no node: a hollow kubelet in this process calls each Running as soon as it exists, and a hollow
-agent, a few coroutines, plays the agent's part of the protocol for it: watch the one ElasticJob, report to
+agent, a few coroutines, plays the agent's part of the protocol for it: watch the one ElasticWorld, report to
 `status.agent`, renew the Lease. All but one agent report Ready; when all is quiet the last one does, and the
 clock runs from the server's answer to that until every agent has seen the world it is in. When the controller
 has nothing left to write, the job trains for a while. Then single agents report a failure, and the clock runs
@@ -219,7 +219,7 @@ def report(known: Mapping[str, Figures]) -> str:
     return f"""# Hollow agents
 
 How fast a new world reaches every agent of a large job, and what the protocol costs the API server. Agents
-are hollow: they watch the ElasticJob, report their state and renew their Lease as an in-pod agent does, but
+are hollow: they watch the ElasticWorld, report their state and renew their Lease as an in-pod agent does, but
 train nothing, and all of them share one process. Pods go to no node: a hollow kubelet calls each Running as
 soon as it exists. API server and controller are the real ones, each a process of its own, by default the
 embedded cluster's, on the same machine as the agents: the times include what that machine needs to send the

@@ -12,7 +12,7 @@ import orjson
 
 from controller.client import Client
 from controller.errors import ClientError
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, PODS, Object
+from controller.resources import ELASTICWORKERS, ELASTICWORLDS, LEASES, PODS, Object
 from controller.store import Change
 from crds import names
 from crds.protocol import PROTOCOL
@@ -61,7 +61,7 @@ class Sightings:
 
     def __init__(self, agents: int) -> None:
         self.bytes = 0
-        """Of the job, sent to all of them."""
+        """Of the world, sent to all of them."""
         self._last: tuple[bytes, Object] = (b"", {})
         self._agents = agents
         self._seen: dict[int, dict[int, float]] = {}
@@ -177,11 +177,11 @@ class Agent:
     async def _follow(self) -> None:
         selector = f"metadata.name={self._job}"
         while True:
-            body = await self._client.list(ELASTICJOBS, self._namespace, field_selector=selector)
-            for job in body["items"]:
-                await self._act(job)
+            body = await self._client.list(ELASTICWORLDS, self._namespace, field_selector=selector)
+            for world in body["items"]:
+                await self._act(world["spec"])
             async with self._client.watch(
-                ELASTICJOBS,
+                ELASTICWORLDS,
                 self._namespace,
                 resource_version=body["metadata"]["resourceVersion"],
                 timeout_seconds=WATCH_SECONDS,
@@ -190,10 +190,9 @@ class Agent:
                 while (lines := await stream.lines(WATCH_SECONDS)) is not None:
                     for event in map(self._sightings.read, filter(None, lines)):
                         if event["type"] in ("ADDED", "MODIFIED"):
-                            await self._act(event["object"])
+                            await self._act(event["object"]["spec"])
 
-    async def _act(self, job: Object) -> None:
-        world = job.get("status", {}).get("rendezvous") or {}
+    async def _act(self, world: Object) -> None:
         formed = world.get("phase") == "Formed" and world.get("round", 0) > self._round
         if formed and self.index in from_text(world["members"]):
             self._round = world["round"]
@@ -201,7 +200,7 @@ class Agent:
             self.running.clear()
             await self._report("Running")
             self.running.set()
-        request = (job["metadata"].get("annotations") or {}).get(names.ANNOTATION_STACKS, "")
+        request = world.get("asked", {}).get("stacks", "")
         if self.running.is_set() and request != self._answered:
             await self._answer(request)
 

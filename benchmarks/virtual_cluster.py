@@ -327,6 +327,7 @@ _KINDS = {
     "poddisruptionbudgets": "PodDisruptionBudget",
     "elasticjobs": "ElasticJob",
     "elasticworkers": "ElasticWorker",
+    "elasticworlds": "ElasticWorld",
     "scaleplans": "ScalePlan",
     "nodechecks": "NodeCheck",
 }

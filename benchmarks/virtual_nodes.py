@@ -11,7 +11,7 @@ from agent.facts.world import World
 from benchmarks.node_check_agents import FAILED, LOCAL, PAIR
 from benchmarks.virtual_cluster import CONTROLLER, ApiServer, Collection, now, wall_time
 from benchmarks.virtual_time import running_loop
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS, Object
+from controller.resources import ELASTICWORKERS, ELASTICWORLDS, LEASES, NODECHECKS, NODES, PODS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -132,8 +132,8 @@ class VirtualNodes:
         self._server.patch(LEASES, worker, {"spec": spec})
 
     def _hear(self, collection: Collection, obj: Object, is_new: bool, is_gone: bool) -> None:
-        if collection == ELASTICJOBS.plural:
-            self._read_job(obj)
+        if collection == ELASTICWORLDS.plural:
+            self._read_world(obj)
         elif collection == NODECHECKS.plural:
             self._read_check(obj)
         elif collection == PODS.plural and is_new and "nodeName" not in obj["spec"]:
@@ -174,8 +174,8 @@ class VirtualNodes:
 
     # --- agents -------------------------------------------------------------------------------------------
 
-    def _read_job(self, job: Object) -> None:
-        name, found = job["metadata"]["name"], World.parse((job.get("status") or {}).get("rendezvous") or {})
+    def _read_world(self, world: Object) -> None:
+        name, found = world["metadata"]["name"], World.parse(world["spec"])
         before = self._worlds[name]
         if found is None or (found.round, found.phase) == (before.round, before.phase):
             return

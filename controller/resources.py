@@ -91,5 +91,6 @@ CRDS = Resource(
 
 ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob", keeps_managed_fields=True)
 ELASTICWORKERS = Resource(names.GROUP, names.VERSION, "elasticworkers", "ElasticWorker")
+ELASTICWORLDS = Resource(names.GROUP, names.VERSION, "elasticworlds", "ElasticWorld")
 SCALEPLANS = Resource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
 NODECHECKS = Resource(names.GROUP, names.VERSION, "nodechecks", "NodeCheck")

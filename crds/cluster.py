@@ -1,7 +1,7 @@
 """The cluster of a job with parameter servers: who is which task, under which name.
 
-`ElasticJob.status.cluster` says it; the controller, which makes Pods of it, and the agent, which starts their
-commands, read it here. So this module imports the standard library alone, and runs on Python 3.10.
+The controller, which makes Pods of it, and the agent, which reads it from the ElasticWorld and starts their
+commands, share it. So this module imports the standard library alone, and runs on Python 3.10.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ class Cluster:
     """Slots of parameter servers that do not run."""
 
     @classmethod
-    def parse(cls, job: Mapping[str, Any]) -> Cluster | None:
-        """Read an ElasticJob; None where it has no cluster (yet)."""
-        found = (job.get("status") or {}).get("cluster")
+    def parse(cls, world: Mapping[str, Any]) -> Cluster | None:
+        """Read an ElasticWorld; None where it has no cluster (yet)."""
+        found = (world.get("spec") or {}).get("cluster")
         if not found:
             return None
-        metadata, specs = job["metadata"], (job.get("spec") or {}).get("replicaSpecs") or {}
         try:
+            metadata = world["metadata"]
             return cls(
-                job=str(metadata["name"]),
+                job=str(metadata["labels"][names.LABEL_JOB]),
                 namespace=str(metadata.get("namespace") or "default"),
                 version=int(found["version"]),
                 tasks={type_: tasks_from_text(text) for type_, text in (found.get("tasks") or {}).items()},
-                ports={type_: first_port(spec.get("template") or {}) for type_, spec in specs.items()},
+                ports={type_: int(port) for type_, port in (found.get("ports") or {}).items()},
                 lost=tasks_from_text(found.get("lost") or ""),
             )
         except (AttributeError, KeyError, TypeError, ValueError):

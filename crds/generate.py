@@ -11,6 +11,7 @@ import yaml
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.elasticworld import ElasticWorld
 from crds.model import Model
 from crds.names import GROUP, VERSION
 from crds.nodecheck import NodeCheck
@@ -37,6 +38,8 @@ class Definition:
     short_name: str
     columns: tuple[Column, ...]
     scale: dict[str, str] | None = None
+    written: str = "status"
+    """The part that the controller alone writes."""
 
     @property
     def kind(self) -> str:
@@ -44,7 +47,7 @@ class Definition:
 
     def manifest(self) -> dict[str, Any]:
         """The CustomResourceDefinition object."""
-        subresources: dict[str, Any] = {"status": {}}
+        subresources: dict[str, Any] = {"status": {}} if "status" in self.model.model_fields else {}
         if self.scale:
             subresources["scale"] = self.scale
         return {
@@ -81,8 +84,8 @@ class Definition:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
         } | schema["properties"]
-        # An empty status is no status: nothing may be defaulted into it before a controller has spoken.
-        schema["properties"]["status"] = _without_defaults(schema["properties"]["status"])
+        # An empty status is no status, and the controller compares what it wrote: nothing may be defaulted.
+        schema["properties"][self.written] = _without_defaults(schema["properties"][self.written])
         return schema
 
 
@@ -146,6 +149,21 @@ DEFINITIONS = (
             Column("Message", ".status.message", priority=1),
             _AGE,
         ),
+    ),
+    Definition(
+        model=ElasticWorld,
+        plural="elasticworlds",
+        short_name="eworld",
+        columns=(
+            Column("Round", ".spec.round", "integer"),
+            Column("Phase", ".spec.phase"),
+            Column("Members", ".spec.members"),
+            Column("Processes", ".spec.worldSize", "integer", priority=1),
+            Column("Master", ".spec.masterAddress", priority=1),
+            Column("Job", ".spec.jobPhase", priority=1),
+            _AGE,
+        ),
+        written="spec",
     ),
     Definition(
         model=ScalePlan,

@@ -25,8 +25,8 @@ class Resume(Model):
     tier: Tier
 
 
-class Rendezvous(Model):
-    """The desired world. One member list per round, for ever; agents converge to it."""
+class World(Model):
+    """One member list per round; agents converge to it."""
 
     round: Annotated[int, Field(ge=0)] = 0
     """Counts up with every world formed; 0 before the first."""
@@ -54,19 +54,6 @@ class Rendezvous(Model):
     master_address: Annotated[str, Field(max_length=253)] = ""
     """Rank 0's agent store."""
     master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    reason: Annotated[str, cut(MAX_WORLD_REASON), Field(max_length=MAX_WORLD_REASON)] = ""
-    """Why this world was formed, or why the last one is being given up."""
-    formed_at: datetime | None = None
-    reforming_since: datetime | None = None
-    """Since when a broken world waits for a replacement."""
-    hang_since: datetime | None = None
-    """Since when the members of a world that hangs are asked where their processes are; unset when that is
-    judged."""
-    checkpoint_awaited_since: datetime | None = None
-    """Since when workers that are ready wait for a checkpoint to join: the next one is reported at once."""
-    resume: Resume | None = None
-    """What the processes of this round have gone on from, where the job keeps checkpoints in memory; for
-    people."""
     broken_round: Annotated[int, Field(ge=0)] = 0
     """The newest round of which training processes died; 0 before the first. Whoever still runs it, or an
     older one, waits for the dead. A planned change and a Pod deleted in good order leave no dead."""
@@ -97,3 +84,21 @@ class Rendezvous(Model):
     def incarnation_by_index(self) -> dict[int, int]:
         """The members, for those who ask for many of them."""
         return dict(zip(self.members, self.incarnations, strict=True))
+
+
+class Rendezvous(World):
+    """The desired world, with its reasons and times. Agents read it from the ElasticWorld."""
+
+    reason: Annotated[str, cut(MAX_WORLD_REASON), Field(max_length=MAX_WORLD_REASON)] = ""
+    """Why this world was formed, or why the last one is being given up."""
+    formed_at: datetime | None = None
+    reforming_since: datetime | None = None
+    """Since when a broken world waits for a replacement."""
+    hang_since: datetime | None = None
+    """Since when the members of a world that hangs are asked where their processes are; unset when that is
+    judged."""
+    checkpoint_awaited_since: datetime | None = None
+    """Since when workers that are ready wait for a checkpoint to join: the next one is reported at once."""
+    resume: Resume | None = None
+    """What the processes of this round have gone on from, where the job keeps checkpoints in memory; for
+    people."""

@@ -13,6 +13,7 @@ from controller.reconciler import Request
 from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
+    ELASTICWORLDS,
     LEASES,
     NAMESPACES,
     NETWORKPOLICIES,
@@ -137,6 +138,7 @@ def add_jobs(manager: Manager, clock: Clock, pods: PodOptions | None = None) -> 
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)
         .owns(ELASTICWORKERS, predicate=more_than_progress)
+        .owns(ELASTICWORLDS)
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "elasticjob", ELASTICJOBS, clock))

@@ -1,4 +1,4 @@
-"""What the ElasticJob says, and what an agent does about it: plain data and one decision.
+"""What the ElasticWorld says, and what an agent does about it: plain data and one decision.
 
 The agent is level-triggered and remembers no events. It looks at the newest world, at who it is, at the
 highest round it has acted on and at what it last reported, and `next_action` says what to do now.
@@ -12,11 +12,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from crds import names
 from crds.cluster import Cluster
 from crds.protocol import (
     HANG_TIMEOUT_SECONDS,
-    MAX_REQUEST,
     AgentState,
     JobPhase,
     KeptIn,
@@ -34,7 +32,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """`ElasticJob.status.rendezvous`: who trains with whom in a round."""
+    """Who trains with whom in a round."""
 
     round: int
     phase: RendezvousPhase
@@ -43,7 +41,6 @@ class World:
     world_size: int = 0
     master_address: str = ""
     master_port: int = 0
-    reason: str = ""
     broken_round: int = 0
     """The newest round of which training processes died."""
     hangs: bool = False
@@ -52,22 +49,22 @@ class World:
     """Workers that are ready wait for one of its checkpoints to join."""
 
     @classmethod
-    def parse(cls, rendezvous: Mapping[str, Any]) -> World | None:
-        """Return the world; None where nothing usable is published (yet)."""
+    def parse(cls, spec: Mapping[str, Any]) -> World | None:
+        """Return the world of an ElasticWorld's spec; None where nothing usable is published (yet)."""
         try:
-            indices = from_text(str(rendezvous.get("members") or ""))
-            incarnations = incarnations_of(indices, rendezvous.get("incarnations") or {})
+            indices = from_text(str(spec.get("members") or ""))
+            incarnations = incarnations_of(indices, spec.get("incarnations") or {})
+            asked = spec.get("asked") or {}
             return cls(
-                round=int(rendezvous["round"]),
-                phase=RendezvousPhase(rendezvous["phase"]),
+                round=int(spec["round"]),
+                phase=RendezvousPhase(spec["phase"]),
                 members=tuple(map(Member, indices, incarnations)),
-                world_size=int(rendezvous.get("worldSize") or 0),
-                master_address=str(rendezvous.get("masterAddress") or ""),
-                master_port=int(rendezvous.get("masterPort") or 0),
-                reason=str(rendezvous.get("reason") or ""),
-                broken_round=int(rendezvous.get("brokenRound") or 0),
-                hangs=bool(rendezvous.get("hangSince")),
-                awaits_checkpoint=bool(rendezvous.get("checkpointAwaitedSince")),
+                world_size=int(spec.get("worldSize") or 0),
+                master_address=str(spec.get("masterAddress") or ""),
+                master_port=int(spec.get("masterPort") or 0),
+                broken_round=int(spec.get("brokenRound") or 0),
+                hangs=bool(asked.get("hang")),
+                awaits_checkpoint=bool(asked.get("checkpoint")),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
@@ -79,9 +76,10 @@ class World:
 
 @dataclass(frozen=True)
 class JobView:
-    """What the agent needs to know of its ElasticJob. The default is a job that is not there (any more)."""
+    """What the agent acts on. The default is an ElasticWorld that is not there (any more)."""
 
     phase: str = ""
+    """The ElasticJob's."""
     world: World | None = None
     active_check: str = ""
     """The NodeCheck that the job's idle workers are in."""
@@ -101,28 +99,23 @@ class JobView:
     """Likewise for a profile of one of them."""
 
     @classmethod
-    def parse(cls, job: Mapping[str, Any]) -> JobView:
-        """Read an ElasticJob."""
-        status = job.get("status") or {}
-        policy = (job.get("spec") or {}).get("elasticPolicy") or {}
-        annotations = (job.get("metadata") or {}).get("annotations") or {}
+    def parse(cls, world: Mapping[str, Any]) -> JobView:
+        """Read an ElasticWorld."""
+        spec = world.get("spec") or {}
+        asked = spec.get("asked") or {}
         return cls(
-            str(status.get("phase") or ""),
-            World.parse(status.get("rendezvous") or {}),
-            str(status.get("activeCheck") or ""),
-            float(policy.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
-            sum(map(int, (status.get("restarts") or {}).values())),
-            _time(status.get("startTime")),
-            len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
-            _request(annotations.get(names.ANNOTATION_STACKS)),
-            (status.get("goodput") or {}).get("lastStep") is not None,
-            Cluster.parse(job),
-            _request(annotations.get(names.ANNOTATION_PROFILE)),
+            str(spec.get("jobPhase") or ""),
+            World.parse(spec),
+            str(spec.get("activeCheck") or ""),
+            float(spec.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
+            int(spec.get("failures") or 0),
+            _time(spec.get("startedAt")),
+            int(spec.get("topologyLevels") or 0),
+            str(asked.get("stacks") or ""),
+            bool(spec.get("hasTrained")),
+            Cluster.parse(world),
+            str(asked.get("profile") or ""),
         )
-
-
-def _request(annotation: str | None) -> str:
-    return (annotation or "")[:MAX_REQUEST]
 
 
 def _time(text: Any) -> datetime | None:

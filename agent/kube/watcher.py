@@ -50,7 +50,7 @@ class Watcher(threading.Thread, Generic[View]):
 
     Args:
         api: the API server.
-        resource: such as `elasticjobs`.
+        resource: such as `elasticworlds`.
         namespace: of the object.
         name: of the object.
         parse: returns what matters in the object; only changes of that are changes.

@@ -115,9 +115,9 @@ class Desk(threading.Thread):
         self._selector.register(self._server, selectors.EVENT_READ)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
 
-    def see(self, job: Mapping[str, Any]) -> None:
-        """Take in the job as it is now; called by the thread that watches it."""
-        said = (job.get("status") or {}).get("shards") or ()
+    def see(self, world: Mapping[str, Any]) -> None:
+        """Take in the ElasticWorld as it is now; called by the thread that watches it."""
+        said = (world.get("spec") or {}).get("shards") or ()
         if said != self._said:
             self._said = said
             os.eventfd_write(self._wake_fd, 1)

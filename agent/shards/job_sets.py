@@ -1,4 +1,4 @@
-"""What an ElasticJob says of its shard sets, as far as one worker is concerned. Plain data."""
+"""What an ElasticWorld says of its shard sets, as far as one worker is concerned. Plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crds.shard_set import Definition
 
 @dataclass(frozen=True)
 class JobSet:
-    """One of `status.shards`."""
+    """One of `spec.shards`."""
 
     definition: Definition
     is_over: bool
@@ -62,7 +62,7 @@ def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) 
 
 
 def undone_of(said: Mapping[str, Any]) -> Intervals:
-    """The elements of one of `status.shards` that are neither done nor failed for good.
+    """The elements of one of `spec.shards` that are neither done nor failed for good.
 
     Raises:
         KeyError, TypeError, ValueError: that makes no sense.

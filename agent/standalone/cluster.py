@@ -15,8 +15,7 @@ from typing import Any
 from agent.environment import Environment
 from agent.facts.timestamps import rfc3339
 from agent.kube.api import ApiError, SilentWatchError
-from agent.standalone.world import next_status
-from crds import names
+from agent.standalone.world import next_world
 from crds.protocol import AgentState
 
 logger = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ STACKS = signal.SIGUSR2
 
 
 class LocalCluster:
-    """An `agent.kube.api.Api` with one ElasticJob and one ElasticWorker.
+    """An `agent.kube.api.Api` with one ElasticWorld and one ElasticWorker.
 
     Each report of the agent is decided on at once. Stacks are told on stderr, as the agent tells failures:
     there is no object in which anybody would look for them.
@@ -46,17 +45,19 @@ class LocalCluster:
         self._told_failures = 0
         self._told_stacks = ""
         self._report: JSON = {}
-        self._job: JSON = {
-            "metadata": {"name": me.owner_name, "namespace": me.namespace, "annotations": {}},
-            "spec": {"elasticPolicy": {"hangTimeoutSeconds": hang_timeout_seconds}},
-            "status": {"startTime": rfc3339(datetime.now(timezone.utc)), "restarts": {}},
+        self._world: JSON = {
+            "metadata": {"name": me.owner_name, "namespace": me.namespace},
+            "spec": {
+                "hangTimeoutSeconds": hang_timeout_seconds,
+                "startedAt": rfc3339(datetime.now(timezone.utc)),
+            },
         }
 
     def ask_for_stacks(self) -> None:
         """Have the agent show where its training processes are."""
         with self._changed:
             self._asked += 1
-            self._job["metadata"]["annotations"][names.ANNOTATION_STACKS] = f"request {self._asked}"
+            self._world["spec"]["asked"] = {"stacks": f"request {self._asked}"}
             self._note_change()
 
     # What the agent needs.
@@ -69,9 +70,9 @@ class LocalCluster:
         """There are no connections."""
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
-        """Return the job in a list; raise ApiError for anything else."""
+        """Return the world in a list; raise ApiError for anything else."""
         with self._changed:
-            if path.endswith("/elasticjobs"):
+            if path.endswith("/elasticworlds"):
                 return {"metadata": {"resourceVersion": str(self._version)}, "items": [self._shown()]}
         raise ApiError(HTTPStatus.NOT_FOUND, f"there is no {path} without a cluster")
 
@@ -81,16 +82,16 @@ class LocalCluster:
         if report is not None:
             with self._changed:
                 self._report = {key: value for key, value in report.items() if value is not None}
-                status = next_status(self._job["status"], self._report)
-                if status is not None:
-                    self._job["status"] = status
+                spec = next_world(self._world["spec"], self._report)
+                if spec is not None:
+                    self._world["spec"] = spec
                     self._note_change()
             self._tell(self._report)
         with self._changed:
             return {"metadata": {}, "status": {"agent": copy.deepcopy(self._report)}}
 
     def watch(self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float) -> Iterator[JSON]:
-        """Yield the job whenever it is newer than `resourceVersion` of the query.
+        """Yield the world whenever it is newer than `resourceVersion` of the query.
 
         Raises:
             SilentWatchError: nothing has changed for so long.
@@ -106,9 +107,9 @@ class LocalCluster:
             yield {"type": "MODIFIED", "object": shown}
 
     def _shown(self) -> JSON:
-        job = copy.deepcopy(self._job)
-        job["metadata"]["resourceVersion"] = str(self._version)
-        return job
+        world = copy.deepcopy(self._world)
+        world["metadata"]["resourceVersion"] = str(self._version)
+        return world
 
     def _note_change(self) -> None:
         self._version += 1

@@ -1,7 +1,7 @@
 """The ElasticJob reconciler: see, plan, apply.
 
 `JobView` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
-comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
+comes before the acts, also where nothing in it changes, and the ElasticWorld right after it (`published.py`). It carries the resourceVersion that it was decided
 from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
 decision has overtaken.
 """
@@ -16,11 +16,12 @@ from controller.client import Client
 from controller.errors import ApiError
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, Object
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, Object
 from controller.slices import computed, let_go
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobView, Seen
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.acts import (
@@ -48,6 +49,7 @@ class ElasticJobReconciler(Reconciler):
         self._recorder = recorder
         self._clock = clock
         self._view = JobView(client, cache, clock, pods or PodOptions())
+        self._worlds = cache.store(ELASTICWORLDS)
         self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Until when no ElasticWorker is asked for, by job, on the monotonic clock. Each worker that is there
         leads to looks, which are not to ask for all that are missing each time."""
@@ -96,10 +98,17 @@ class ElasticJobReconciler(Reconciler):
         if plan.first:
             await self._write(seen.job, {})
             await self._carry_out(seen, plan.first)
-        if plan.status_patch or plan.acts:
-            await self._write(seen.job, plan.status_patch)
+        stored = seen.raw
+        if plan.status_patch or plan.acts or self._writes_of_world(stored):
+            stored = stored | {"status": await self._write(seen.job, plan.status_patch)}
+        for act in self._writes_of_world(stored):
+            await self._carry_out(seen, [act])
         tell(self._recorder, seen.raw, plan.events)
         await self._carry_out(seen, plan.acts)
+
+    def _writes_of_world(self, job: Object) -> Sequence[Act]:
+        metadata = job["metadata"]
+        return writes_of_world(job, self._worlds.get(metadata["namespace"], metadata["name"]))
 
     async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
         """A refusal is told, and tried again with the back-off: nothing else says why no worker comes."""
@@ -118,17 +127,22 @@ class ElasticJobReconciler(Reconciler):
         left_seconds = (self._refused_until.get(job.metadata.uid) or 0.0) - self._clock.monotonic()
         return left_seconds if left_seconds > 0 else None
 
-    async def _write(self, job: ElasticJob, status_patch: Object) -> None:
+    async def _write(self, job: ElasticJob, status_patch: Object) -> Object:
         """An empty one changes nothing, and says whether the job is still as it was when it was seen.
+
+        Returns:
+            the status as it is stored now.
 
         Raises:
             Conflict: it is not.
         """
         metadata = job.metadata
-        await self._client.patch(
+        written = await self._client.patch(
             ELASTICJOBS,
             metadata.name,
             {"metadata": {"resourceVersion": metadata.resource_version}, "status": status_patch},
             metadata.namespace,
             subresource="status",
         )
+        status: Object = written.get("status", {})
+        return status

@@ -1,6 +1,6 @@
 """What the Pods of a job or check may do: an account, Role and RoleBinding of their own, which go with it.
 
-The agent in a Pod follows its job or check, patches its report and keeps its Lease. RBAC limits what it
+The agent in a Pod follows its job's ElasticWorld, or its check, patches its report and keeps its Lease. RBAC limits what it
 reads to that one object, and the admission policies in deploy/ what it writes. So a Pod learns nothing of
 other jobs in its namespace. It may read all NodeChecks there, since any of them may be one of its job.
 
@@ -20,6 +20,7 @@ from controller.errors import AlreadyExists
 from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
+    ELASTICWORLDS,
     LEASES,
     NODECHECKS,
     ROLEBINDINGS,
@@ -120,14 +121,14 @@ def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
 
 def rules_of(owner: Object) -> list[Object]:
     """What an agent needs. The controller holds all of it: nobody gives away rights that he does not have."""
-    followed = ELASTICJOBS if owner["kind"] == ELASTICJOBS.kind else NODECHECKS
+    followed = ELASTICWORLDS if owner["kind"] == ELASTICJOBS.kind else NODECHECKS
     mine = {"resourceNames": [owner["metadata"]["name"]]}
     rules = [
         _rule(followed, ["list", "watch"]) | mine,  # with a field selector of that name
         _rule(ELASTICWORKERS, ["patch"], "/status"),  # the answer to an empty patch is the worker
         _rule(LEASES, ["patch"]),
     ]
-    if followed is ELASTICJOBS:
+    if followed is ELASTICWORLDS:
         rules.append(_rule(NODECHECKS, ["list", "watch"]))
         if owner["spec"].get("distributionStrategy") == DistributionStrategy.CUSTOM:
             rules.append(_rule(ELASTICWORKERS, ["list"]))  # `dlr hosts`; RBAC cannot limit it to a label

@@ -1,4 +1,4 @@
-"""A Kubernetes API server for one ElasticJob and one NodeCheck, and the hand of the controller: tests form the
+"""A Kubernetes API server for the ElasticWorld of one job and one NodeCheck, and the hand of the controller: tests form the
 rounds of either."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from crds import names
 from crds.ranges import from_text, grouped, to_text
+from reconcilers.job.published import world_spec
 
 JOB = "job"
 CHECK = "nightly"
@@ -87,7 +88,13 @@ class FakeCluster:
                 "spec": self.job["spec"],
                 "status": {**self.job["status"], **status},
             }
-            self._tell("elasticjobs", "MODIFIED", self.job)
+            self._tell("elasticworlds", "MODIFIED", self.world)
+
+    @property
+    def world(self) -> dict[str, Any]:
+        """As the controller derives it from the job."""
+        metadata = self.job["metadata"] | {"labels": {names.LABEL_JOB: JOB}}
+        return {"metadata": metadata, "spec": world_spec(self.job)}
 
     def set_policy(self, **elastic_policy: Any) -> None:
         self.job["spec"] = {"elasticPolicy": elastic_policy}
@@ -336,8 +343,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         cluster = self.cluster
         resource = url.path.rpartition("/")[2]
-        if resource in ("elasticjobs", "nodechecks"):
-            name = JOB if resource == "elasticjobs" else CHECK
+        if resource in ("elasticworlds", "nodechecks"):
+            name = JOB if resource == "elasticworlds" else CHECK
             assert query["fieldSelector"] == f"metadata.name={name}"
             if query.get("watch"):
                 self._watch(resource, int(query["resourceVersion"]), float(query["timeoutSeconds"]))
@@ -345,7 +352,7 @@ class _Handler(BaseHTTPRequestHandler):
             cluster.lists += 1
             with cluster.changed:
                 version = str(cluster.version)
-                thing = cluster.job if resource == "elasticjobs" else cluster.check
+                thing = cluster.world if resource == "elasticworlds" else cluster.check
                 self._answer(
                     200, {"metadata": {"resourceVersion": version}, "items": [thing] if thing else []}
                 )

@@ -28,8 +28,7 @@ from agent.facts.world import (
 )
 from agent.kube.api import ApiError, SilentWatchError
 from agent.standalone.cluster import LocalCluster
-from agent.standalone.world import next_status
-from crds import names
+from agent.standalone.world import next_world
 from crds.protocol import AgentState
 
 ROOT = Path(__file__).parents[2]
@@ -299,12 +298,12 @@ STATES = st.sampled_from([AgentState.READY, AgentState.FAILED, AgentState.RUNNIN
 @given(states=st.lists(STATES, max_size=20))
 def test_the_agent_always_has_something_to_do_or_is_done(states: list[AgentState]) -> None:
     """Whatever it reports: it is asked to start the next round, trains, or the job is over."""
-    status: JSON = {}
+    world: JSON = {}
     observed = 0
     rounds = []
     for state in [AgentState.READY, *states]:
-        status = next_status(status, report(state, observed)) or status
-        view = JobView.parse({"status": status})
+        world = next_world(world, report(state, observed)) or world
+        view = JobView.parse({"spec": world})
         action = next_action(view.world, Member(0, 1), observed, state, view.phase)
         if action.verb is Verb.EXIT:
             assert AgentState.SUCCEEDED in states
@@ -319,12 +318,12 @@ def test_the_agent_always_has_something_to_do_or_is_done(states: list[AgentState
 
 
 def test_only_failures_break_a_world() -> None:
-    status = next_status({}, report(AgentState.READY, 0)) or {}
-    assert status["rendezvous"]["brokenRound"] == 0
-    status = next_status(status, report(AgentState.FAILED, 1, failure={"cause": "Hang"})) or {}
-    assert (status["rendezvous"]["round"], status["rendezvous"]["brokenRound"]) == (2, 1)
-    assert status["restarts"] == {"Hang": 1}
-    assert next_status(status, report(AgentState.FAILED, 1)) is None, "it has been acted on"
+    world = next_world({}, report(AgentState.READY, 0)) or {}
+    assert world["brokenRound"] == 0
+    world = next_world(world, report(AgentState.FAILED, 1, failure={"cause": "Hang"})) or {}
+    assert (world["round"], world["brokenRound"]) == (2, 1)
+    assert world["failures"] == 1
+    assert next_world(world, report(AgentState.FAILED, 1)) is None, "it has been acted on"
 
 
 @pytest.fixture
@@ -335,16 +334,16 @@ def cluster() -> LocalCluster:
 
 
 def test_a_watch_shows_each_change_and_ends_when_nothing_comes(cluster: LocalCluster) -> None:
-    version = cluster.get("/x/elasticjobs")["metadata"]["resourceVersion"]
-    events = cluster.watch("/x/elasticjobs", {"resourceVersion": version}, idle_timeout_seconds=0.05)
+    version = cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"]
+    events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=0.05)
     with pytest.raises(SilentWatchError):
         next(events)
-    events = cluster.watch("/x/elasticjobs", {"resourceVersion": version}, idle_timeout_seconds=60)
+    events = cluster.watch("/x/elasticworlds", {"resourceVersion": version}, idle_timeout_seconds=60)
     threading.Timer(0.05, cluster.ask_for_stacks).start()
     shown = next(events)["object"]
-    assert names.ANNOTATION_STACKS in shown["metadata"]["annotations"]
+    assert shown["spec"]["asked"]["stacks"]
     cluster.merge_patch("/x/status", {"status": {"agent": report(AgentState.READY, 0)}})
-    assert next(events)["object"]["status"]["rendezvous"]["round"] == 1
+    assert next(events)["object"]["spec"]["round"] == 1
 
 
 def test_what_is_only_in_a_cluster_is_not_found(cluster: LocalCluster) -> None:
@@ -355,10 +354,10 @@ def test_what_is_only_in_a_cluster_is_not_found(cluster: LocalCluster) -> None:
 def test_a_signal_asks_for_stacks(cluster: LocalCluster) -> None:
     before = signal.signal(signal.SIGUSR2, lambda *_: cluster.ask_for_stacks())
     try:
-        version = int(cluster.get("/x/elasticjobs")["metadata"]["resourceVersion"])
+        version = int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"])
         os.kill(os.getpid(), signal.SIGUSR2)
         deadline = time.monotonic() + 30
-        while int(cluster.get("/x/elasticjobs")["metadata"]["resourceVersion"]) == version:
+        while int(cluster.get("/x/elasticworlds")["metadata"]["resourceVersion"]) == version:
             assert time.monotonic() < deadline
     finally:
         signal.signal(signal.SIGUSR2, before)

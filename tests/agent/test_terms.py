@@ -8,13 +8,16 @@ import pytest
 
 from agent.facts.world import JobView, Member
 from agent.terms import Slot, may_follow, terms_of
+from crds.names import LABEL_JOB
 from crds.ranges import grouped, to_text
 
 
 def in_cluster(version: int = 1, ps: str = "0-1", **more: Any) -> JobView:
     tasks = {"chief": "0", "ps": ps, "worker": "0-1"}
     cluster = {"version": version, "tasks": tasks, **more}
-    return JobView.parse({"metadata": {"name": "wide"}, "spec": {}, "status": {"cluster": cluster}})
+    return JobView.parse(
+        {"metadata": {"name": "wide", "labels": {LABEL_JOB: "wide"}}, "spec": {"cluster": cluster}}
+    )
 
 
 def in_world(round_: int, members: list[int], phase: str = "Formed", address: str = "10.0.0.1") -> JobView:
@@ -26,7 +29,7 @@ def in_world(round_: int, members: list[int], phase: str = "Formed", address: st
         "masterAddress": address,
         "masterPort": 1234,
     }
-    return JobView.parse({"metadata": {"name": "wide"}, "status": {"rendezvous": world}})
+    return JobView.parse({"metadata": {"name": "wide"}, "spec": world})
 
 
 def of(type_: str, index: int = 0) -> Slot:

@@ -27,7 +27,7 @@ JobWatcher = Watcher[JobView]
 @pytest.fixture
 def watcher(cluster: FakeCluster) -> Iterator[JobWatcher]:
     api = ApiClient.in_cluster(cluster.environ(0))
-    watcher = Watcher(api, "elasticjobs", NAMESPACE, JOB, parse=JobView.parse, missing=JobView())
+    watcher = Watcher(api, "elasticworlds", NAMESPACE, JOB, parse=JobView.parse, missing=JobView())
     yield watcher
     watcher.stop()
 
@@ -137,13 +137,13 @@ def test_survives_a_defect_in_what_reads_the_object(
         [AttributeError("no such thing"), RecursionError("too deep"), None, OSError("in an event")]
     )
 
-    def parse(job: Mapping[str, Any]) -> JobView:
+    def parse(world: Mapping[str, Any]) -> JobView:
         if (defect := next(defects, None)) is not None:
             raise defect
-        return JobView.parse(job)
+        return JobView.parse(world)
 
     api = ApiClient.in_cluster(cluster.environ(0))
-    watcher = Watcher(api, "elasticjobs", NAMESPACE, JOB, parse=parse, missing=JobView())
+    watcher = Watcher(api, "elasticworlds", NAMESPACE, JOB, parse=parse, missing=JobView())
     cluster.publish(phase="Pending")
     watcher.start()
     wait_phase(watcher, "Pending")
@@ -155,8 +155,8 @@ def test_survives_a_defect_in_what_reads_the_object(
 
 
 def test_bookmarks_move_the_version_only(cluster: FakeCluster, watcher: JobWatcher) -> None:
-    job = {"metadata": {"resourceVersion": "5"}, "status": {"phase": "Running"}}
-    watcher.feed({"type": "ADDED", "object": job})
+    world = {"metadata": {"resourceVersion": "5"}, "spec": {"jobPhase": "Running"}}
+    watcher.feed({"type": "ADDED", "object": world})
     watcher.feed({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}})
     assert watcher._resource_version == "9"
     assert watcher.view() == JobView("Running")
@@ -173,7 +173,7 @@ def test_a_job_that_is_gone_asks_for_nothing() -> None:
 
 def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:
     api = ApiClient.in_cluster(cluster.environ(0))
-    path = f"/apis/elastic.iml.github.io/v1alpha1/namespaces/{NAMESPACE}/elasticjobs"
+    path = f"/apis/elastic.iml.github.io/v1alpha1/namespaces/{NAMESPACE}/elasticworlds"
     query = {"fieldSelector": f"metadata.name={JOB}"}
     token = cluster.directory / "token"
     good = token.read_text()

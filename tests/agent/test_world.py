@@ -20,6 +20,7 @@ from agent.facts.world import (
 )
 from crds.protocol import AgentState, KeptIn, RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.job.published import world_spec
 
 ME, PEER = Member(1, 2), Member(2, 1)
 
@@ -150,7 +151,9 @@ def test_what_the_controller_publishes_is_understood() -> None:
         master_port=1234,
         reason="all workers are ready",
     )
-    view = JobView.parse({"status": {"phase": "Running", "rendezvous": published.to_wire()}})
+    view = JobView.parse(
+        {"spec": world_spec({"status": {"phase": "Running", "rendezvous": published.to_wire()}})}
+    )
     expected = World(
         7,
         RendezvousPhase.FORMED,
@@ -158,7 +161,6 @@ def test_what_the_controller_publishes_is_understood() -> None:
         8,
         "10.0.0.7",
         1234,
-        "all workers are ready",
     )
     assert view == JobView("Running", expected)
     assert expected.members.index(Member(2, 4)) == 1

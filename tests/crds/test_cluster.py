@@ -42,9 +42,15 @@ def test_tasks_are_short_where_they_are_in_order_and_nonsense_is_refused() -> No
             tasks_from_text(text)
 
 
+def parsed(job: dict[str, Any]) -> Cluster | None:
+    """As an agent reads it from the ElasticWorld of the job."""
+    metadata = job["metadata"] | {"labels": {names.LABEL_JOB: job["metadata"]["name"]}}
+    return Cluster.parse({"metadata": metadata, "spec": world_spec(job)})
+
+
 def cluster(**status: Any) -> Cluster:
     tasks = {"chief": "0", "ps": "2,1", "worker": "0-1"}
-    found = Cluster.parse(
+    found = parsed(
         manifest() | {"status": {"cluster": {"version": 3, "tasks": tasks, "incarnations": [1, 4]} | status}}
     )
     assert found is not None
@@ -75,13 +81,13 @@ def test_no_two_tasks_share_a_port_and_the_template_says_where_they_begin() -> N
     assert len(set(ports)) == len(ports)
     container = RUNS["spec"]["containers"][0] | {"ports": [{"name": "cluster", "containerPort": 9000}]}
     job = manifest(ps={"replicas": 2, "template": {"spec": {"containers": [container]}}})
-    found = Cluster.parse(job | {"status": {"cluster": {"version": 1, "tasks": {"ps": "0-1"}}}})
+    found = parsed(job | {"status": {"cluster": {"version": 1, "tasks": {"ps": "0-1"}}}})
     assert found is not None and found.address("ps", 1) == "wide-ps-1.wide.ads.svc:9005"
 
 
 def test_a_job_without_one_or_with_one_of_a_later_dlr_has_none() -> None:
-    assert Cluster.parse(manifest()) is None
-    assert Cluster.parse(manifest() | {"status": {"cluster": {"version": 1, "tasks": {"ps": "z…"}}}}) is None
+    assert parsed(manifest()) is None
+    assert parsed(manifest() | {"status": {"cluster": {"version": 1, "tasks": {"ps": "z…"}}}}) is None
 
 
 def test_the_addresses_of_a_large_job_fit_into_a_variable_unless_names_are_long() -> None:

@@ -91,7 +91,7 @@ def named(resource: str, name: str) -> str:
 
 
 def test_worker_reads_what_it_converges_to(server: Server, worker_token: str) -> None:
-    for resource, name in (("elasticjobs", "rights"), ("nodechecks", "any")):
+    for resource, name in (("elasticworlds", "rights"), ("nodechecks", "any")):
         for watch in ("", "&watch=true&timeoutSeconds=1"):
             assert server.call("GET", named(resource, name) + watch, token=worker_token).ok
     own = f"{GROUP}/{DEFAULT}/elasticworkers/rights-worker-0"
@@ -103,7 +103,10 @@ def test_worker_reads_what_it_converges_to(server: Server, worker_token: str) ->
 @pytest.mark.parametrize(
     "path",
     [
-        named("elasticjobs", "own"),
+        named("elasticworlds", "own"),
+        f"{GROUP}/{DEFAULT}/elasticworlds/own",
+        f"{GROUP}/{DEFAULT}/elasticworlds",
+        named("elasticjobs", "rights"),
         f"{GROUP}/{DEFAULT}/elasticjobs/own",
         f"{GROUP}/{DEFAULT}/elasticjobs",
         f"{GROUP}/{DEFAULT}/elasticjobs?watch=true&timeoutSeconds=1",

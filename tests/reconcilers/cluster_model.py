@@ -15,7 +15,7 @@ from agent.facts.world import (
     Verb,
     next_action,
 )
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS
+from controller.resources import ELASTICWORKERS, ELASTICWORLDS, LEASES, NODECHECKS, NODES, PODS
 from crds import names
 from crds.protocol import PROTOCOL, AgentState
 from tests.reconcilers.api import Api
@@ -178,7 +178,7 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
     if "checkName" in spec:
         _answer(api, worker, spec["checkName"], script)
         return
-    job = JobView.parse(api.find(ELASTICJOBS, spec["jobName"]) or {})
+    job = JobView.parse(api.find(ELASTICWORLDS, spec["jobName"]) or {})
     round_, state = report["observedRound"], AgentState(report["state"])
     if job.active_check:
         _answer(api, worker, job.active_check, script)
@@ -202,7 +202,7 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
 def _train(api: Api, worker: JSON, pod: JSON, script: Script) -> None:
     """Nothing happens before everybody in the world trains."""
     index, report = worker["spec"]["index"], worker["status"]["agent"]
-    world = JobView.parse(api.get(ELASTICJOBS, worker["spec"]["jobName"])).world
+    world = JobView.parse(api.get(ELASTICWORLDS, worker["spec"]["jobName"])).world
     assert world is not None
     for member in world.members:
         peer = api.find(ELASTICWORKERS, f"{worker['spec']['jobName']}-worker-{member.index}")

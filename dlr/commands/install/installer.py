@@ -36,7 +36,7 @@ JSON = dict[str, Any]
 POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
 _FORBIDDEN = 403
-_CRD_PLURALS = ("elasticjobs", "elasticworkers", "nodechecks", "scaleplans")
+_CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans")
 
 
 class Installer:

@@ -54,7 +54,7 @@ class Job:
     def show(self) -> None:
         status = {"shards": [each.to_status().to_wire() for each in self.sets]}
         for desk in list(self.desks.values()):
-            desk.see({"status": status})
+            desk.see({"spec": status})
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""ElasticWorld: the one object that the agents of a job watch.
+
+The controller derives it from the ElasticJob (`reconcilers/job/published.py`), so it has a spec and no status.
+What people read is in the ElasticJob: an edit there reaches no agent, unless it changes something here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from crds.cluster_status import Tasks
+from crds.model import Model, Name, ObjectMeta
+from crds.protocol import MAX_REQUEST, MAX_SHARD_SETS, JobPhase
+from crds.rendezvous import World
+from crds.shard_set_status import ShardSetStatus
+
+
+class Asked(Model):
+    """Questions to the agents of the members."""
+
+    stacks: Annotated[str, Field(max_length=MAX_REQUEST)] = ""
+    """Request for the stacks of all training processes. Each new text is one request."""
+    profile: Annotated[str, Field(max_length=MAX_REQUEST)] = ""
+    """Request for a profile of one rank. Each new text is one request."""
+    hang: bool = False
+    """Whether the world is given up because it hangs: its members report where their processes are."""
+    checkpoint: bool = False
+    """Whether workers wait for a checkpoint to join: the next one is reported at once."""
+
+
+class ServerCluster(Model):
+    """The tasks of a job with parameter servers, which has no world."""
+
+    version: Annotated[int, Field(ge=1)]
+    """Number of the version, which rises when the parameter servers change."""
+    tasks: Annotated[dict[str, Tasks], Field(max_length=3)] = Field(default_factory=dict)
+    """Slots in the order of their tasks, by replica type."""
+    ports: Annotated[dict[str, int], Field(max_length=6)] = Field(default_factory=dict)
+    """First port of each replica type."""
+    lost: Tasks = Field(default_factory=list)
+    """Slots of parameter servers that do not run."""
+
+
+class ElasticWorldSpec(World):
+    """The world, and what else agents act on."""
+
+    job_phase: JobPhase | None = None
+    """Phase of the ElasticJob. Agents leave when it has finished or is suspended."""
+    active_check: Name | None = None
+    """NodeCheck that the idle workers take part in; no world is formed meanwhile."""
+    asked: Asked | None = None
+    cluster: ServerCluster | None = None
+    shards: Annotated[
+        list[ShardSetStatus],
+        Field(
+            max_length=MAX_SHARD_SETS,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = Field(default_factory=list)
+    """Elements that the workers pull, with the leases of each worker."""
+    hang_timeout_seconds: Annotated[int, Field(gt=0)] | None = None
+    """Time without a step after which a world hangs; unset for the default."""
+    topology_levels: Annotated[int, Field(ge=0)] = 0
+    """Number of the job's `nodeCheck.topologyKeys`."""
+    failures: Annotated[int, Field(ge=0)] = 0
+    """Worlds that broke because training processes failed."""
+    started_at: datetime | None = None
+    """Start of the job, for the rate of its failures."""
+    has_trained: bool = False
+    """Whether a step of the job has been reported."""
+
+
+class ElasticWorld(Model):
+    """The world of an ElasticJob's workers, as their agents follow it. Written by the controller."""
+
+    metadata: ObjectMeta
+    spec: ElasticWorldSpec

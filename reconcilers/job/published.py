@@ -1,0 +1,103 @@
+"""The ElasticWorld of a job: a projection of the stored ElasticJob, which its agents watch in its place. Pure.
+
+What a world is, is decided in the ElasticJob's status, whose resourceVersion is the fence. The projection is
+written next, before anything else follows from the status. A look compares it with what is stored, so a crash
+between the two writes, an edit or a deletion is repaired by the next look.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.resources import ELASTICWORLDS, Object
+from crds import names
+from crds.cluster import first_port
+from crds.protocol import MAX_REQUEST
+from crds.rendezvous import World
+from reconcilers.observed.builder import owned_metadata
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.acts import Act, Verb, create
+
+FIRST_WORLD = "0"
+"""Index of the only world of a job."""
+WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
+
+
+def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
+    """Return the writes that make the stored ElasticWorld the job's, in their order; none if it is.
+
+    Args:
+        job: the ElasticJob as it is stored.
+        stored: the ElasticWorld of its name, which may be left of an earlier job.
+    """
+    wanted = world_of(job)
+    if stored is None:
+        return (create(ELASTICWORLDS, wanted),)
+    metadata = stored["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    if _owner_uids(stored) != _owner_uids(wanted):
+        stale = Act(Verb.DELETE, ELASTICWORLDS, name, namespace, uid=metadata["uid"])
+        return stale, create(ELASTICWORLDS, wanted)
+    patch = merge_patch(stored["spec"], wanted["spec"])
+    if not patch:
+        return ()
+    body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": patch}
+    return (Act(Verb.PATCH, ELASTICWORLDS, name, namespace, body),)
+
+
+def world_of(job: Object) -> Object:
+    """Return the ElasticWorld of a job."""
+    metadata = owned_metadata(job, job["metadata"]["name"])
+    labels = {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": ELASTICWORLDS.kind,
+        "metadata": metadata | {"labels": metadata["labels"] | labels},
+        "spec": world_spec(job),
+    }
+
+
+def world_spec(job: Object) -> Object:
+    """Return what the agents of a job act on; a field that says nothing is left out."""
+    spec, status = job.get("spec") or {}, job.get("status") or {}
+    rendezvous = status.get("rendezvous") or {}
+    policy = spec.get("elasticPolicy") or {}
+    return {field: value for field, value in rendezvous.items() if field in WORLD_FIELDS} | _present(
+        jobPhase=status.get("phase"),
+        activeCheck=status.get("activeCheck"),
+        asked=_asked(job.get("metadata") or {}, rendezvous),
+        cluster=_cluster(spec, status.get("cluster")),
+        shards=status.get("shards"),
+        hangTimeoutSeconds=policy.get("hangTimeoutSeconds"),
+        topologyLevels=len((spec.get("nodeCheck") or {}).get("topologyKeys") or ()),
+        failures=sum((status.get("restarts") or {}).values()),
+        startedAt=status.get("startTime"),
+        hasTrained=(status.get("goodput") or {}).get("lastStep") is not None,
+    )
+
+
+def _asked(metadata: Object, rendezvous: Object) -> Object:
+    annotations = metadata.get("annotations") or {}
+    return _present(
+        stacks=(annotations.get(names.ANNOTATION_STACKS) or "")[:MAX_REQUEST],
+        profile=(annotations.get(names.ANNOTATION_PROFILE) or "")[:MAX_REQUEST],
+        hang=rendezvous.get("hangSince") is not None,
+        checkpoint=rendezvous.get("checkpointAwaitedSince") is not None,
+    )
+
+
+def _cluster(spec: Object, cluster: Object | None) -> Object | None:
+    if not cluster:
+        return None
+    specs = spec.get("replicaSpecs") or {}
+    ports = {type_: first_port(each.get("template") or {}) for type_, each in specs.items()}
+    of_status = {field: cluster[field] for field in ("version", "tasks", "lost") if field in cluster}
+    return of_status | {"ports": ports}
+
+
+def _present(**fields: Any) -> Object:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _owner_uids(obj: Object) -> list[str]:
+    return [owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ()]
