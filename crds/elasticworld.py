@@ -1,7 +1,7 @@
 """ElasticWorld: the one object that the agents of a job watch.
 
-The controller derives it from the ElasticJob (`reconcilers/job/published.py`), so it has a spec and no status.
-What people read is in the ElasticJob: an edit there reaches no agent, unless it changes something here.
+The controller derives it from the ElasticJob (`reconcilers/job/published.py`), so it has a spec and no
+status. What people read is in the ElasticJob: an edit there reaches no agent, unless it changes this object.
 """
 
 from __future__ import annotations

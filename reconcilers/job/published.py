@@ -1,4 +1,4 @@
-"""The ElasticWorld of a job: a projection of the stored ElasticJob, which its agents watch in its place. Pure.
+"""The ElasticWorld of a job: a projection of the stored ElasticJob, which its agents watch instead. Pure.
 
 What a world is, is decided in the ElasticJob's status, whose resourceVersion is the fence. The projection is
 written next, before anything else follows from the status. A look compares it with what is stored, so a crash

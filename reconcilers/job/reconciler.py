@@ -1,9 +1,9 @@
 """The ElasticJob reconciler: see, plan, apply.
 
 `JobView` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
-comes before the acts, also where nothing in it changes, and the ElasticWorld right after it (`published.py`). It carries the resourceVersion that it was decided
+comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
 from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
-decision has overtaken.
+decision has overtaken. The first act is the ElasticWorld, which follows from the status (`published.py`).
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class ElasticJobReconciler(Reconciler):
         stored = seen.raw
         if plan.status_patch or plan.acts or self._writes_of_world(stored):
             stored = stored | {"status": await self._write(seen.job, plan.status_patch)}
+        tell(self._recorder, seen.raw, plan.events)
         for act in self._writes_of_world(stored):
             await self._carry_out(seen, [act])
-        tell(self._recorder, seen.raw, plan.events)
         await self._carry_out(seen, plan.acts)
 
     def _writes_of_world(self, job: Object) -> Sequence[Act]:

@@ -29,6 +29,7 @@ from agent.facts.world import (
 from agent.kube.api import ApiError, SilentWatchError
 from agent.standalone.cluster import LocalCluster
 from agent.standalone.world import next_world
+from crds import names
 from crds.protocol import AgentState
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crds
+from crds import names
 from crds.cluster import MAX_CONFIG_BYTES, Cluster, tasks_from_text, tasks_to_text
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
+from reconcilers.job.published import world_spec
 
 Object = dict[str, Any]
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["serve"]}]}}
