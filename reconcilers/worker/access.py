@@ -1,8 +1,9 @@
 """What the Pods of a job or check may do: an account, Role and RoleBinding of their own, which go with it.
 
 The agent in a Pod follows its job's ElasticWorld, or its check, patches its report and keeps its Lease. RBAC
-limits what it reads to that one object, and the admission policies in deploy/ what it writes. So a Pod learns nothing of
-other jobs in its namespace. It may read all NodeChecks there, since any of them may be one of its job.
+limits what it reads to that one object, and the admission policies in deploy/ what it writes. So a Pod learns
+nothing of other jobs in its namespace. It may read all NodeChecks there, since any of them may be one of its
+job.
 
 Each object is watched by our label, so that a look costs no request while it is there. One whose label was
 removed is not seen; that it is there is known by the refusal to make it, and asked again now and then.
