@@ -80,7 +80,7 @@ def test_acting_settles(world: World, observed: int, state: AgentState, phase: s
 def test_world_that_hangs_asks_its_members_where_they_are() -> None:
     asked = Rendezvous(round=1, phase=RendezvousPhase.REFORMING, hang_since=datetime.now(UTC))
     for world in (asked, asked.model_copy(update={"hang_since": None})):
-        read = World.parse(world.to_wire())
+        read = World.parse(world_spec({"status": {"rendezvous": world.to_wire()}}))
         assert read is not None
         assert read.hangs is (world is asked)
 

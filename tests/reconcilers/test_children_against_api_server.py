@@ -150,7 +150,7 @@ async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(holl
 
 
 async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(server: ApiServer) -> None:
-    """ElasticWorker, Lease, Pod and one status; key, rights and status of the job are shared by all its workers."""
+    """ElasticWorker, Lease, Pod and one status; key, rights, status and world of the job are shared by all its workers."""
     workers, no_pod_is_late = 10, Clock(monotonic=lambda: 0.0)
 
     def without_companions(manager: Manager) -> None:
@@ -170,7 +170,9 @@ async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(serve
         await hollow.submit("counted", replicas=workers)
         await asyncio.gather(*(hollow.run_agent(f"counted-worker-{i}") for i in range(workers)))
         await hollow.formed("counted", 1)
-    of_workers = {what: count for what, count in writes.items() if "elasticjobs" not in what}
+    shared = ("elasticjobs", "elasticworlds")
+    of_workers = {what: count for what, count in writes.items() if not what.endswith(shared)}
+    assert writes["POST elasticworlds"] == 1
     assert of_workers == {
         "POST elasticworkers": workers,
         "POST leases": workers,
