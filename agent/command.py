@@ -8,8 +8,8 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from agent.supervision.exit_fd import open_exit_fd
-from agent.supervision.orphans import Orphans
+from agent.processes.exit_fd import open_exit_fd
+from agent.processes.orphans import Orphans
 
 logger = logging.getLogger(__name__)
 

@@ -25,14 +25,20 @@ from typing import NoReturn
 
 from agent.command import CannotStartError, Command
 from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
+from agent.facts.world import (
+    ExitReason,
+    JobView,
+    Member,
+    Verb,
+    next_action,
+)
 from agent.kube.watcher import Watcher
 from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
-from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
+from agent.processes.orphans import adopt
 from agent.report.report import Facts
 from agent.report.reporter import Reporter
-from agent.supervision.orphans import adopt
 from agent.temporary_directory import ensure_temporary_directory
 from agent.terms import Slot, Terms, may_follow, terms_of
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT

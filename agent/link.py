@@ -13,16 +13,16 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
+from agent.facts.check_report import CheckReport
+from agent.facts.failure import Failure
+from agent.facts.world import JobView, Member
 from agent.kube.api import Api, ApiClient
 from agent.kube.watcher import Watcher
 from agent.monitor.pace import Slowdown
 from agent.monitor.series import Series
 from agent.monitor.stepping import RoundProgress
 from agent.monitor.usage import UsageMeter, meter_of_pod
-from agent.node_check.report import CheckReport
-from agent.rendezvous.world import JobView, Member
 from agent.report.elasticworker import is_of_this_pod, last_report
-from agent.report.failure import Failure
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter

@@ -23,21 +23,20 @@ from torch.distributed.run import config_from_args, get_args_parser
 
 from agent import signals, standalone
 from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
+from agent.facts.error_file import write_error_file
+from agent.facts.world import ExitReason
 from agent.logs import log_to_stderr
 from agent.memory.checkpoints import CheckpointMemory
 from agent.monitor import open_files
 from agent.monitor.oom import OomWatch
-from agent.monitor.progress_monitor import ProgressMonitor
-from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError, create_handler
+from agent.rendezvous.handler import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
 from agent.rendezvous.last_round import prefetch
-from agent.rendezvous.world import ExitReason
-from agent.report.error_file import write_error_file
+from agent.report.progress_monitor import ProgressMonitor
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
 from agent.torch_compat import elastic
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
-from agent.torchrun import BACKEND
 from agent.warm.preamble import must_start_cold
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import WarmParent

@@ -12,17 +12,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from agent.connection.listener import Listener
-from agent.connection.own_port import listen
 from agent.connection.store_server import StoreServer
 from agent.environment import Environment
-from agent.kube.api import Api
-from agent.kube.watcher import Watcher
-from agent.link import FLUSH_SECONDS, Link
-from agent.monitor import accelerators
-from agent.monitor.chronicle import Part
-from agent.monitor.hang import StepReporting, step_reporting_of_slot
-from agent.node_check.duties import ActiveCheck
-from agent.rendezvous.world import (
+from agent.facts.world import (
     WAIT,
     Action,
     ExitReason,
@@ -34,6 +26,14 @@ from agent.rendezvous.world import (
     planned_tier,
     tier_of_a_stop,
 )
+from agent.kube.api import Api
+from agent.kube.watcher import Watcher
+from agent.link import FLUSH_SECONDS, Link
+from agent.monitor import accelerators
+from agent.monitor.chronicle import Part
+from agent.monitor.hang import StepReporting, step_reporting_of_slot
+from agent.node_check.duties import ActiveCheck
+from agent.own_port import listen
 from agent.report.elasticworker import topology_of_pod
 from agent.report.report import Departure, Facts
 from agent.report.reporter import Reporter
@@ -178,7 +178,7 @@ class Session:
         """Where the last step is to be kept, if `action` ends the round last joined by plan; None if not.
 
         Args:
-            peers: as `agent.rendezvous.world.planned_tier` has them.
+            peers: as `agent.facts.world.planned_tier` has them.
         """
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         if joined is None or self.peers_are_dead() or self.asks_where_it_hangs():

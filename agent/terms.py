@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from agent.rendezvous.world import JobView, Member, World
+from agent.facts.world import JobView, Member, World
 from crds.names import CHIEF
 from crds.protocol import RendezvousPhase
 

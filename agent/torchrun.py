@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from agent.rendezvous.handler import BACKEND
 from agent.standalone import is_standalone
 from crds.dlrover import RENDEZVOUS_BACKEND, options
 from crds.names import ENV_JOB_NAME
 
-BACKEND = "dlr"
 BACKENDS = (BACKEND, RENDEZVOUS_BACKEND)
 """The rendezvous that are the job's: DLRover's too, whose master there is none of."""
 

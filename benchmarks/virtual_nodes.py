@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.rendezvous.world import World
+from agent.facts.world import World
 from benchmarks.node_check_agents import FAILED, LOCAL, PAIR
 from benchmarks.virtual_cluster import CONTROLLER, ApiServer, Collection, now, wall_time
 from benchmarks.virtual_time import running_loop
@@ -192,7 +192,7 @@ class VirtualNodes:
             self._follow(worker, agent)
 
     def _follow(self, worker: str, agent: _Agent) -> None:
-        """What `agent.rendezvous.world.next_action` says, in less than a search a worker."""
+        """What `agent.facts.world.next_action` says, in less than a search a worker."""
         if self.agents.get(worker) is not agent or agent.state is None:
             return
         world = self._worlds[agent.job]

@@ -53,7 +53,7 @@ class Models(Generic[M]):
 
         The API server takes more than the models do: its check of dates lets `+99:99` pass, for one. So a
         reader of many objects goes on without those that it cannot read. The reconciler of such an object
-        reports it there (`reconcilers/reconciled.py`), and a metric counts it.
+        reports it there (`reconcilers/runtime/reconciled.py`), and a metric counts it.
         """
         try:
             return self.parse(raw)

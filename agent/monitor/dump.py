@@ -8,20 +8,11 @@ from __future__ import annotations
 import itertools
 import linecache
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from agent.facts.failure import LAUNCHER, OURS
 from crds.protocol import MAX_FRAMES
-
-OURS = str(Path(sys._getframe().f_code.co_filename).parent.with_name("warm"))
-"""The folder of our own code in a process that was forked: hooks, which may be among the script's frames.
-
-Frames name the file that was compiled; with the bytecode of the injected zip, that is not `__file__`.
-"""
-LAUNCHER = str(Path(OURS, "script.py"))
-"""What started the script, and so lies below all of its frames."""
 
 _HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')

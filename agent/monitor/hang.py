@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent.facts.failure import RankStack
+from agent.facts.world import Member
 from agent.monitor.progress import RankProgress
-from agent.rendezvous.world import Member
-from agent.report.failure import RankStack
 from crds.protocol import NO_STACK_OFFERED, FailureCause
 
 STEP_INTERVALS = 5

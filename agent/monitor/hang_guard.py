@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from agent.facts.failure import (
+    TEXT_BYTES,
+    Failure,
+    RankStack,
+    clip,
+    read_tail,
+)
 from agent.monitor import dump, flight_recorder, hang, stacks
 from agent.monitor.flight_recorder import Record
 from agent.monitor.native import NATIVE_AT_ONCE, native_frames
 from agent.monitor.profile import ProfileError, Subject
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
-from agent.report.failure import TEXT_BYTES, Failure, RankStack, clip, read_tail
 from crds.protocol import ASKED, DOES_NOT_HANG, MAX_FRAMES, MAX_STACKS, FailureCause
 
 logger = logging.getLogger(__name__)

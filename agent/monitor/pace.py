@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from statistics import median
 from typing import Any
 
-from agent.report.timestamps import rfc3339
+from agent.facts.timestamps import rfc3339
 from crds.protocol import SlowStatus
 
 RECENT = 12

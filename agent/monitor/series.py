@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from statistics import fmean, median
 from typing import Any
 
+from agent.facts.timestamps import rfc3339
 from agent.monitor.pace import Window
 from agent.monitor.stepping import StepReport
-from agent.report.timestamps import rfc3339
 from crds.protocol import MAX_POINTS, SeriesPointStatus, SeriesStatus
 
 WINDOW_SAMPLES = 5

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from agent.report.timestamps import rfc3339
+from agent.facts.timestamps import rfc3339
 from crds.protocol import MAX_ROUNDS, CheckpointTroubleStatus, ProgressStatus, RoundStatus
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import sys
 from datetime import datetime, timezone
 from typing import NoReturn
 
-from agent.connection.own_port import listen
 from agent.environment import Environment, InvalidEnvironmentError
+from agent.facts.check_report import CheckReport
 from agent.kube.api import ApiClient
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.node_check.duties import CheckDuties
-from agent.node_check.report import CheckReport
+from agent.own_port import listen
 from agent.report.elasticworker import last_report
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report

@@ -16,12 +16,12 @@ from torch.distributed import DistError
 
 from agent.connection.store import PeerStore
 from agent.environment import Environment
+from agent.facts.check_report import CheckReport
+from agent.facts.world import Member
 from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.monitor.oom import OomWatch
-from agent.node_check.report import CheckReport
 from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty
-from agent.rendezvous.world import Member
 from agent.report.reporter import Reporter
 from crds.names import ENV_JOB_KEY
 from crds.protocol import Accelerator, ProbeEnding

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.node_check.report import CheckReport
-from agent.rendezvous.world import Member
+from agent.facts.check_report import CheckReport
+from agent.facts.world import Member
 from crds.protocol import CHECK_TIMEOUT_SECONDS, NodeCheckPhase
 
 

@@ -23,16 +23,18 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from agent.environment import Environment
+from agent.facts.failure import Failure, failure_of_process
+from agent.facts.world import ExitReason, Verb, World
 from agent.kube.api import Api
 from agent.memory.checkpoints import CheckpointMemory
 from agent.network import SocketInterfaces
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
-from agent.rendezvous.world import ExitReason, Verb, World
-from agent.report.failure import Failure, failure_of_process
 from agent.session import Session
 from agent.torch_compat import elastic
-from agent.torchrun import BACKEND
 from crds.protocol import AgentState
+
+BACKEND = "dlr"
+
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from torch.distributed import DistError
 
 from agent.connection.store import PeerStore
 from agent.connection.store_server import round_prefix
+from agent.facts.world import Member, World
 from agent.memory.agreement import server_of_peer
 from agent.memory.checkpoints import CheckpointMemory
 from agent.rendezvous.meeting import ANNOUNCEMENT, Announcement
-from agent.rendezvous.world import Member, World
 from agent.session import Session
 
 logger = logging.getLogger(__name__)

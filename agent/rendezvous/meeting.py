@@ -24,9 +24,9 @@ from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 from agent.connection.store import PeerStore
 from agent.connection.store_server import Values, round_prefix
 from agent.environment import Environment
+from agent.facts.world import World
 from agent.memory.agreement import Agreement
 from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
-from agent.rendezvous.world import World
 from healthcheck.probes.tcp_store import open_store
 
 logger = logging.getLogger(__name__)

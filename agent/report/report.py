@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from agent.environment import Environment
+from agent.facts.check_report import CheckReport
+from agent.facts.failure import Failure
+from agent.facts.timestamps import rfc3339
 from agent.monitor.pace import Slowdown
 from agent.monitor.series import Series
 from agent.monitor.stepping import Progress, RoundProgress
-from agent.node_check.report import CheckReport
-from agent.report.failure import Failure
-from agent.report.timestamps import rfc3339
 from crds.protocol import (
     PROTOCOL,
     AcceleratorsStatus,

@@ -17,14 +17,14 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from agent.environment import Environment
+from agent.facts.check_report import CheckReport
+from agent.facts.failure import Failure
+from agent.facts.limits import within_limits
 from agent.kube.api import Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.monitor.usage import Usage
-from agent.node_check.report import CheckReport
 from agent.report.elasticworker import path_of
-from agent.report.failure import Failure
-from agent.report.limits import within_limits
 from agent.report.refusal import LeftOut, final_refusal
 from agent.report.report import Departure, Facts, PendingReports, Report
 from crds.protocol import (

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
+from agent.facts.timestamps import rfc3339
 from agent.kube.api import ApiError, SilentWatchError
-from agent.report.timestamps import rfc3339
 from agent.standalone.world import next_status
 from crds import names
 from crds.protocol import AgentState

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from agent.processes.processes import TrainingProcesses
 from agent.session import Session
-from agent.supervision.processes import TrainingProcesses
 
 Status = TypeVar("Status")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from agent.monitor.hang_guard import HangGuard
 from agent.monitor.profile import Profile, ProfileError, Subject, take
+from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.supervision.asked import Asked
-from agent.supervision.processes import TrainingProcesses
 from crds.protocol import MAX_PROFILE_NOTE, MAX_PROFILE_SECONDS, ProfileStatus
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timezone
 
+from agent.facts.timestamps import rfc3339
 from agent.monitor.hang_guard import HangGuard
-from agent.report.timestamps import rfc3339
+from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.supervision.asked import Asked
-from agent.supervision.processes import TrainingProcesses
 from crds.protocol import MAX_STACKS, NATIVE, AskedStacksStatus
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.connection import handshake
 from agent.connection.listener import Inbox
-from agent.rendezvous.world import World
+from agent.facts.world import World
 from agent.supervision.vote import SAYS_LEFT, SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
 from crds.protocol import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
 

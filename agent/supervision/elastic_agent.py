@@ -29,6 +29,14 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from agent import signals
+from agent.facts.failure import Failure
+from agent.facts.result import result_of_rank_0
+from agent.facts.world import (
+    Action,
+    ExitReason,
+    Verb,
+    World,
+)
 from agent.monitor import open_files
 from agent.monitor.hang import LOOK_SECONDS
 from agent.monitor.hang_guard import HangGuard, Started
@@ -37,19 +45,16 @@ from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
 from agent.monitor.xid import DeviceWatch
+from agent.processes.orphans import Orphans, adopt
+from agent.processes.processes import TrainingProcesses, abandon_start
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
-from agent.rendezvous.world import Action, ExitReason, Verb, World
-from agent.report.failure import Failure
-from agent.report.result import result_of_rank_0
 from agent.supervision.asked_profile import AskedProfile
 from agent.supervision.asked_stacks import AskedStacks
 from agent.supervision.exit_barrier import await_job_end
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
-from agent.supervision.orphans import Orphans, adopt
 from agent.supervision.others_end import OthersEnd
 from agent.supervision.post_mortem import PostMortem, process_failure
-from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
 from agent.supervision.starting import Starting, WorldMovedOnError
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import select
 
-from agent.rendezvous.world import Verb
+from agent.facts.world import Verb
+from agent.processes.orphans import Orphans
 from agent.session import Session
-from agent.supervision.orphans import Orphans
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from agent.facts.failure import Failure
 from agent.monitor.hang_guard import HangGuard
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.xid import DeviceWatch
-from agent.report.failure import Failure
+from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.supervision.post_mortem import PostMortem, explains_more
-from agent.supervision.processes import TrainingProcesses
 from crds.protocol import AgentState
 
 logger = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from enum import Enum
 from pathlib import Path
 
 from agent.connection.listener import Inbox
+from agent.facts.world import Action, Verb, World
 from agent.memory.checkpoints import CheckpointMemory
-from agent.rendezvous.world import Action, Verb, World
+from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, connect, service
-from agent.supervision.processes import TrainingProcesses
 from agent.supervision.stopping import HURRY_GRACE_SECONDS
 from crds.protocol import EXIT_LEFT, KeptIn
 

@@ -12,12 +12,8 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from agent.monitor import shared_memory
-from agent.monitor.oom import OomWatch
-from agent.monitor.progress import ProgressFiles
-from agent.monitor.round_logs import RoundLogsSpecs
-from agent.monitor.xid import DeviceFault
-from agent.report.failure import (
+from agent.facts.consequences import follows_from_a_peer
+from agent.facts.failure import (
     TEXT_BYTES,
     TRACEBACK,
     Failure,
@@ -26,8 +22,12 @@ from agent.report.failure import (
     last_traceback,
     read_tail,
 )
-from agent.supervision.consequences import follows_from_a_peer
-from agent.supervision.processes import TrainingProcesses
+from agent.monitor import shared_memory
+from agent.monitor.oom import OomWatch
+from agent.monitor.progress import ProgressFiles
+from agent.monitor.round_logs import RoundLogsSpecs
+from agent.monitor.xid import DeviceFault
+from agent.processes.processes import TrainingProcesses
 from agent.torch_compat.elastic import EXCEPTHOOK_PREFIX
 from crds.protocol import FROM_OUTSIDE, KILLED_BY, FailureCause, early_finish_text
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from agent.monitor.log_tail import copy_log
+from agent.processes.orphans import Orphans
 from agent.session import Session
-from agent.supervision.orphans import Orphans
 from agent.torch_compat.elastic import logs_copied_by, processes_started_by
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess

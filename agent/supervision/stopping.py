@@ -6,9 +6,9 @@ import select
 import signal
 import time
 
-from agent.rendezvous.world import Verb
+from agent.facts.world import Verb
+from agent.processes.processes import TrainingProcesses
 from agent.session import Session
-from agent.supervision.processes import TrainingProcesses
 
 HURRY_GRACE_SECONDS = 5.0
 """What processes get in all, once the next world is formed and its other members wait for this one; and while

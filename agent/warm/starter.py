@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from agent.supervision.orphans import become_subreaper
+from agent.processes.orphans import become_subreaper
 from agent.warm.script import runs_python
 from agent.warm.warm_parent import ForkedProcess, WarmParent, without_round_variables
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agent.supervision.exit_fd import open_exit_fd
+from agent.processes.exit_fd import open_exit_fd
 from agent.warm.argv_padding import PADDING, VARIABLE
 from agent.warm.messages import MAX_BYTES, REQUEST, ForkRequest, ParentReply, socket_pair
 

@@ -13,7 +13,7 @@ import pytest
 from agent.connection import handshake
 from agent.connection.handshake import RefusedError
 from agent.connection.listener import Inbox, Listener
-from agent.rendezvous.world import Member, World
+from agent.facts.world import Member, World
 from agent.supervision.ballot import RETRY_SECONDS, Ballot, ProcessWords, connect, service
 from agent.supervision.vote import Agreed
 from crds.protocol import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, RendezvousPhase, leave_at

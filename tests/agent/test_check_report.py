@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.node_check.report import CheckReport
+from agent.facts.check_report import CheckReport
 from crds.agent_report import AgentCheck
 from crds.protocol import MAX_PAIR_PROBES, ProbeEnding
 from healthcheck.probes.report import Report

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.node_check.report import CheckReport
+from agent.facts.check_report import CheckReport
+from agent.facts.world import Member
 from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty
-from agent.rendezvous.world import Member
 from crds.nodecheck import CheckGroup, NodeCheckPhase, NodeCheckStatus
 from crds.protocol import ProbeEnding
 from healthcheck.probes.report import Report

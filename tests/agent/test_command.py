@@ -10,7 +10,7 @@ import pytest
 
 from agent import command
 from agent.command import Command
-from agent.supervision.orphans import Orphans
+from agent.processes.orphans import Orphans
 
 
 def test_what_outlives_sigkill_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

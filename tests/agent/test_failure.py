@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.warm.script
-from agent.report.error_file import write_error_file
-from agent.report.failure import (
+from agent.facts.error_file import write_error_file
+from agent.facts.failure import (
     Failure,
     RankStack,
     clip,

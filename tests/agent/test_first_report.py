@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent.environment import Environment
+from agent.facts.world import JobView
 from agent.link import first_report
-from agent.rendezvous.world import JobView
 
 ME = Environment("job", "default", "job-worker-0", 0, 2, "uid-2", "127.0.0.2")
 TROUBLE = {"reason": "StorageFails", "message": "step 10 is not saved"}

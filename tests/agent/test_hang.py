@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.facts.failure import RankStack
+from agent.facts.world import Member
 from agent.monitor import flight_recorder, stacks
 from agent.monitor.dump import Frame
 from agent.monitor.flight_recorder import Record
@@ -22,8 +24,6 @@ from agent.monitor.hang import (
 from agent.monitor.hang_guard import HangGuard, Started
 from agent.monitor.progress import ProgressFiles, RankProgress
 from agent.monitor.stacks import Capture, StackFiles
-from agent.rendezvous.world import Member
-from agent.report.failure import RankStack
 from crds.protocol import NO_STACK_OFFERED
 
 LIMIT = 60.0

@@ -23,15 +23,15 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
-from agent.supervision import exit_fd, processes
-from agent.supervision.orphans import (
+from agent.processes import exit_fd, processes
+from agent.processes.orphans import (
     PR_SET_CHILD_SUBREAPER,
     Orphans,
     become_subreaper,
     collect,
     descendants,
 )
-from agent.supervision.processes import TrainingProcesses, abandon_start
+from agent.processes.processes import TrainingProcesses, abandon_start
 from tests.agent.fake_cluster import FakeCluster
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from agent.monitor import progress_monitor
 from agent.monitor.chronicle import Part
 from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
@@ -25,10 +24,11 @@ from agent.monitor.progress import (
     RankProgress,
     Snapshot,
 )
-from agent.monitor.progress_monitor import ProgressMonitor
 from agent.monitor.progress_record import FIRST_COUNT_SECONDS
 from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, RoundProgress, StepReport
+from agent.report import progress_monitor
+from agent.report.progress_monitor import ProgressMonitor
 from agent.report.report import Report
 from crds.protocol import (
     NUMBERS_FORMAT,

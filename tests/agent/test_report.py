@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.environment import Environment
+from agent.facts.failure import Failure
 from agent.kube.api import ApiClient, ApiError, UnavailableError
 from agent.monitor import accelerators
 from agent.monitor.stepping import Figures, Progress, RoundProgress
 from agent.monitor.usage import Usage
-from agent.report.failure import Failure
 from agent.report.report import Facts, PendingReports, Report
 from agent.report.reporter import Reporter
 from crds.agent_report import AgentReport

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import crds
 from agent.environment import Environment
+from agent.facts.limits import within_limits
 from agent.monitor.pace import Slowdown
 from agent.monitor.progress_record import _numbers
 from agent.monitor.series import Point, Series
 from agent.monitor.stepping import Progress, RoundProgress
-from agent.report.limits import within_limits
 from agent.report.report import Departure, Facts, Report
 from crds.agent_report import AgentReport
 from crds.protocol import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_POINTS, AgentState

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.facts.result import result_of_rank_0
 from agent.monitor.progress import ProgressFiles
-from agent.report.result import result_of_rank_0
 from crds import protocol
 from dlr import progress, result
 

@@ -20,8 +20,13 @@ from hypothesis import strategies as st
 
 from agent import standalone
 from agent.environment import Environment
+from agent.facts.world import (
+    JobView,
+    Member,
+    Verb,
+    next_action,
+)
 from agent.kube.api import ApiError, SilentWatchError
-from agent.rendezvous.world import JobView, Member, Verb, next_action
 from agent.standalone.cluster import LocalCluster
 from agent.standalone.world import next_status
 from crds import names

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.rendezvous.world import JobView, Member
+from agent.facts.world import JobView, Member
 from agent.terms import Slot, may_follow, terms_of
 from crds.ranges import grouped, to_text
 

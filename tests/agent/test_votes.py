@@ -13,7 +13,12 @@ import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from agent.connection.listener import Listener
-from agent.rendezvous.world import Action, Member, Verb, World
+from agent.facts.world import (
+    Action,
+    Member,
+    Verb,
+    World,
+)
 from agent.session import Session
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.leaving import Outcome, Votes

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.facts.world import (
+    WAIT,
+    JobView,
+    Member,
+    next_action,
+)
 from agent.kube.api import ApiClient, ApiError, GoneError, UnavailableError, _lines, error_of
 from agent.kube.watcher import Watcher
-from agent.rendezvous.world import WAIT, JobView, Member, next_action
 from crds.protocol import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 

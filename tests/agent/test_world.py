@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.rendezvous.world import (
+from agent.facts.world import (
     WAIT,
     Action,
     ExitReason,

@@ -98,7 +98,8 @@ BEFORE_THE_SENTENCE = (
     "cli",
     "commands/__init__",
     "commands/dispatch",
-    "commands/errors",
+    "kube/__init__",
+    "kube/errors",
     "commands/interrupts",
 )
 """What of the command line is imported before a Python is found to be too old for the rest."""

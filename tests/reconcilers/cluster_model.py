@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.rendezvous.world import JobView, Member, Verb, next_action
+from agent.facts.world import (
+    JobView,
+    Member,
+    Verb,
+    next_action,
+)
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS
 from crds import names
 from crds.protocol import PROTOCOL, AgentState

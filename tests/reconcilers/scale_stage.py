@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from agent.rendezvous.world import Member, Verb, World, next_action
+from agent.facts.world import (
+    Member,
+    Verb,
+    World,
+    next_action,
+)
 from controller.errors import AlreadyExists, Conflict, NotFound, api_error
 from controller.reconciler import Request
 from controller.resources import (

@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from agent.rendezvous.world import Member, Verb, World, next_action
+from agent.facts.world import (
+    Member,
+    Verb,
+    World,
+    next_action,
+)
 from controller.errors import ClientError, Invalid
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, PODS, SCALEPLANS
 from crds.protocol import AgentState

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.environment import Environment
+from agent.facts.world import JobView
 from agent.kube.api import ApiClient
 from agent.memory.peers import peers_of, ring_of, shortened
-from agent.rendezvous.world import JobView
 from agent.report.elasticworker import topology_of_pod
 from tests.agent.fake_cluster import FakeCluster
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import PContext
 
+from agent.processes.exit_fd import open_exit_fd
+from agent.processes.orphans import Orphans, collect, descendants
 from agent.signals import deferred
-from agent.supervision.exit_fd import open_exit_fd
-from agent.supervision.orphans import Orphans, collect, descendants
 
 logger = logging.getLogger(__name__)
 

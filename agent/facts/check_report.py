@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from agent.report.failure import clip
-from agent.report.limits import within_limits
+from agent.facts.failure import clip
+from agent.facts.limits import within_limits
 from crds.protocol import (
     MAX_FIGURE_NAME,
     MAX_FIGURES,

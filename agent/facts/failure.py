@@ -9,16 +9,25 @@ from __future__ import annotations
 import itertools
 import re
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.monitor.dump import LAUNCHER, OURS
-from agent.report.timestamps import rfc3339
-from agent.supervision.consequences import follows_from_a_peer
+from agent.facts.consequences import follows_from_a_peer
+from agent.facts.timestamps import rfc3339
 from crds.protocol import EXITED_WITH, KILLED_BY, FailureCause, FailureStatus, RankStackStatus
+
+OURS = str(Path(sys._getframe().f_code.co_filename).parent.with_name("warm"))
+"""The folder of our own code in a process that was forked: hooks, which may be among the script's frames.
+
+Frames name the file that was compiled; with the bytecode of the injected zip, that is not `__file__`.
+"""
+LAUNCHER = str(Path(OURS, "script.py"))
+"""What started the script, and so lies below all of its frames."""
+
 
 if TYPE_CHECKING:  # `dlr exec` reports too, where there is no torch
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.report.failure import Failure, clip
+from agent.facts.failure import Failure, clip
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Training processes, their exits and their orphans."""
