@@ -21,7 +21,7 @@ from crds.rendezvous import Rendezvous
 
 
 def with_episode(history: Sequence[Episode], episode: Episode, workers: int) -> tuple[Episode, ...]:
-    """With the new stretch at the end, unless it is the same as the last; when full, the oldest goes.
+    """Appends the new stretch, unless it is the same as the last; when full, the oldest goes.
 
     Args:
         workers: how many the job has.
