@@ -25,8 +25,9 @@ from benchmarks.hollow_agents import STEP_TIMEOUT_SECONDS, Writes, now
 from controller.client import Client
 from controller.connection import load_connection
 from controller.errors import AlreadyExists, ClientError, NotFound
-from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, NAMESPACES, Resource
+from controller.resources import CRDS, NAMESPACES, Resource
 from localcluster.paths import Home
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 
 CRD_FILES = sorted((Path(__file__).parent.parent / "crds" / "yaml").glob("*.yaml"))
 START_TIMEOUT_SECONDS = 60.0

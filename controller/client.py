@@ -12,18 +12,24 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 import tenacity
 
-from controller import calls
-from controller.api_wait import current_wait
-from controller.calls import Call
+from controller.api import calls
+from controller.api.api_wait import current_wait
+from controller.api.calls import Call
+from controller.api.limiter import RequestLimiter
+from controller.api.namespaces import TerminatingNamespaces
+from controller.api.pages import LIST_PAGE_SIZE, SCAN_BYTES
+from controller.api.responses import (
+    Answer,
+    complete_items,
+    raise_for,
+    read_object,
+    read_page,
+)
+from controller.api.transport import Transport, WatchStream
 from controller.connection import Connection
 from controller.contact import Contact
 from controller.errors import ClientError, Gone, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
-from controller.limiter import RequestLimiter
-from controller.namespaces import TerminatingNamespaces
-from controller.pages import LIST_PAGE_SIZE, SCAN_BYTES
 from controller.resources import Object, Resource
-from controller.responses import Answer, complete_items, raise_for, read_object, read_page
-from controller.transport import Transport, WatchStream
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3

@@ -15,20 +15,25 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from controller import clock, metrics
-from controller.background import Background
+from controller import clock
+from controller.api.limiter import RequestLimiter
 from controller.cache import Cache
 from controller.client import Client
-from controller.controller import Controller
-from controller.election import ElectionTiming
-from controller.elector import Elector
 from controller.errors import ClientError
 from controller.events import EventRecorder
-from controller.limiter import RequestLimiter
-from controller.loop_thread import LoopThread
-from controller.metrics_access import MetricsAccess
+from controller.leader.election import ElectionTiming
+from controller.leader.elector import Elector
+from controller.queue import metrics
+from controller.queue.controller import Controller
 from controller.resources import LEASES, Resource
-from controller.servers import Health, Listen, Ports, serve
+from controller.serving.metrics_access import MetricsAccess
+from controller.serving.servers import (
+    Health,
+    Listen,
+    Ports,
+    serve,
+)
+from controller.tasks import Background, LoopThread
 
 PROGRESS_PERIOD_SECONDS = 5.0
 

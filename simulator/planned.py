@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from controller.resources import ELASTICWORKERS, NODECHECKS
 from crds.agent_report import StepProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, WorkerPhase
@@ -33,6 +32,7 @@ from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.workers import Workers, simply_runs
 from reconcilers.runtime.acts import Act, Verb
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.world.participants import Ages, is_waiting
 from simulator import objects
 

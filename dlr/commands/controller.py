@@ -147,7 +147,7 @@ def controller(
 ) -> None:
     """Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons."""
     from controller.manager import ManagerOptions
-    from controller.servers import Listen
+    from controller.serving.servers import Listen
     from reconcilers.setup import WATCHED_BY_LABEL
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
@@ -184,9 +184,9 @@ def _run(
     options: ManagerOptions,
     add_reconcilers: Callable[[Manager], None],
 ) -> None:
-    from controller.elector import LeadershipLost
     from controller.errors import ClientError
-    from controller.servers import ServeError
+    from controller.leader.elector import LeadershipLost
+    from controller.serving.servers import ServeError
 
     try:
         asyncio.run(_manage(kubeconfig, context, options, add_reconcilers))

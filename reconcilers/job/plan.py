@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
+from controller.resources import Object
 from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.protocol import JobPhase
@@ -49,6 +49,7 @@ from reconcilers.observed.workers import WorkerPlan, plan_workers, slot_of
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
 from reconcilers.runtime.acts import Act, Event, create, deleted
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.scale import rolling
 from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll

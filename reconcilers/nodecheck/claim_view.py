@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from controller.resources import NODES
 from controller.slices import Slices
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -19,6 +19,7 @@ from reconcilers.nodecheck.scope import is_idle, wanted_workers
 from reconcilers.nodecheck.steps import settled_nodes
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.trust import Trust
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.reconciler import BY_NODE
 
 BY_CLAIM = "claim"

@@ -10,8 +10,9 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, Resource
+from controller.resources import Resource
 from crds import names
+from reconcilers.runtime.kinds import ELASTICJOBS
 
 Object = dict[str, Any]
 

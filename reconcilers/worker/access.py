@@ -18,10 +18,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     LEASES,
-    NODECHECKS,
     ROLEBINDINGS,
     ROLES,
     SERVICEACCOUNTS,
@@ -31,6 +28,7 @@ from controller.shared_calls import SharedCalls
 from controller.store import Change
 from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]

@@ -19,9 +19,7 @@ from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotF
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import (
-    ELASTICJOBS,
     NETWORKPOLICIES,
-    NODECHECKS,
     PODDISRUPTIONBUDGETS,
     SERVICES,
     Resource,
@@ -39,6 +37,7 @@ from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.runtime.refused import is_refusal
 from reconcilers.worker.gang import (
     UNAVAILABLE_RETRY_SECONDS,

@@ -19,7 +19,7 @@ from typing import Any
 
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS, Resource
+from controller.resources import Resource
 from controller.store import Memory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -28,6 +28,7 @@ from reconcilers.observed.builder import companion_metadata
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import belongs_to, is_leftover
+from reconcilers.runtime.kinds import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS
 
 Object = dict[str, Any]
 

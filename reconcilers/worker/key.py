@@ -18,12 +18,13 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, SECRETS
+from controller.resources import PODS, SECRETS
 from controller.shared_calls import SharedCalls
 from controller.store import Memory
 from crds import names
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.ownership import BY_OWNER
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 
 Object = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ClientError
-from controller.resources import ELASTICJOBS, EVENTS, PODS
+from controller.resources import EVENTS, PODS
 from controller.store import Memory
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.start import (
@@ -20,6 +20,7 @@ from reconcilers.observed.start import (
     next_reading,
     warning_of,
 )
+from reconcilers.runtime.kinds import ELASTICJOBS
 
 Object = dict[str, Any]
 

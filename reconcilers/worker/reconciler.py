@@ -20,7 +20,7 @@ from controller.contact import Contact
 from controller.errors import Conflict, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICWORKERS, NODES, PODS
+from controller.resources import NODES, PODS
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
@@ -41,6 +41,7 @@ from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment, Assignments
 from reconcilers.worker.gang import Obstacle
 from reconcilers.worker.late_pods import LatePods

@@ -8,7 +8,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.resources import ELASTICWORKERS, LEASES, NODES
+from controller.resources import LEASES, NODES
 from controller.slices import Slices
 from crds.elasticworker import WorkerPhase
 from reconcilers.observed.builder import heartbeat_seconds
@@ -21,6 +21,7 @@ from reconcilers.observed.silence import (
     judge_silence,
 )
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.heartbeat import Heartbeats
 from reconcilers.worker.node_leases import NodeLeases

@@ -13,12 +13,13 @@ import orjson
 
 from controller.client import Client
 from controller.errors import Conflict
-from controller.resources import ELASTICJOBS, NODECHECKS, Resource
+from controller.resources import Resource
 from controller.salvage import parsed
 from controller.shared_calls import SharedCalls
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
 from reconcilers.observed.resources import is_cut
+from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 
 MOST_BYTES = 32 << 20
 

@@ -14,8 +14,6 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.connection import load_connection
 from controller.contact import Contact
-from controller.election import ElectionTiming
-from controller.elector import Elector, LeadershipLost
 from controller.errors import (
     AlreadyExists,
     ConfigError,
@@ -27,7 +25,8 @@ from controller.errors import (
     Unavailable,
 )
 from controller.events import EventRecorder
-from controller.informer import WatchTiming
+from controller.leader.election import ElectionTiming
+from controller.leader.elector import Elector, LeadershipLost
 from controller.lease_namespace import find_lease_namespace
 from controller.manager import Manager, ManagerOptions
 from controller.resources import (
@@ -39,7 +38,8 @@ from controller.resources import (
     ROLES,
     SERVICEACCOUNTS,
 )
-from controller.servers import Listen
+from controller.serving.servers import Listen
+from controller.watch.informer import WatchTiming
 from e2e.slow_api import SlowApi
 from tests.conformance.backend import EmbeddedCluster
 

@@ -8,10 +8,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from controller.errors import Unavailable
-from controller.metrics_access import MOST_KNOWN, MOST_REVIEWS, MetricsAccess
-from controller.rendering import Renderer
 from controller.resources import TOKEN_REVIEWS
-from controller.servers import Health, Listen, serve
+from controller.serving.metrics_access import MOST_KNOWN, MOST_REVIEWS, MetricsAccess
+from controller.serving.servers import Health, Listen, Renderer, serve
 from tests.controller import virtual_time
 
 

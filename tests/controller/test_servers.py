@@ -10,7 +10,13 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.servers import READINESS_SERVICE, Health, Listen, ServeError, serve
+from controller.serving.servers import (
+    READINESS_SERVICE,
+    Health,
+    Listen,
+    ServeError,
+    serve,
+)
 
 FREE = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=0)
 SERVING = health_pb2.HealthCheckResponse.SERVING

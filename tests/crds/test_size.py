@@ -26,13 +26,14 @@ from crds.job_status import (
     Episode,
     JobState,
 )
-from crds.model import MAX_CONDITION_MESSAGE, StatusBeyondLimits, validated
+from crds.model import MAX_CONDITION_MESSAGE
 from crds.protocol import MAX_SHARD_SETS, MAX_SHARD_TEXT, MAX_UNDONE_TEXT
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from reconcilers.conditions.older_agents import TRAIN_ON
 from reconcilers.conditions.refusal import NO_HURRY
 from reconcilers.job.status import MAX_WHY
 from reconcilers.observed.large_job import wire_of
+from reconcilers.observed.status_patch import StatusBeyondLimits, validated
 
 WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)

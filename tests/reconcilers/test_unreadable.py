@@ -3,8 +3,8 @@
 import asyncio
 
 from controller.manager import Manager, ManagerOptions
-from controller.resources import ELASTICJOBS
-from controller.servers import Listen
+from controller.serving.servers import Listen
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
 from tests.hostile.test_informer import JOBS, job, nested, serve_as, until

@@ -10,14 +10,16 @@ import pytest
 import yaml
 
 import crds
-from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS
+from controller.resources import CRDS
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
 from crds.job_status import ElasticJobStatus
-from crds.model import ConditionStatus, validated
+from crds.model import ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.older_agents import AGENTS_CURRENT, renewals, with_older_agents
+from reconcilers.observed.status_patch import validated
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers.build import NOW, job, later, participant, report, worker
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
 

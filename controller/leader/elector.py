@@ -17,10 +17,16 @@ import socket
 import uuid
 from datetime import UTC, datetime
 
-from controller import clock, election
+from controller import clock
 from controller.client import Client
-from controller.election import ElectionTiming, Move, Record, Tenure
 from controller.errors import AlreadyExists, ClientError, Conflict, NotFound
+from controller.leader import election
+from controller.leader.election import (
+    ElectionTiming,
+    Move,
+    Record,
+    Tenure,
+)
 from controller.resources import LEASES
 
 log = logging.getLogger(__name__)

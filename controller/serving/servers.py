@@ -6,6 +6,7 @@ that is what a liveness probe is to find out.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator
@@ -16,9 +17,15 @@ import grpc
 from aiohttp import web
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
-from controller.metrics_access import MetricsAccess
-from controller.rendering import Renderer
+from controller import clock
+from controller.serving.metrics_access import MetricsAccess
+
+PERIOD_SECONDS = 1.0
+MOST_FORMATS = 8
+"""Renderings that are remembered, each in another format."""
+
 
 READINESS_SERVICE = "readiness"
 """The `service` of a gRPC readiness probe; the empty one is liveness."""
@@ -192,3 +199,38 @@ def _cannot_listen(address: str, port: int, error: OSError) -> ServeError:
             f"port {port} on {address} is in use by another process: stop that or choose another port"
         )
     return ServeError(f"cannot listen on {address} port {port}: {error.strerror or error}")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    body: bytes
+    content_type: str
+    rendered_at: float
+
+
+class Renderer:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._last: dict[str, Rendering] = {}
+        """By format, the oldest first."""
+        self._lock = asyncio.Lock()
+
+    async def of(self, accept: str) -> Rendering:
+        """The metrics in the format that a request accepts, not older than a second.
+
+        A thread renders: ten thousand workers take a second, and hold the loop up for milliseconds each time.
+        """
+        encode, content_type = choose_encoder(accept)
+        async with self._lock:
+            known = self._last.get(content_type)
+            newest = max((each.rendered_at for each in self._last.values()), default=None)
+            if known is not None and clock.monotonic() - known.rendered_at < PERIOD_SECONDS:
+                return known
+            if newest is not None and (left := newest + PERIOD_SECONDS - clock.monotonic()) > 0:
+                await asyncio.sleep(left)
+            body = await asyncio.to_thread(encode, self._registry)
+            self._last.pop(content_type, None)
+            self._last[content_type] = Rendering(body, content_type, clock.monotonic())
+            while len(self._last) > MOST_FORMATS:
+                del self._last[next(iter(self._last))]
+            return self._last[content_type]
