@@ -130,7 +130,7 @@ class Cluster:
     async def _start_controller(self, *options: str) -> None:
         port = _free_port()
         self.metrics_url = f"http://127.0.0.1:{port}/metrics"
-        ports = ["--metrics-port", str(port), "--health-port", "0", "--grpc-health-port", "0"]
+        ports = ["--metrics-port", str(port), "--health-port", "0"]
         listen = ["--listen-address", "127.0.0.1", "--no-metrics-auth", "--log-level", "warning"]
         self._controller = self._spawn("controller", "dlr.cli", "controller", *listen, *ports, *options)
         await _eventually(self._leads, "the controller")

@@ -1,4 +1,4 @@
-"""What the process shows of itself: /healthz and /readyz, /metrics, and `grpc.health.v1`.
+"""What the process shows of itself: /healthz and /readyz, and /metrics.
 
 They run on the controllers' own event loop on purpose: a loop that stands still does not answer, and
 that is what a liveness probe is to find out.
@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-import grpc
 from aiohttp import web
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -26,9 +24,6 @@ PERIOD_SECONDS = 1.0
 MOST_FORMATS = 8
 """Renderings that are remembered, each in another format."""
 
-
-READINESS_SERVICE = "readiness"
-"""The `service` of a gRPC readiness probe; the empty one is liveness."""
 
 MOST_METRICS_REQUESTS = 64
 EVERYWHERE = "::"
@@ -46,7 +41,6 @@ class Listen:
     address: str = EVERYWHERE
     health_port: int | None = 8081
     metrics_port: int | None = 8080
-    grpc_port: int | None = 8082
 
 
 @dataclass(frozen=True)
@@ -55,28 +49,14 @@ class Ports:
 
     health: int | None
     metrics: int | None
-    grpc: int | None
 
 
+@dataclass
 class Health:
-    """Whether this process is ready, for both kinds of probe."""
+    """Whether this process is ready."""
 
-    def __init__(self) -> None:
-        self._not_ready: str | None = "starting"
-        self.servicer = health.aio.HealthServicer()
-
-    @property
-    def not_ready(self) -> str | None:
-        """Why it is not; None when it is."""
-        return self._not_ready
-
-    async def set_ready(self) -> None:
-        self._not_ready = None
-        await self.servicer.set(READINESS_SERVICE, health_pb2.HealthCheckResponse.SERVING)
-
-    async def set_not_ready(self, reason: str) -> None:
-        self._not_ready = reason
-        await self.servicer.set(READINESS_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+    not_ready: str | None = "starting"
+    """The reason why it is not; None when it is."""
 
 
 @asynccontextmanager
@@ -92,7 +72,6 @@ async def serve(
     if address == EVERYWHERE and not socket.has_dualstack_ipv6():
         address = "0.0.0.0"
     async with AsyncExitStack() as stack:
-        await state.set_not_ready("starting")
 
         async def http(app: web.Application, port: int | None) -> int | None:
             return None if port is None else await stack.enter_async_context(_http(app, address, port))
@@ -100,11 +79,6 @@ async def serve(
         yield Ports(
             health=await http(_health_app(state), listen.health_port),
             metrics=await http(_metrics_app(registry, access), listen.metrics_port),
-            grpc=(
-                None
-                if listen.grpc_port is None
-                else await stack.enter_async_context(_grpc(state, address, listen.grpc_port))
-            ),
         )
 
 
@@ -128,27 +102,6 @@ def _site(runner: web.AppRunner, address: str, port: int) -> web.BaseSite:
     # asyncio's own socket for `::` would take IPv6 alone.
     listening = socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
     return web.SockSite(runner, listening)
-
-
-@asynccontextmanager
-async def _grpc(state: Health, address: str, port: int) -> AsyncIterator[int]:
-    # Without so_reuseport=0 two processes could listen on one port, and probes would meet either.
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    health_pb2_grpc.add_HealthServicer_to_server(state.servicer, server)
-    try:
-        actual_port = server.add_insecure_port(
-            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        )
-    except RuntimeError as error:
-        # gRPC does not say why: an HTTP server that fails in the same place does.
-        async with _http(web.Application(), address, port):
-            raise _cannot_listen(address, port, OSError(str(error))) from error
-    await server.start()
-    try:
-        yield actual_port
-    finally:
-        await state.servicer.enter_graceful_shutdown()
-        await server.stop(grace=1.0)
 
 
 def _health_app(state: Health) -> web.Application:

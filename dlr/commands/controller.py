@@ -107,7 +107,6 @@ def controller(
     health_port: Annotated[
         int, typer.Option(**PORT, help="/healthz and /readyz; 0 is any free port.")
     ] = 8081,
-    grpc_health_port: Annotated[int, typer.Option(**PORT, help="grpc.health.v1; 0 is any free port.")] = 8082,
     cordon: Annotated[
         CordonMode,
         typer.Option(help="Cordon nodes found faulty, or only report what would be done."),
@@ -159,7 +158,6 @@ def controller(
             address=listen_address,
             metrics_port=metrics_port,
             health_port=health_port,
-            grpc_port=grpc_health_port,
         ),
         metrics_auth=metrics_auth,
         leader_election=leader_elect,

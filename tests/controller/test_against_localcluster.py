@@ -240,9 +240,7 @@ async def test_a_busy_leader_keeps_its_lease_on_a_server_whose_answers_come_late
     Lease if it were not renewed.
     """
     timing = ElectionTiming(lease_duration_seconds=4.5, renew_deadline_seconds=3, retry_period_seconds=0.6)
-    options = ManagerOptions(
-        name="late", listen=Listen(health_port=None, metrics_port=None, grpc_port=None), election=timing
-    )
+    options = ManagerOptions(name="late", listen=Listen(health_port=None, metrics_port=None), election=timing)
     with SlowApi(cluster.kubeconfig, tmp_path) as slow:
         async with client_to(cluster) as prompt, Client(await load_connection(slow.kubeconfig)) as late:
             manager, stop = Manager(late, options), asyncio.Event()

@@ -25,7 +25,7 @@ from tests.controller.fake_api import client_of, fake_api
 JOBS_PATH = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
 PODS_PATH = "/api/v1/pods"
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/dlr/leases/dlr-controller"
-FREE = Listen("127.0.0.1", 0, 0, 0)
+FREE = Listen("127.0.0.1", 0, 0)
 PATIENT_ELECTION = ElectionTiming(60.0, 40.0, 0.1)
 """A machine that is busy for a while costs no leadership."""
 

@@ -130,7 +130,7 @@ async def test_metrics_are_rendered_once_a_second_whatever_format_and_however_ma
 
 
 async def test_metrics_ask_for_a_token_and_health_does_not():
-    listen = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=None)
+    listen = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
     access = MetricsAccess(Reviews())
     async with (
         serve(listen, Health(), CollectorRegistry(), access) as ports,

@@ -220,7 +220,7 @@ async def controllers(
 ) -> AsyncIterator[Manager]:
     """The manager with all reconcilers, or those that `register` adds, in this process."""
     async with Client(await load_connection(server.kubeconfig)) as client:
-        anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=0)
+        anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
         manager = Manager(
             client,
             ManagerOptions(
