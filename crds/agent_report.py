@@ -360,7 +360,7 @@ class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
 
     protocol: Ordinal = 1
-    """Which form of a world it reads; dlr 0.1 does not say, and reads 1."""
+    """The form of a world that the agent reads."""
     incarnation: Ordinal
     pod_uid: Annotated[str, Field(max_length=64)]
     address: Annotated[str, Field(max_length=253)]

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from crds.cluster_status import ClusterStatus
 from crds.model import Conditions, Index, Indices, Model, Name, ResourceRequirements, cut
@@ -112,20 +112,6 @@ class Moves(Model):
 
     sources: Indices = Field(default_factory=list)
     targets: Indices = Field(default_factory=list)
-
-
-def _moves_by_type(value: Any) -> Any:
-    """0.1 wrote a list with an entry for each move."""
-    if not isinstance(value, list):
-        return value
-    pairs: dict[str, list[tuple[int, int]]] = {}
-    for move in value:
-        if isinstance(move, dict) and {"type", "source", "target"} <= move.keys():
-            pairs.setdefault(move["type"], []).append((move["source"], move["target"]))
-    return {
-        type_: {"sources": sorted(s for s, _ in found), "targets": sorted(t for _, t in found)}
-        for type_, found in pairs.items()
-    }
 
 
 class ReplicaStatus(Model):
@@ -261,9 +247,7 @@ class ElasticJobStatus(Model):
     retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
     """By type, the slots that are left out: the others keep their index, and so their order. One of which
     nothing is left may come back into use (`reconcilers/observed/slots.py`)."""
-    migrations: Annotated[dict[str, Moves], Field(max_length=6), BeforeValidator(_moves_by_type)] = Field(
-        default_factory=dict
-    )
+    migrations: Annotated[dict[str, Moves], Field(max_length=6)] = Field(default_factory=dict)
     """By type, slots being replaced by others, which are to be up first."""
     resources: Annotated[dict[str, ResourceRequirements], Field(max_length=6)] = Field(default_factory=dict)
     """By type, what its Pods are to have instead of what their template says."""

@@ -153,7 +153,7 @@ Index = Annotated[int, Field(ge=0, le=ranges.MAX_INDEX)]
 
 
 def _indices(value: Any) -> list[int]:
-    """From the text; or from a list, as 0.1 wrote it, and as it is in Python."""
+    """Read the text of the wire, or the list that Python has."""
     if isinstance(value, str):
         return ranges.from_text(value)
     if not isinstance(value, list | tuple) or not {*map(type, value)} <= {int}:

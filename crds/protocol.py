@@ -87,8 +87,7 @@ MAX_FIGURE_NAME = 64
 """Characters of the name of a probe's figure."""
 
 PROTOCOL = 3
-"""Which form of a world the agent reads: 2 has ranges (`crds.ranges`), of which scattered ones are bitmaps; 3
-knows those that are gaps, too; 1, of dlr 0.1, had lists."""
+"""The form of a world that the agent reads. An agent with a lower one joins no world."""
 
 
 CHECKPOINT_SECONDS = 10.0

@@ -19,7 +19,7 @@ from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
-from reconcilers.conditions import edits, older_agents, refusal
+from reconcilers.conditions import edits, refusal
 from reconcilers.conditions.job_finding import CheckState, finding_of
 from reconcilers.conditions.steps_known import seconds_to_notice
 from reconcilers.failure.hangs import was_counted
@@ -301,7 +301,6 @@ def _relaunches(
     job = look.job
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
-    renewed |= dict.fromkeys(older_agents.renewals(job, look.workers, world), older_agents.RENEWED)
     renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
     avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
