@@ -70,7 +70,7 @@ class ControllerBuilder:
         return self
 
     def reports_to(self, reporter: Reporter) -> ControllerBuilder:
-        """Who shows unforeseen failures on the objects. Default nobody: the log has them."""
+        """Show unforeseen failures on the objects by this reporter. Default: the log alone has them."""
         self._reporter = reporter
         return self
 

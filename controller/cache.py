@@ -121,7 +121,7 @@ class Cache:
         await self._informer(resource).tell_all(handler)
 
     def note_write(self, resource: Resource, obj: Object) -> None:
-        """For `Client.guarded`: what the server answered to a write of this process."""
+        """Take in the server's answer to a write of this process, for `Client.guarded`."""
         informer = self._informers.get(resource)
         if informer is not None:
             informer.note_write(obj)

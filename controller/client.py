@@ -225,7 +225,7 @@ class Client:
         )
 
     async def version(self) -> Object:
-        """Who answers: `{"gitVersion": …}`. The cheapest way to see whether anyone does."""
+        """Return the server's version, `{"gitVersion": …}`: the cheapest way to see whether it answers."""
         return await self._object(calls.version())
 
     def watch(
@@ -276,7 +276,7 @@ class Client:
         return self._limiter.slot(may_be_late=call.may_wait_for_webhooks)
 
     async def _send_retrying(self, call: Call) -> Answer:
-        """From its first turn on bounded by the call's time-out, however many attempts fit into it.
+        """Send a call, and send it again after failures, within its time-out from the first turn on.
 
         What an attempt waits for its own turn comes on top.
         """

@@ -23,7 +23,7 @@ _frozen_by_us = False
 
 
 def keep_pauses_short(monotonic: Callable[[], float] = time.monotonic) -> None:
-    """For the whole process, from now on."""
+    """Keep collections short in the whole process, from now on."""
     global _frozen_by_us
     _frozen_by_us = True
     thawed_at = monotonic()
@@ -44,7 +44,8 @@ def keep_pauses_short(monotonic: Callable[[], float] = time.monotonic) -> None:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """For a parser: what it makes has no cycles, and is not looked at, neither meanwhile nor right after.
+    """Pause collections around a parser: what it makes has no cycles, and is not looked at right after
+    either.
 
     A collection in the middle of a text of 1.5 MB takes three times as long as the parser, and one after it
     as long as the parser itself. What is young beside it goes first, so that no garbage is frozen with it.

@@ -48,7 +48,7 @@ class Reporter(ABC):
 
     @abstractmethod
     async def failed(self, request: Request, error: Exception) -> None:
-        """By an error that is no answer of the API server's, or one after which no other try will do."""
+        """Report an error that the API server did not answer, or after which no other attempt follows."""
 
     @abstractmethod
     async def succeeded(self, request: Request) -> None:

@@ -26,8 +26,8 @@ class Resource:
     keeps_managed_fields: bool = False
     """Whether the cache keeps who wrote what: for large collections, that is half of their memory."""
     gather_seconds: float = 0.0
-    """For so long, a watch lets changes come together before it reads them: of what changes all the time, and
-    hardly ever in a way that somebody has to look."""
+    """Seconds for which a watch gathers changes before it reads them: for kinds that change all the time, and
+    rarely in a way that matters."""
 
     @property
     def api_version(self) -> str:

@@ -22,7 +22,7 @@ class Flag(NamedTuple):
     """A flag of DLRover's, or a key of its `--rdzv-conf`, and who does what it asks for."""
 
     name: str
-    """Without the dashes in front, and with dashes inside."""
+    """Name without the dashes in front, and with dashes inside."""
     takes_value: bool = False
     off: tuple[str, ...] = ()
     """The values that ask for nothing."""
@@ -88,7 +88,7 @@ class Option(NamedTuple):
     """A flag as it stands in a command, whoever's it is."""
 
     name: str
-    """As `Flag.name`."""
+    """Name of the flag, as in `Flag.name`."""
     value: str | None
     words: tuple[str, ...]
     """All of it, as it was written."""
@@ -99,7 +99,7 @@ class Ignored(NamedTuple):
 
     flag: Flag
     said: str
-    """As a user would write it, such as `--rdzv-conf lastcall_timeout=60`."""
+    """The setting as a user would write it, such as `--rdzv-conf lastcall_timeout=60`."""
     value: str | None
 
     @property

@@ -62,7 +62,7 @@ WRITTEN = {"written": True}
 
 
 def cut(limit: int) -> BeforeValidator:
-    """Of a text or a list, the first characters or the last entries.
+    """Keep the first characters of a text, or the last entries of a list.
 
     What is read, or taken in from outside, may be longer: an earlier version had wider limits. What is
     written may not, see `reconcilers/observed/status_patch.py`.

@@ -235,7 +235,7 @@ def _local_values(history: History, nodes: Sequence[Node]) -> dict[tuple[Metric,
 
 
 def _standards(found: Mapping[tuple[Metric, str], Values], settings: Settings) -> Standards:
-    """Of the nodes' own figures."""
+    """Return the standards by the nodes' own figures."""
     total = sum(map(len, found.values()))
     standards = {}
     for (metric, class_), values in found.items():
@@ -247,7 +247,7 @@ def _standards(found: Mapping[tuple[Metric, str], Values], settings: Settings) -
 def _standard(
     metric: Metric, class_: str, values: Sequence[float], most: int, total: int, settings: Settings
 ) -> Standard:
-    """From the values' own spread.
+    """Return the standard by the spread of the values.
 
     Args:
         values: of one metric and class.

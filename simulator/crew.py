@@ -32,7 +32,7 @@ class Crew:
     nodes: Bag
     """All of its nodes, those that are not shown too."""
     slot_of: dict[int, int] = field(default_factory=dict)
-    """By node, the slot of those that are shown."""
+    """Slots of the nodes that are simulated one by one."""
     node_of: dict[int, int] = field(default_factory=dict)
     pending: set[int] = field(default_factory=set)
     """Slots whose Pod finds no node."""
@@ -44,7 +44,7 @@ class Crew:
     fresh: bool = True
     """Whether somebody in the next world has a Pod of his own age."""
     slow: dict[int, float] = field(default_factory=dict)
-    """By node, how many times as long its steps take."""
+    """Factor by which steps of a slow node take longer, by node."""
     begun_work: float = 0.0
     begun_at: float = 0.0
     best_step: int = 0

@@ -27,7 +27,7 @@ class Outcome:
     seconds: float
     account: Account
     faults: Counter[str]
-    """By kind, of nodes that the job used."""
+    """Faults of nodes that the job used, by kind."""
     interruptions: int
     """How often training stopped for a fault, or a start was cut short by one."""
     rounds: int
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def goodput(self) -> float:
-        """As docs/goodput.md has it: steps that are kept, at the seconds that a step took, over the time."""
+        """Share of the time that kept steps took (docs/goodput.md)."""
         stepping = (Part.USEFUL, Part.SAVING, Part.SLOWED, Part.MISSING)
         return sum(self.account.seconds[part] for part in stepping) / self.seconds
 

@@ -212,7 +212,7 @@ def _preempted(crew: Crew, node: int) -> None:
 
 
 def pod_is_deleted(crew: Crew, node: int) -> None:
-    """With no time to stop."""
+    """Delete a node's Pod with no time to stop."""
     index = crew.show(node)
     if index in crew.job.world.members and crew.job.is_formed:
         crew.stop_training(planned=False, survives=crew.state.fleet.policies.replicas > 0)

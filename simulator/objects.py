@@ -79,7 +79,7 @@ def with_pod(worker: ElasticWorker, node: str, now: datetime) -> ElasticWorker:
 
 
 def observed(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorker:
-    """With the status that the Worker reconciler writes after that; the agent's part stays."""
+    """Return the worker with the status that the Worker reconciler writes next; the agent's part stays."""
     status = observe(worker, seen, now)
     return worker.model_copy(update={"status": status.model_copy(update={"agent": worker.status.agent})})
 
@@ -146,7 +146,7 @@ def with_report(worker: ElasticWorker, report: AgentReport) -> ElasticWorker:
 
 
 def says(worker: ElasticWorker, **update: Any) -> ElasticWorker:
-    """With these fields of its agent's report changed; as it was if it has none."""
+    """Return the worker with these fields of its agent's report changed; unchanged if it has none."""
     report = worker.status.agent
     return worker if report is None else with_report(worker, report.model_copy(update=update))
 

@@ -25,7 +25,7 @@ Progress = Callable[[str, float], None]
 class Mean:
     value: float
     half_width: float
-    """Of the 95 % confidence interval; 0 of a single run, of which none is known."""
+    """Half the width of the 95 % confidence interval; 0 for a single run, which has none."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Result:
 class Effect:
     change: str
     gain: Mean
-    """In full speed, on the same seeds."""
+    """Gain in full speed, on the same seeds."""
 
 
 def mean_of(values: Sequence[float]) -> Mean:

@@ -99,7 +99,7 @@ class RequestLimiter:
                 turn.set_result(None)
 
     def _judge(self, sent: float, lag_seconds: float, may_be_late: bool) -> None:
-        """By an answer: in time, late, or neither, if it may have lain here or have waited for a webhook."""
+        """Adjust the limit to one answer, unless it was late for lying here or for a webhook."""
         took_seconds = clock.monotonic() - sent
         if took_seconds > self._slow_seconds:
             if took_seconds - lag_seconds > self._slow_seconds and not may_be_late:
@@ -136,7 +136,7 @@ class LoopLag:
             self._measuring -= 1
 
     def _total(self) -> float:
-        """With what a timer that is overdue at this moment will note."""
+        """Return the time late so far, with that of a timer that is overdue at this moment."""
         overdue = 0.0 if self._due is None else max(0.0, clock.monotonic() - self._due)
         return self._late_seconds + overdue
 

@@ -84,7 +84,7 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty if nobody did."""
+        """Return the holder of the Lease when it was last seen; empty if there was none."""
         return self._tenure.observation.last_holder if self._tenure.observation else ""
 
     def check(self) -> None:

@@ -36,7 +36,7 @@ class ServeError(Exception):
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen. Port 0 takes a free one; None leaves the server out."""
+    """Address and ports to listen on. Port 0 takes a free one; None leaves the server out."""
 
     address: str = EVERYWHERE
     health_port: int | None = 8081
@@ -45,7 +45,7 @@ class Listen:
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the servers really listen."""
+    """Ports that the servers listen on."""
 
     health: int | None
     metrics: int | None

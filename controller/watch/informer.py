@@ -106,7 +106,7 @@ class Informer:
         self._away = Backoff(base_seconds, self._timing.away_cap_seconds)
 
     def add_handler(self, handler: Handler) -> None:
-        """From now on, every change."""
+        """Call `handler` for every change from now on."""
         self._handlers.append(handler)
 
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:

@@ -38,7 +38,7 @@ class Empty:
 
 @dataclass(frozen=True)
 class Paging:
-    """In the middle of a list."""
+    """Next pages of a list are missing."""
 
     items: tuple[Object, ...]
     continue_token: str

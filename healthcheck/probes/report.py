@@ -21,7 +21,7 @@ class Report:
     figures: Mapping[str, float] = field(default_factory=dict)
     """Named with their units; those that nodes are compared by, as in `healthcheck.measurements.Metric`."""
     faults: tuple[str, ...] = ()
-    """Of devices, a sentence each."""
+    """Faults of devices, a sentence each."""
     notes: tuple[str, ...] = ()
     """What a person should know and nobody is judged by: what is unknown here, what slows a device."""
     signal: str = ""
