@@ -220,9 +220,9 @@ class Models(Generic[M]):
         """
         metadata = raw["metadata"]
         uid, version = metadata["uid"], metadata["resourceVersion"]
-        known = self._parsed.get(uid)
-        if known is not None and known[0] == version:
-            return known[1]
+        parsed = self._parsed.get(uid)
+        if parsed is not None and parsed[0] == version:
+            return parsed[1]
         fault = self._faults.get(uid)
         if fault is not None and fault[0] == version:
             raise fault[1].with_traceback(None)

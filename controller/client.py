@@ -292,7 +292,7 @@ class Client:
 
     async def _send_again(self, call: Call, first_error: Unavailable, deadline: float) -> Answer:
         """Apart from the first attempt, because even an unused retry loop costs a fifth of a call."""
-        known = [first_error]
+        failed = [first_error]
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: _is_safe_to_retry(call, error)),
             wait=_wait,
@@ -300,8 +300,8 @@ class Client:
             reraise=True,
         ):
             with attempt:
-                if known:
-                    raise known.pop()
+                if failed:
+                    raise failed.pop()
                 left_seconds = deadline - asyncio.get_running_loop().time()
                 async with self._turn(call):
                     return await self._send(call, left_seconds)

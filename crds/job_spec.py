@@ -183,7 +183,7 @@ class ElasticPolicy(Model):
     opportunistic: Opportunistic | None = None
     """Use free room beyond `replicas`."""
     network_interfaces: NetworkInterfaces | None = None
-    """auto: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are set to the interface that reaches rank 0's agent."""
+    """auto: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches rank 0's agent."""
 
 
 TopologyKeys = Annotated[

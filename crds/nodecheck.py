@@ -74,7 +74,7 @@ class NodeCheckSpec(Model):
     node_selector: NodeSelector | None = None
     """Check the nodes with these labels, in a Pod on each; cordoned ones too."""
     template: PodTemplate | None = None
-    """Pod template instead of the controller's own: for another image, host network or devices of the fabric."""
+    """Pod template instead of the controller's: for another image, host network or devices of the fabric."""
     accelerator: Accelerator | None = None
     """The device that every node must have, or `none`; the default is all GPUs of the nodes that have any."""
     cordon: bool = True

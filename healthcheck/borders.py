@@ -97,12 +97,12 @@ class Borders:
 
     def crossed_by(self, trial: Trial) -> frozenset[Domain]:
         """The domains that some of its members are in, and others not."""
-        known = self._crossed.get(trial.members)
-        if known is None:
+        crossed = self._crossed.get(trial.members)
+        if crossed is None:
             domains = [self._domains[name] for name in trial.members]
-            known = frozenset.union(*domains) - frozenset.intersection(*domains)
-            self._crossed[trial.members] = known
-        return known
+            crossed = frozenset.union(*domains) - frozenset.intersection(*domains)
+            self._crossed[trial.members] = crossed
+        return crossed
 
     @cached_property
     def _domains(self) -> Mapping[NodeName, frozenset[Domain]]:

@@ -212,8 +212,8 @@ class _Round:
         if name not in self._free:
             return
         met = self._partners(name)
-        known = (other for other in pool.left() if other != name)
-        mate = min(known, key=met.__getitem__, default=None) if again else pool.first_but({name, *met})
+        others = (other for other in pool.left() if other != name)
+        mate = min(others, key=met.__getitem__, default=None) if again else pool.first_but({name, *met})
         if mate is not None:
             self._group(name, mate)
 

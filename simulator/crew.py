@@ -137,7 +137,7 @@ class Crew:
         """
         state = self.state
         if self.trains:
-            self._tell_steps()
+            self._report_steps()
         self.trains = False
         self.noticed = planned
         in_place = state.fleet.policies.restart is Restart.IN_PLACE
@@ -148,11 +148,11 @@ class Crew:
             kept = state.saved_work(memory=self.survives, limit=limit)
             state.account.falls_back(kept)
 
-    def _tell_steps(self) -> None:
+    def _report_steps(self) -> None:
         first = 1 + int(self.begun_work / self.state.fleet.times.step_seconds)
         last = max(self.step - 1, first)
         self.best_step = max(self.best_step, last)
-        self.job.tell_steps(first, last, self.state.clock.now - self.begun_at, self.state.at())
+        self.job.report_steps(first, last, self.state.clock.now - self.begun_at, self.state.at())
 
     @property
     def part(self) -> Part:
@@ -271,7 +271,7 @@ class Crew:
         members = set(self.job.world.members)
         kept = sorted(self.prototype.workers)
         shown = [self.node_of[index] for index in sorted(self.node_of, key=lambda i: (i not in members, i))]
-        self._tell_steps()
+        self._report_steps()
         self.job.reset(self.prototype)
         beside = shown[len(members) :]  # who stands by stays so, and as many members are shown as before
         shown = shown[: len(kept) - len(beside)] + beside

@@ -252,8 +252,8 @@ class _Loader(yaml.SafeLoader):
         seen = set[str]()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                said = f"the field {key.value!r} is there twice; remove one of them"
-                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                fault = f"the field {key.value!r} is there twice; remove one of them"
+                raise yaml.constructor.ConstructorError(None, None, fault, key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 

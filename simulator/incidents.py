@@ -52,7 +52,7 @@ def _fails(crew: Crew, node: int, *, survives: bool, limit: float | None = None,
     crew.stop_training(planned=False, survives=survives, limit=limit)
     state.count_interruption()
 
-    def told() -> None:
+    def report() -> None:
         worker = crew.job.workers.get(index)
         if worker is None or not crew.job.lives(index) or crew.job.world.round != round_:
             return
@@ -60,7 +60,7 @@ def _fails(crew: Crew, node: int, *, survives: bool, limit: float | None = None,
         crew.job.put(objects.failed(worker, round_, now, rank=index, step=max(step, 0), **failure))
         crew.look()
 
-    state.clock.after(state.fleet.times.detect_seconds, told)
+    state.clock.after(state.fleet.times.detect_seconds, report)
 
 
 def hangs(crew: Crew, node: int) -> None:
@@ -75,8 +75,8 @@ def hangs(crew: Crew, node: int) -> None:
     state.count_interruption()
     timeout = state.fleet.policies.hang_timeout_seconds
     watchdog = state.fleet.times.watchdog_seconds
-    told = _hang_told if timeout <= watchdog else _watchdog_told
-    state.clock.after(min(timeout, watchdog), lambda: _if_still(crew, round_, lambda: told(crew, index)))
+    report = _report_hang if timeout <= watchdog else _report_watchdog
+    state.clock.after(min(timeout, watchdog), lambda: _if_still(crew, round_, lambda: report(crew, index)))
 
 
 def _if_still(crew: Crew, round_: int, happens: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ def _if_still(crew: Crew, round_: int, happens: Callable[[], None]) -> None:
         happens()
 
 
-def _watchdog_told(crew: Crew, index: int) -> None:
+def _report_watchdog(crew: Crew, index: int) -> None:
     """Every rank's NCCL watchdog ends it; none of them knows who was first."""
     message = "RuntimeError: Watchdog caught collective operation timeout"
     worker, now = crew.job.workers[index], crew.state.at()
@@ -92,23 +92,23 @@ def _watchdog_told(crew: Crew, index: int) -> None:
     crew.look()
 
 
-def _hang_told(crew: Crew, culprit: int) -> None:
+def _report_hang(crew: Crew, culprit: int) -> None:
     round_ = crew.job.world.round
     first = next((i for i in crew.job.members() if i != culprit), culprit)
-    _tells_where(crew, first, culprit)
+    _report_place(crew, first, culprit)
     crew.look()
 
-    def others_told() -> None:
+    def others_report() -> None:
         if crew.job.world.round == round_:
             for index in list(crew.job.members()):
                 if index != first:
-                    _tells_where(crew, index, culprit)
+                    _report_place(crew, index, culprit)
             crew.look()
 
-    crew.state.clock.after(ANSWER_SECONDS, others_told)
+    crew.state.clock.after(ANSWER_SECONDS, others_report)
 
 
-def _tells_where(crew: Crew, index: int, culprit: int) -> None:
+def _report_place(crew: Crew, index: int, culprit: int) -> None:
     place = "in read_cache" if index == culprit else "in all_reduce"
     stack = RankStack(rank=index, in_collective=index != culprit, frames=place)
     round_, now = crew.job.world.round, crew.state.at()

@@ -175,10 +175,10 @@ class Renderer:
         """
         encode, content_type = choose_encoder(accept)
         async with self._lock:
-            known = self._last.get(content_type)
+            last = self._last.get(content_type)
             newest = max((each.rendered_at for each in self._last.values()), default=None)
-            if known is not None and clock.monotonic() - known.rendered_at < PERIOD_SECONDS:
-                return known
+            if last is not None and clock.monotonic() - last.rendered_at < PERIOD_SECONDS:
+                return last
             if newest is not None and (left := newest + PERIOD_SECONDS - clock.monotonic()) > 0:
                 await asyncio.sleep(left)
             body = await asyncio.to_thread(encode, self._registry)
