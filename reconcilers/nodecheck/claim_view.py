@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from controller.cache import Cache
-from controller.resources import NODES
+from controller.resources import NODES, Object
 from controller.slices import Slices
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -28,8 +27,6 @@ where one of nodes waits for them."""
 MOST_WAITING = 32
 """Checks of a namespace that others wait for while they wait themselves. They are the oldest, half as many
 at times, so each has its turn."""
-
-Object = dict[str, Any]
 
 
 def claim_keys(check: Object) -> Iterable[str]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from controller.resources import Object
 from crds.model import Condition
 from crds.names import LABEL_CHECK, key_secret
 from reconcilers.observed.containers import CRASH_LOOP
@@ -23,8 +24,6 @@ _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
 _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
 """As tqdm, rich and pip draw them."""
 
-
-Object = dict[str, Any]
 
 STARTED = "Started"
 """Condition of an ElasticWorker, only while something keeps its Pod from starting."""

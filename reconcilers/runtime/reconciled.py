@@ -7,7 +7,6 @@ failure, so that the write, which wakes the object's reconciler, cannot make a l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,7 +15,7 @@ from controller.client import Client
 from controller.errors import InvalidStatus
 from controller.events import EventRecorder
 from controller.reconciler import ReconcileTimeout, Reporter, Request, TerminalError
-from controller.resources import Resource
+from controller.resources import Object, Resource
 from controller.wording import shortened
 from crds.model import ConditionStatus, first_fault
 from reconcilers.runtime.clock import Clock
@@ -25,8 +24,6 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 RECONCILED = "Reconciled"
 ERROR_LIMIT = 400
 """Characters of the error itself in the message."""
-
-Object = dict[str, Any]
 
 
 class ReconciledCondition(Reporter):

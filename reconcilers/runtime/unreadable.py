@@ -8,7 +8,6 @@ condition.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from controller import salvage
 from controller.cache import Cache
@@ -16,12 +15,10 @@ from controller.client import Client
 from controller.errors import NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import Resource
+from controller.resources import Object, Resource
 from reconcilers.runtime.reconciled import ReconciledCondition, condition_in
 
 REASON = "Unreadable"
-
-Object = dict[str, Any]
 
 
 class UnreadableReconciler(Reconciler):

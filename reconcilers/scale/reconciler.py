@@ -6,14 +6,13 @@ All else that a plan asks, the ElasticJob reconciler takes over into the job's s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODES
+from controller.resources import NODES, Object
 from controller.slices import Slices, computed
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -25,8 +24,6 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.runtime.refused import is_refusal
 from reconcilers.scale.job_plans import BY_OWNER_JOB, is_for
 from reconcilers.scale.progress import Situation, Step, next_step, refused_by_server
-
-Object = dict[str, Any]
 
 
 class ScalePlanReconciler(Reconciler):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
@@ -22,6 +21,7 @@ from controller.resources import (
     ROLEBINDINGS,
     ROLES,
     SERVICEACCOUNTS,
+    Object,
     Resource,
 )
 from controller.shared_calls import SharedCalls
@@ -30,7 +30,6 @@ from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 
-Object = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 

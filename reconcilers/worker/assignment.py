@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.cache import Cache
-from controller.resources import NODES
+from controller.resources import NODES, Object
 from controller.slices import LARGE, computed
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -23,7 +23,7 @@ from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
-from reconcilers.observed.builder import Object, grace_seconds
+from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.extra import is_extra
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.roles import in_cluster

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
@@ -22,6 +21,7 @@ from controller.resources import (
     NETWORKPOLICIES,
     PODDISRUPTIONBUDGETS,
     SERVICES,
+    Object,
     Resource,
 )
 from crds import names
@@ -45,8 +45,6 @@ from reconcilers.worker.gang import (
     not_served,
     pod_group_of,
 )
-
-Object = dict[str, Any]
 
 RECHECK_SECONDS = 60.0
 """PodGroups are not watched, since a cluster need not know them; nor are the few Services."""

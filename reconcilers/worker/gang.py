@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import Resource
+from controller.resources import Object, Resource
 from controller.store import Memory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -29,8 +28,6 @@ from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.runtime.kinds import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS
-
-Object = dict[str, Any]
 
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 VOLCANO_NAME = "volcano"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ClientError
-from controller.resources import EVENTS, PODS
+from controller.resources import EVENTS, PODS, Object
 from controller.store import Memory
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.start import (
@@ -21,8 +20,6 @@ from reconcilers.observed.start import (
     warning_of,
 )
 from reconcilers.runtime.kinds import ELASTICJOBS
-
-Object = dict[str, Any]
 
 
 class LatePods:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
@@ -20,7 +19,7 @@ from controller.contact import Contact
 from controller.errors import Conflict, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODES, PODS
+from controller.resources import NODES, PODS, Object
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
@@ -62,8 +61,6 @@ START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
 STARTS_PER_SECOND = 250
 """That a cluster's scheduler manages at least; the Pods of more workers may take as much longer."""
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

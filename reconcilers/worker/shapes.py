@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from controller.cache import Cache
-from controller.resources import PODS
+from controller.resources import PODS, Object
 from crds import names
 from crds.cluster import PORT_NAME
 from crds.job_spec import MemoryCheckpoint
@@ -29,8 +29,6 @@ from reconcilers.runtime.kinds import (
 )
 from reconcilers.scale.uptake import wrote_count
 from reconcilers.worker.gang import VOLCANO_QUEUE
-
-Object = dict[str, Any]
 
 WHOLE_BYTES = 16 << 10
 """JSON of an object that is kept whole, without managedFields and status."""
