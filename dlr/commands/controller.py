@@ -201,7 +201,7 @@ async def _manage(
     from controller.client import Client
     from controller.connection import load_connection
     from controller.garbage import keep_pauses_short
-    from controller.lease_namespace import find_lease_namespace
+    from controller.leader.lease_namespace import find_lease_namespace
     from controller.manager import Manager
 
     keep_pauses_short()

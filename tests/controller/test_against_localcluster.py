@@ -27,7 +27,7 @@ from controller.errors import (
 from controller.events import EventRecorder
 from controller.leader.election import ElectionTiming
 from controller.leader.elector import Elector, LeadershipLost
-from controller.lease_namespace import find_lease_namespace
+from controller.leader.lease_namespace import find_lease_namespace
 from controller.manager import Manager, ManagerOptions
 from controller.resources import (
     CONFIGMAPS,
