@@ -49,8 +49,9 @@ from benchmarks.virtual_time import running_loop
 from controller.cache import Cache
 from controller.garbage import keep_pauses_short
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, Object
+from controller.resources import LEASES, Object
 from crds.elasticjob import ElasticJob
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 
 DOCS = Path(__file__).parent.parent / "docs"
 REPORT, FIGURES = "scale.md", "scale.json"
@@ -155,7 +156,7 @@ async def oom(fleet: Fleet) -> None:
 
 
 async def scraped(controller: VirtualController) -> bytes:
-    """As `controller/servers.py` answers."""
+    """As `controller/serving/servers.py` answers."""
     return await asyncio.to_thread(prometheus_client.generate_latest, controller.metrics_registry)
 
 

@@ -74,7 +74,7 @@ class Rendezvous(Model):
     @model_validator(mode="before")
     @classmethod
     def _parallel(cls, data: Any) -> Any:
-        """In Python, `incarnations` has one for each member, as 0.1 wrote it too."""
+        """Read the wire form. In Python, `incarnations` has one for each member."""
         if not isinstance(data, dict) or isinstance(data.get("incarnations"), list | tuple):
             return data
         members = data.get("members") or []

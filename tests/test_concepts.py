@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/concepts.md").read_text()
 WALK = re.findall(r"^\d+\. `(\S+\.py)`", PAGE, re.MULTILINE)
 ENTRIES = {
-    "controller/informer.py": "_tell_handlers",
-    "controller/controller.py": "requests",
+    "controller/watch/informer.py": "_tell_handlers",
+    "controller/queue/controller.py": "requests",
     "reconcilers/job/reconciler.py": "reconcile",
     "reconcilers/job/seen.py": "of",
     "reconcilers/job/plan.py": "plan_job",
@@ -26,7 +26,7 @@ ENTRIES = {
     "reconcilers/failure/policy.py": "assess",
     "reconcilers/job/outcome.py": "progress",
 }
-"""The function of each file by which the walk comes in. `controller/loop.py` is not in it: the scheduler of
+"""The function of each file by which the walk comes in. `controller/queue/loop.py` is not in it: the scheduler of
 `tests.reconcilers.process` stands in for it."""
 
 
@@ -38,7 +38,7 @@ def test_concepts_have_a_thousand_words_of_prose_and_a_diagram_for_each_event() 
 
 def test_the_walk_has_ten_files_at_most_and_names_all_that_are_traced() -> None:
     assert len(WALK) <= 10
-    assert [file for file in WALK if file != "controller/loop.py"] == list(ENTRIES)
+    assert [file for file in WALK if file != "controller/queue/loop.py"] == list(ENTRIES)
 
 
 async def test_a_look_at_a_job_passes_the_files_of_the_walk_in_their_order() -> None:

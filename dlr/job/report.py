@@ -161,8 +161,7 @@ def ranks(job: JSON) -> dict[int, int]:
 
 def members_of(world: JSON) -> list[int]:
     """Indices, in rank order."""
-    members = world.get("members") or ""
-    return from_text(members) if isinstance(members, str) else members  # a list is of a controller 0.1
+    return from_text(world.get("members") or "")
 
 
 def current_report(worker: JSON) -> JSON:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from controller.cache import Cache
-from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.slices import Slices
 from controller.wording import shortened
 from crds.elasticworker import ElasticWorker, ExitClass
@@ -23,6 +22,7 @@ from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, 
 from reconcilers.nodecheck.record import CheckResult
 from reconcilers.nodecheck.reference import Reference
 from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 
 
 class Verdicts:

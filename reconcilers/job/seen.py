@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS
+from controller.resources import NODES, PODS, Object
 from controller.slices import Slices
 from controller.store import Memory
 from crds import names
@@ -30,13 +29,12 @@ from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker.reconciler import owner_uids
 from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

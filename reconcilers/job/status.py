@@ -16,7 +16,6 @@ from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.launcher_flags import with_launcher_flags
 from reconcilers.conditions.loss import with_loss
-from reconcilers.conditions.older_agents import with_older_agents
 from reconcilers.conditions.saving import with_saving
 from reconcilers.conditions.silent import AGENTS_SILENT, with_silent
 from reconcilers.conditions.slow import SLOW, Neighbour, with_slow
@@ -135,7 +134,6 @@ def progress_conditions(
             conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
         )
     conditions = with_launcher_flags(conditions, job, now)
-    conditions = with_older_agents(conditions, job, workers.exceptional, now)
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from controller.cache import Cache
-from controller.resources import NODECHECKS
 from controller.store import Memory
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
@@ -17,6 +16,7 @@ from reconcilers.nodecheck.record import CheckResult, results_of
 from reconcilers.nodecheck.reference import Reference, references_left_by
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.clock import LONG_AGO
+from reconcilers.runtime.kinds import NODECHECKS
 
 BY_VERDICT = "verdict"
 """Index of NodeChecks and ElasticWorkers, by the names of the nodes that they say something of."""

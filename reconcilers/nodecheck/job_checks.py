@@ -16,7 +16,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import NODECHECKS, NODES
+from controller.resources import NODES
 from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -31,6 +31,7 @@ from reconcilers.nodecheck.finished import (
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.ownership import BY_JOB
 from reconcilers.runtime.clock import LONG_AGO
+from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.worker.reconciler import owner_uids
 
 MAX_EVIDENCE = 300

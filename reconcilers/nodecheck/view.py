@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Invalid, NotFound
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from controller.resources import NODES
 from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -19,6 +19,7 @@ from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_
 from reconcilers.nodecheck.scope import lost_job
 from reconcilers.observed.ownership import workers_owned_by
 from reconcilers.observed.trust import Trust
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.reconciler import owner_uids
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]

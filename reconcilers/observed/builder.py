@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 
+from controller.resources import Object
 from controller.salvage import parsed
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -35,7 +35,6 @@ WEAKEST_PREFERENCE = 1
 # Kubernetes takes one value for a field, so every node is a requirement of its own; all of a term's must
 # hold. https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
 
-Object = dict[str, Any]
 Variables = Mapping[str, Object]
 """Environment variables by name, each an EnvVar without it."""
 

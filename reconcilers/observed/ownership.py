@@ -7,17 +7,14 @@ what the earlier one left, the name is held by an object that will go.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from controller.client import Client
 from controller.errors import AlreadyExists, Forbidden, NotFound
-from controller.resources import Resource
+from controller.resources import Object, Resource
 from controller.store import Store
 
 BY_JOB = "job"
 
-
-Object = dict[str, Any]
 
 BY_OWNER = "owner"
 """Index of Pods and ElasticWorkers, by `owner_uids`."""

@@ -7,7 +7,6 @@ failure, so that the write, which wakes the object's reconciler, cannot make a l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,18 +14,16 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import InvalidStatus
 from controller.events import EventRecorder
-from controller.loop import ReconcileTimeout
-from controller.reconciler import Reporter, Request, TerminalError
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, Resource
+from controller.reconciler import ReconcileTimeout, Reporter, Request, TerminalError
+from controller.resources import Object, Resource
 from controller.wording import shortened
-from crds.model import ConditionStatus, StatusBeyondLimits, first_fault
+from crds.model import ConditionStatus, first_fault
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 
 RECONCILED = "Reconciled"
 ERROR_LIMIT = 400
 """Characters of the error itself in the message."""
-
-Object = dict[str, Any]
 
 
 class ReconciledCondition(Reporter):
@@ -110,7 +107,7 @@ def sentence(error: Exception) -> str:
             f"the API server refuses the status that was computed: {text}; "
             "the controller tries again when the object changes"
         )
-    if isinstance(error, TerminalError | StatusBeyondLimits):
+    if isinstance(error, TerminalError):
         return f"{text}; the controller tries again when the object changes"
     if isinstance(error, ReconcileTimeout):
         return f"the controller's look at it {text}; it tries again"

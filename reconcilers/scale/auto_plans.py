@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller.resources import SCALEPLANS, Object
+from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.acts import Act, create, deleted
+from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.scale.opportunity import REMEMBERED_SECONDS
 from reconcilers.scale.plan import AUTO, LABEL_ASKED_BY, LABEL_SCALE_TYPE
 from reconcilers.scale.uptake import Plans

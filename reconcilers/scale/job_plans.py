@@ -8,13 +8,14 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS, Object
+from controller.resources import PODS, Object
 from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.observed.ownership import BY_JOB, number_label
 from reconcilers.observed.slots import Slot, vacant_slots
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.scale.auto_plans import is_ours
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
 

@@ -12,27 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     LEASES,
-    NODECHECKS,
     ROLEBINDINGS,
     ROLES,
     SERVICEACCOUNTS,
+    Object,
     Resource,
 )
 from controller.shared_calls import SharedCalls
 from controller.store import Change
 from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 
-Object = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.wording import last_line, shortened
+from controller.wording import shortened
 from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticworker import (
     AgentState,
@@ -23,6 +23,7 @@ from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.containers import containers_of, may_run, training_container
 from reconcilers.observed.ending import last_failure
 from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
+from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import MAX_MESSAGE, REPLACED
 
 QUICK_EXIT_SECONDS = 60.0

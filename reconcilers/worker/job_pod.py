@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.observed.builder import (
     GPU_RESOURCE,
     Environment,
-    Object,
     Variables,
     copied,
     fixed_variables,

@@ -11,7 +11,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, Forbidden
 from controller.events import EventRecorder
-from controller.resources import ELASTICJOBS, LEASES, PODS, Object
+from controller.resources import LEASES, PODS, Object
 from controller.wording import shortened
 from crds.model import ConditionStatus
 from reconcilers.observed.builder import pod_name, service_account
@@ -21,6 +21,7 @@ from reconcilers.observed.ownership import Leftover, belongs_to, ensure
 from reconcilers.observed.start import lacks_key
 from reconcilers.observed.worker_state import MAX_MESSAGE, POD_REFUSED, SCHEDULED
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.access import WorkerAccess
 from reconcilers.worker.assignment import Assignment

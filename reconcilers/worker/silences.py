@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.resources import ELASTICWORKERS, LEASES, NODES
+from controller.resources import LEASES, NODES, Object
 from controller.slices import Slices
 from crds.elasticworker import WorkerPhase
 from reconcilers.observed.builder import heartbeat_seconds
@@ -21,6 +20,7 @@ from reconcilers.observed.silence import (
     judge_silence,
 )
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.heartbeat import Heartbeats
 from reconcilers.worker.node_leases import NodeLeases
@@ -34,8 +34,6 @@ COMPANY_SECONDS = 5.0
 """For so long the silent agents of one owner share what was counted of their company."""
 COMPANY_GAP_SECONDS = 30.0
 """A company that was not counted for longer is counted as if for the first time."""
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

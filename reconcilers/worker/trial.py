@@ -21,7 +21,7 @@ from itertools import islice
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
-from controller.resources import PODS
+from controller.resources import PODS, Object
 from controller.slices import LARGE, computed
 from controller.wording import shortened
 from crds import names
@@ -29,7 +29,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import SchedulingPolicy
 from crds.protocol import SMALLEST_SLOT_BYTES, slot_count
-from reconcilers.observed.builder import Object, service_account
+from reconcilers.observed.builder import service_account
 from reconcilers.observed.extra import policy_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.quantities import parse, whole

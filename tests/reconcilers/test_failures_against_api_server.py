@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from controller.errors import Invalid
-from controller.resources import ELASTICWORKERS, EVENTS, NODES
+from controller.resources import EVENTS, NODES
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

@@ -34,17 +34,19 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     LEASES,
-    NODECHECKS,
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
-    SCALEPLANS,
 )
 from reconcilers.job import plan
 from reconcilers.job.pace import seconds_to_tell
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from tests.reconcilers.api import Api, Event
 from tests.reconcilers.life import LIFE, Chapter, Run, edit, undisturbed
 from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.job_status import MANY_WORKERS, ElasticJobStatus, JobFailure
-from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus, validated
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from reconcilers.job.status import SUSPENDED, WORLD_FORMED
 from reconcilers.observed.conditions import (
     condition_of,
@@ -19,6 +19,7 @@ from reconcilers.observed.conditions import (
     with_condition,
 )
 from reconcilers.observed.large_job import LEAST_SENTENCE, MAX_STATUS_BYTES, wire_of
+from reconcilers.observed.status_patch import validated
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 MANY = MANY_WORKERS + 1

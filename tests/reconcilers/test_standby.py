@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticworker import AgentState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.companions import budget_of
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import decide
