@@ -13,9 +13,8 @@ from controller.errors import ApiError, Forbidden
 from controller.events import EventRecorder
 from controller.resources import ELASTICJOBS, LEASES, PODS, Object
 from controller.wording import shortened
-from crds.model import ConditionStatus
 from reconcilers.observed.builder import pod_name, service_account
-from reconcilers.observed.conditions import condition_of, says
+from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure
 from reconcilers.observed.start import lacks_key
@@ -70,7 +69,7 @@ class PodMaker:
         """Once a reason: the worker's condition says it from then on. A probe for room is told of nowhere but
         in what the job remembers of its growth."""
         known = condition_of(assignment.worker.status.conditions, SCHEDULED)
-        if not assignment.is_probe and not says(known, ConditionStatus.FALSE, message):
+        if not assignment.is_probe and (known is None or known.reason != POD_REFUSED):
             self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
 
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
