@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from crds.elasticworker import AgentState, ExitClass
 from crds.model import Condition, ConditionStatus
 from crds.protocol import ASKED, JobPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.conditions.slow import SLOW
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
@@ -18,11 +19,13 @@ from reconcilers.job.status import (
     WORKERS_STARTED,
     WORLD_FORMED,
     final_conditions,
+    with_reason_of_world,
     without_present,
 )
 from reconcilers.observed.conditions import WORKERS_SCHEDULED, with_condition
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.scale.scaled import SCALED
+from reconcilers.world.rendezvous import at_the_end
 from tests.reconcilers.build import NOW, failure, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 
@@ -42,9 +45,7 @@ def hang(
         "exit_code": None,
         "cause": "Hang",
         "step": step,
-        "stacks": [
-            {"rank": rank, "step": step, "inCollective": waits, "frames": frames, "offered": offered}
-        ],
+        "stacks": [{"rank": rank, "step": step, "inCollective": waits, "frames": frames, "offered": offered}],
         "message": f"no step for 11 s (the limit is 10 s): {where}",
     }
 
@@ -83,7 +84,7 @@ def test_hang_that_ends_the_job_is_judged_when_all_have_said_where_they_are() ->
     life = training(worker={"restartCount": 0})
     assert answer(life, 0, **hang(0, waits=True)).incident is None, "the first to tell waits for others"
     assert not life.ended and life.world.phase is REFORMING and life.world.hang_since == life.now
-    assert life.world.reason == (
+    assert life.world.why == (
         "worker 0 reports a hang; the next world waits up to 10 s for all ranks to say where they hang"
     )
     answer(life, 3, **hang(3, waits=True))
@@ -97,9 +98,10 @@ def test_hang_that_ends_the_job_is_judged_when_all_have_said_where_they_are() ->
 
 
 def test_job_that_has_ended_does_not_say_that_its_next_world_waits() -> None:
-    why = "worker 0 reports a hang; the next world waits up to 10 s for all ranks to say where they hang"
-    waiting = with_condition([], WORLD_FORMED, ConditionStatus.FALSE, "Reforming", why, NOW)
-    told = final_conditions(waiting, JobPhase.FAILED, "BudgetSpent", "", NOW)
+    said = {"reason": "worker 0 reports a hang", "waits_for": "the next world waits up to 10 s"}
+    world = Rendezvous(round=1, phase=REFORMING, **said)
+    waiting = with_condition([], WORLD_FORMED, ConditionStatus.FALSE, "Reforming", world.why, NOW)
+    told = with_reason_of_world(waiting, at_the_end(world))
     assert [c.message for c in told if c.type == WORLD_FORMED] == ["worker 0 reports a hang"]
 
 
@@ -373,7 +375,7 @@ def test_kills_right_after_the_start_wait_longer_each_time_and_say_why() -> None
         life.fail(1, **KILLED)
         until = life.budget.held_until
         waits.append((until - life.now).total_seconds() if until else 0.0)
-        reason = life.world.reason
+        reason = life.world.why
         life.recover()
     assert waits == [0, 1, 2, 4]
     killed = "digits-worker-1 rank 1: the process was killed by SIGKILL from outside (dlr did not send it)"
