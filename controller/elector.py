@@ -92,8 +92,9 @@ class Elector:
         try:
             while not self.is_leader:
                 await self._step()
-        finally:
+        except BaseException:
             await self._end_attempts()
+            raise  # otherwise what is still under way goes on for `hold`: its answer may keep the Lease
         log.info("became leader lease=%s/%s identity=%s", self.namespace, self.name, self.identity)
 
     async def hold(self) -> None:
@@ -115,6 +116,7 @@ class Elector:
 
     async def release(self) -> None:
         """Lets another take the Lease at once. Call only after everything that needed it has ended."""
+        await self._end_attempts()
         if not self.is_leader:
             return
         self._tenure = election.resigned(self._tenure)

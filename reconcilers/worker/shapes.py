@@ -35,6 +35,8 @@ _READ_FIRST = (names.ENV_TF_CONFIG, "PET_NNODES")
 _SCALARS = ("terminationGracePeriodSeconds", "priorityClassName", "serviceAccountName", "serviceAccount")
 _MOST_MISSES = 100
 """Entries that do not fit; after so many, no more are tried."""
+_MOST_CONTAINERS = 64
+"""Containers beside the first whose resources count, of a template that is not kept whole."""
 _UNREAD_OF_AGENTS = ("profile", "askedStacks", "result")
 _FIRST = ("name", "namespace", "uid", "resourceVersion", "generation", "generateName")
 _LATER = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
@@ -172,7 +174,8 @@ def _replica_spec(job_spec: Object, spec: Object, budget: Budget) -> Object:
 def _template(template: Object, digest: str, budget: Budget) -> Object:
     spec = template["spec"]
     first, *others = spec["containers"]
-    containers = [_first_container(first, budget), *(_container(other, budget) for other in others)]
+    counted = others[:_MOST_CONTAINERS]
+    containers = [_first_container(first, budget), *(_container(other, budget) for other in counted)]
     kept = {field: spec[field] for field in _SCALARS if spec.get(field) and budget.takes(spec[field])}
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     queue = {key: annotations[key] for key in (VOLCANO_QUEUE,) if annotations.get(key)}

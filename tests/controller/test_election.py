@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -474,6 +474,9 @@ DELAY = st.floats(0.0, 2.4)
 
 
 @given(delays=st.lists(st.builds(Fate, DELAY, DELAY), min_size=1, max_size=40))
+@example(
+    delays=[Fate(0.0, 2.0), Fate(2.0, 2.25), Fate(0.5, 0.25), Fate(1.0, 0.0)]
+)  # the first renewal counts too
 @settings(max_examples=60, deadline=None)
 def test_a_leader_whose_requests_take_less_than_half_the_deadline_keeps_leading(delays):
     async def scenario():

@@ -75,6 +75,20 @@ def test_what_is_kept_of_a_large_job_is_small_and_decides_as_the_whole():
         assert decide(cut) == decide(whole)
 
 
+def test_thousands_of_containers_are_kept_small():
+    raw = job()
+    spec = raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
+    spec["containers"] += [{"name": f"c{n}", "image": "x"} for n in range(15_000)]
+    kept = kept_of_job(raw)
+    assert len(orjson.dumps(kept)) < 2 * WHOLE_BYTES
+    edited = job()
+    edited["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"] += [
+        *spec["containers"][1:-1],
+        {"name": "last", "image": "x"},
+    ]
+    assert kept_of_job(edited)["spec"] != kept["spec"]
+
+
 def test_an_edit_of_what_was_cut_off_shows():
     edited = job({**JUNK, "k7": 0})
     assert kept_of_job(job(JUNK))["spec"] != kept_of_job(edited)["spec"]
