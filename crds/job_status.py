@@ -15,7 +15,7 @@ from crds.protocol import MAX_SHARD_SETS, JobPhase
 from crds.rendezvous import Rendezvous
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
 
-# All agents of a job watch its status, so its texts are short; docs/architecture.md says where there is more.
+# All agents of a job watch its status, so its texts are short; Events and ElasticWorkers have more.
 MAX_MESSAGE = 256
 MAX_FAILURE = 512
 MAX_SIGNATURE = 96

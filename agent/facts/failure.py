@@ -65,7 +65,7 @@ _CHAINED = (
 
 @dataclass(frozen=True)
 class RankStack:
-    """Where one process was when training hung."""
+    """The place of one process when training hung."""
 
     rank: int
     """The global rank."""

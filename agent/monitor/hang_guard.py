@@ -181,7 +181,7 @@ class HangGuard:
     def _stack(
         self, started: Started, local_rank: int, capture: Capture, record: Record | None = None
     ) -> RankStack:
-        """Where a process is. What NCCL has recorded knows better than its stack whether it waits."""
+        """Return where a process is. NCCL's record knows better than the stack whether it waits."""
         frames = dump.format_frames(capture.frames) or capture.note
         if record is not None and record.pending:
             frames = f"NCCL: {record.pending} is not completed\n{frames}"[:MAX_FRAMES]
@@ -196,7 +196,7 @@ class HangGuard:
 
 
 def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
-    """With these frames in place of Python's; where they cannot be had, with the reason after them."""
+    """Return the stack with native frames in place of Python's; without them, with the reason behind it."""
     if file is not None:
         with contextlib.suppress(OSError, ValueError):
             pid = stacks.offering_process(file, pid)

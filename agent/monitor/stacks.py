@@ -1,4 +1,4 @@
-"""Where training processes are: their Python stacks, which the SDK makes them write on a signal.
+"""Python stacks of training processes, which the SDK makes them write on a signal.
 
 The SDK (`dlr.report_step` and the others) registers Python's own faulthandler, and in forked processes so
 does agent.warm.step_counter. It works while a process hangs in C code, and is part of every Python. The

@@ -22,7 +22,7 @@ from crds.rendezvous import Rendezvous
 
 
 def with_episode(history: Sequence[Episode], episode: Episode, workers: int) -> tuple[Episode, ...]:
-    """With the new stretch at the end, unless it is the same as the last; when full, the oldest goes.
+    """Appends the new stretch, unless it is the same as the last; when full, the oldest goes.
 
     A round that fails before it has trained begins none: its failure is added to the last.
 

@@ -135,7 +135,7 @@ def _with_first_steps(
 def _with_episodes(
     history: tuple[Episode, ...], found: Sequence[Transition], moment: Moment
 ) -> tuple[Episode, ...]:
-    """With what has become of state and world; what came and went since the last look was in its world."""
+    """Appends the changes of state and world; what came and went since the last look was in its world."""
     worlds = [moment.published] * (len(found) - 1) + [moment.world]
     for number, (transition, world) in enumerate(zip(found, worlds, strict=True)):
         if number == 0 and len(found) > 1:
@@ -149,9 +149,9 @@ def _with_episodes(
 
 
 def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, ...]:
-    """Who takes the blame for a round over from another takes it in the history too.
+    """Writes the culprit of a round into the history when the blame moves from one worker to another.
 
-    So does who is found to blame for a round that was given up before, such as one that hung.
+    Also when it is found for a round that was given up before, such as one that hung.
     """
     before, now = moment.job.status.last_failure, moment.status.last_failure
     if now is None or now.round is None or before == now:

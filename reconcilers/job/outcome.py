@@ -56,7 +56,7 @@ TOO_LATE = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one look, but for the account of the job's time."""
+    """The result of one look, but for the account of the job's time."""
 
     status: ElasticJobStatus
     events: tuple[Event, ...] = ()
@@ -78,13 +78,13 @@ class Training:
     """Workers that the world does without, though they are wanted."""
     failures: Assessment
     exhausted_workers: Mapping[str, str]
-    """By uid, whose Pod is not started again, and why."""
+    """Workers that get no further Pod, by uid, with the reason."""
     fresh: Freshness
-    """Whose Pods are outdated."""
+    """Workers whose Pods are outdated."""
     scale_requested: bool
     """Something was asked of the job's scale just now."""
     finding: Finding | None
-    """Of the checks of its nodes."""
+    """The finding of the checks of its nodes."""
     active_check: NodeCheck | None
     suspected_at: datetime | None
     standing_by: frozenset[int]
@@ -94,7 +94,7 @@ class Training:
 
 
 def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
-    """Of a job that goes on."""
+    """Returns the outcome of a job that goes on."""
     world, failures = training.world, training.failures
     phase = job_status.phase_of(job, workers, world)
     conditions = job_status.progress_conditions(job, workers, phase, world, now, training.neighbours)
@@ -139,7 +139,7 @@ def _has_begun(job: ElasticJob) -> bool:
 
 
 def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
-    """Of a job that is to hold, or whose Pods from before are still to be replaced."""
+    """Returns the outcome of a suspended job, or one whose Pods from before are still being replaced."""
     phase = JobPhase.SUSPENDED
     world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
     events = []
@@ -160,7 +160,7 @@ def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
 
 
 def failed(job: ElasticJob, workers: Workers, failures: Assessment, now: datetime) -> Outcome:
-    """Of a job that failed by what happened to its workers."""
+    """Returns the outcome of a job that failed by what happened to its workers."""
     ending = failures.ending
     assert ending is not None
     outcome = finished(
@@ -218,7 +218,7 @@ def finished(
 
 
 def over(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
-    """Of a job that has finished: its counts follow its Pods, and an earlier dlr may have left it a world.
+    """Returns the outcome of a finished job: its counts follow its Pods; an earlier dlr may leave a world.
 
     The write of the end knew the generation of its time: a later one is an edit that came too late.
     """
@@ -283,7 +283,7 @@ def of_world(
 
 
 def _stepped_in(workers: Workers, members: Collection[int]) -> str:
-    """Who stood by until now, in words."""
+    """Names the members that stood by until now."""
     stood_by = {w.spec.index for w in workers.exceptional if w.status.standby}.intersection(members)
     return f"; stood by before: {named(stood_by)}" if stood_by else ""
 
@@ -305,7 +305,7 @@ def _of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
-    """Of a count or a plan that has just become desired state; not of probes, which come and go."""
+    """Yields Events for a count or plan that has just become desired state; none for probes."""
     if uptake.is_growth:
         return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from

@@ -65,13 +65,13 @@ class Seen:
     history: Sequence[ElasticJob] = ()
     """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
-    """On the job's nodes, if it has just become slow."""
+    """Other workers on the job's nodes, if it has just become slow."""
     trial: Trial | None = None
     """What the API server said to the job's Pods, if it was asked in this look."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
     workers_refused_seconds: float | None = None
-    """For so long no ElasticWorker is asked for, since the API server has just refused some."""
+    """Time without further ElasticWorkers, since the API server has just refused some."""
 
     @property
     def published(self) -> Rendezvous:

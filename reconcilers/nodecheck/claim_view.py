@@ -176,7 +176,7 @@ class ClaimView:
         )
 
     def _nodes_of_job(self, check: NodeCheck, nodes: set[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Those of the nodes where a check of a job wants workers, and where these are idle already."""
+        """Returns the nodes where a check of a job wants workers, and those where they are idle already."""
         metadata = check.metadata
         raw = self._jobs.get(metadata.namespace, check.spec.job_name or "")
         job = None if raw is None else self._parse_job.parse_or_none(raw)

@@ -98,7 +98,7 @@ class CheckView:
         return {name: raw for name, raw in found if raw is not None}
 
     def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
-        """Those of the nodes that need no test, because they passed another check lately enough."""
+        """Returns the nodes that need no test, because they passed another check lately enough."""
         seconds = check.spec.fresh_seconds
         if not seconds:
             return frozenset()
@@ -127,7 +127,7 @@ class CheckView:
         return self._trust.is_administrators(check.metadata.namespace)
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
-        """Of the check's workers; None if its job is gone."""
+        """Returns the uid of the owner of the check's workers; None if its job is gone."""
         if check.spec.job_name is None:
             return check.metadata.uid
         job = self.job_of(check)

@@ -26,7 +26,7 @@ class Refused:
 
     message: str
     retry_at: float
-    """On the monotonic clock. All looks until then ask for nothing: each agent that comes leads to one."""
+    """Time of the next try, on the monotonic clock. Looks before it create nothing: each agent causes one."""
 
 
 class CheckWorkers:

@@ -51,7 +51,7 @@ def wire_of(status: ElasticJobStatus, workers: int) -> dict[str, Any]:
 
 
 def _sentences(wire: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """Where they are: holder and key."""
+    """Lists the sentences as holder and key."""
     opportunity = wire.get("scaling", {}).get("opportunity", {})
     others = ((wire, "message"), (wire.get("lastFailure", {}), "message"), (opportunity, "reason"))
     conditions = [(each, "message") for each in wire["conditions"]]

@@ -77,8 +77,8 @@ async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
 
 
 def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
-    """Of a job or a check: whoever names its uid in another namespace is not its worker, and goes with the
-    next garbage collection."""
+    """Returns the workers of a job or check. An object of another namespace that names its uid is not its
+    worker, and goes with the next garbage collection."""
     return _of_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
 
 

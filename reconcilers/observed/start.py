@@ -107,7 +107,7 @@ class Asked(NamedTuple):
     at: float
     """Monotonic seconds."""
     pod: str
-    """Of which Pod they were, by its uid."""
+    """Uid of the Pod that they are of."""
     times: int = 1
 
 

@@ -19,4 +19,4 @@ class Clock:
     now: Callable[[], datetime] = _utc_now
     """The wall clock, for times that are written down."""
     monotonic: Callable[[], float] = time.monotonic
-    """For durations."""
+    """Clock for durations."""

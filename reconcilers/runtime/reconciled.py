@@ -30,7 +30,7 @@ Object = dict[str, Any]
 
 
 class ReconciledCondition(Reporter):
-    """For one controller; of two controllers that look at the same objects, each withdraws its own word."""
+    """Reporter of one controller; of two that look at the same objects, each withdraws its own condition."""
 
     def __init__(
         self,

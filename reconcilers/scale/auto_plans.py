@@ -29,7 +29,7 @@ class Scale:
     removed: tuple[int, ...] = ()
     """The slots that go, of a smaller one."""
     resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By type, amounts for each of its Pods."""
+    """Amounts for each Pod of a type, by type."""
 
 
 def acts(job: ElasticJob, scale: Scale, plans: Plans, why: str, now: datetime) -> tuple[Act, ...]:
@@ -82,7 +82,7 @@ def _seconds_to_retry(refused: ScalePlan, now: datetime) -> float:
 
 
 def plan_name(job: ElasticJob, why: str) -> str:
-    """Of the plan that asks for something of this generation of the job."""
+    """Returns the name of the plan that asks for something of this generation of the job."""
     return f"{job.metadata.name}-{why}-{job.metadata.generation}"
 
 

@@ -32,7 +32,7 @@ class JobPlans:
         self._parse = cache.models(SCALEPLANS, ScalePlan)
 
     async def read(self, job: ElasticJob) -> Plans:
-        """From the cache; but the plan that may have changed the count which is seen, from the server."""
+        """Reads plans from the cache; the one that may have changed the count, from the API server."""
         metadata = job.metadata
         found = self._plans.by_index(BY_OWNER_JOB, f"{metadata.namespace}/{metadata.name}")
         there = [raw for raw in found if is_for(raw, metadata.uid)]

@@ -78,7 +78,7 @@ class WorkerAccess:
             self._note(key)
 
     def _is_there(self, resource: Resource, key: Key, *, missed: bool) -> bool:
-        """As far as we know without a request."""
+        """Whether it is there, as far as we know without a request."""
         if not missed and self._cached[resource].get(*key[1:]) is not None:
             return True
         return self._is_known(key, MISSED_RECHECK_SECONDS if missed else RECHECK_SECONDS)

@@ -57,7 +57,7 @@ class Assignment(ABC):
     @property
     @abstractmethod
     def heartbeat_timeout_seconds(self) -> float:
-        """For how long its agent may be silent."""
+        """Time for which its agent may be silent."""
 
     @property
     @abstractmethod

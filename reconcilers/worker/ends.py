@@ -165,7 +165,7 @@ def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
 
 
 def _told_by_its_log(end: PodEnd) -> str:
-    """Of a process that left by itself, with the last line that it wrote, which mostly says why."""
+    """Describes the exit of a process with the last line of its log, which mostly says why."""
     text, line = f"exit code {end.exit_code}", last_line(end.log)
     if end.other_container:
         text = f"{end.role} {end.container}: {text}"

@@ -59,7 +59,7 @@ Answer = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Of one job, as its scheduler wants it."""
+    """The PodGroup of one job, as its scheduler wants it."""
 
     gang: Gang
     resource: Resource

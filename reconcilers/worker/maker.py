@@ -75,8 +75,8 @@ class PodMaker:
             self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
 
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
-        """Without a rhythm: a try must not come again and again just when others use a quota up that have
-        one, such as a job that probes for room (`reconcilers/capacity`)."""
+        """Returns a random wait: tries must not coincide again and again with others that use up a quota at
+        regular times, such as a job that probes for room (`reconcilers/capacity`)."""
         return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:

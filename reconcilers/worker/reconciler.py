@@ -73,7 +73,7 @@ class UnrecordedPod:
     """Uid of the worker, and incarnation."""
     pod_uid: str
     seen_at: float
-    """By the monotonic clock."""
+    """Time of the first sight, on the monotonic clock."""
 
 
 class WorkerReconciler(Reconciler):

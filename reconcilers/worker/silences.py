@@ -45,7 +45,7 @@ class _Counted:
     at: float
     company: Company
     few_since: float
-    """Since when it is few, if it is."""
+    """Time from which it is few, if it is."""
 
 
 class Silences:

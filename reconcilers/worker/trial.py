@@ -122,7 +122,7 @@ class PodTrial:
         return await self._of_extra(job, type_, pod)
 
     async def _of_extra(self, job: ElasticJob, type_: str, pod: Object) -> Trial:
-        """Of the Pods by which the job is to grow, which differ by their priority."""
+        """Tries the Pods by which the job grows, which differ by their priority."""
         policy = policy_of(job)
         if policy is None or type_ != names.WORKER:
             return Trial(Answer.ACCEPTED)
@@ -143,7 +143,7 @@ class PodTrial:
         return Trial(Answer.ACCEPTED)
 
     def _pod(self, job: ElasticJob, raw: Object, type_: str) -> Object:
-        """Of the type's first slot."""
+        """Builds the Pod of the type's first slot."""
         alone = job.spec.model_copy(update={"scheduling_policy": SchedulingPolicy()})
         job = job.model_copy(update={"spec": alone})
         worker = new_worker(job, type_, 0)

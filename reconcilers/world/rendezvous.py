@@ -1,4 +1,4 @@
-"""World forming: which workers train together, as desired state (docs/architecture.md, "The world").
+"""World forming: which workers train together, as desired state (docs/contract.md, "States").
 
 `decide` is a pure function. It sees the world that is published and the workers as they are, and answers
 with the world that should be published and when to look again. Rank is the position by index, so ranks are

@@ -430,7 +430,7 @@ def test_no_event_is_lost_by_a_kill_between_two_writes(phase: str) -> None:
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=TOLD_AFTER)
 def test_no_event_is_lost_by_a_kill_in_the_very_write_that_it_tells_of() -> None:
-    """Nothing but the objects tells the successor of it (docs/architecture.md, "A controller that dies")."""
+    """Nothing but the objects tells the successor of it (docs/contract.md)."""
     for phase in PHASES:
         expected = told(life()[phase].end.events)
         for writes in starts(phase):
