@@ -98,6 +98,8 @@ class RankStack(Model):
     """The last step it reported."""
     in_collective: bool = False
     """Waiting for other ranks, so rather a victim of the hang than its cause."""
+    offered: bool = True
+    """Whether the process offers its stack, which takes a call of `dlr.report_step`."""
     frames: Annotated[str, Field(max_length=MAX_FRAMES)] = ""
     """The main thread's Python frames, the innermost first, one a line."""
 
@@ -113,7 +115,8 @@ class AgentFailure(Model):
     """The failed process's global rank."""
     local_rank: Index = 0
     exit_code: Annotated[int, Field(ge=-(1 << 31), lt=1 << 32)] | None = None
-    """Exit code as torch gives it: negative for a signal."""
+    """Exit code as torch gives it: negative for a signal; unset for a process that has not ended. If `cause`
+    is unset too, the process is well: this answers the question where it hangs."""
     signal: Annotated[str, Field(max_length=32)] | None = None
     cause: FailureCause | None = None
     """Cause, where exit code and text do not say it."""

@@ -113,6 +113,8 @@ class WorkerExit(Model):
     """How many failures of containers are counted of a Pod that goes on, since they are started again."""
     action: FailureAction | None = None
     """The action of the rule of the job's failurePolicy that matched, if one did."""
+    suspects_hardware: bool | None = None
+    """Whether the end may be a fault of the node's hardware, so that a check comes before the next world."""
     in_good_order: bool | None = None
     """Its Pod was being deleted with time to stop, and its containers still ran then."""
     time: datetime

@@ -143,6 +143,8 @@ class JobFailure(Model):
     """Time from the start of the round's processes to the failure, as its agent measured it."""
     time: datetime
     """When the controller recorded it."""
+    unanswered: bool | None = None
+    """The training hung, and this worker did not answer where its processes are."""
 
 
 class FailureBudget(Model):
@@ -152,6 +154,10 @@ class FailureBudget(Model):
     """The highest step that was reached when it last failed."""
     spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures in place since then, by exit class."""
+    exit_class: Annotated[str, Field(max_length=64)] = ""
+    """Exit class of the last failure."""
+    ignored: bool | None = None
+    """A rule of failurePolicy ignores the last failure."""
     signature: Annotated[str, cut(MAX_SIGNATURE), Field(max_length=MAX_SIGNATURE)] = ""
     """What the last failure was, without what differs from one time to the next."""
     alike: Annotated[int, Field(ge=0)] = 0
@@ -213,6 +219,20 @@ class Goodput(Model):
     """Steps kept × seconds a step, over the time since submission, when this was written."""
 
 
+class EpisodeFailure(Model):
+    """A failure from which the job recovers in an episode."""
+
+    worker: Name
+    """Name of the ElasticWorker that failed first."""
+    exit_class: Annotated[str, Field(max_length=64)]
+    round: Annotated[int, Field(ge=0)] | None = None
+    """Round that broke because training processes failed in it; unset where a Pod ended."""
+    message: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
+    """Beginning of the failure's message."""
+    time: datetime
+    """When the controller recorded it."""
+
+
 class Episode(Model):
     """A stretch of the job's life in one state and one world, for its timeline."""
 
@@ -223,6 +243,8 @@ class Episode(Model):
     """The world's members as ranges, such as `0-3,6`; cut where there are many."""
     reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
     """Why it began."""
+    failure: EpisodeFailure | None = None
+    """The failure that the job recovers from."""
 
 
 class ElasticJobStatus(Model):

@@ -196,6 +196,25 @@ MAX_CONDITION_MESSAGE = 512
 """Characters. What quotes others, such as a scheduler or an API server, may be cut; Events have the whole."""
 
 
+class ConditionData(Model):
+    """Facts that a condition's message puts in words. The controller compares these, and no message."""
+
+    controller: Annotated[str, Field(max_length=32)] | None = None
+    """Name of the controller that wrote the condition, where several may."""
+    worker: Annotated[str, Field(max_length=253)] | None = None
+    """Name of the ElasticWorker that the message is about; of several, the first."""
+    check: Annotated[str, Field(max_length=253)] | None = None
+    """Name of the NodeCheck that the message is about."""
+    count: Annotated[int, Field(ge=0)] | None = None
+    """Number of Pods, workers or nodes that the message is about."""
+    round: Annotated[int, Field(ge=0)] | None = None
+    """Round of the job's world in which it happened."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Training step at which it happened or began."""
+    seconds_per_step: Annotated[float, Field(ge=0)] | None = None
+    """Duration of a training step, in seconds."""
+
+
 class Condition(Model):
     """A metav1.Condition, so that `kubectl wait --for=condition=…` works."""
 
@@ -205,6 +224,8 @@ class Condition(Model):
     message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)] = ""
     last_transition_time: datetime
     observed_generation: int | None = None
+    data: ConditionData | None = None
+    """Facts that the message puts in words."""
 
 
 Conditions = Annotated[

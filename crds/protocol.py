@@ -165,6 +165,7 @@ class RankStackStatus(TypedDict):
     rank: int
     step: int | None
     inCollective: bool
+    offered: bool
     frames: str
 
 
@@ -493,12 +494,6 @@ KILLED_BY = "the process was killed by"
 FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
 """How the agent's message begins if the process left no exception: its log may tell."""
-FINISHED_EARLY = "finished early"
-"""In the first line about processes that ended well while others still trained."""
-NO_STACK_OFFERED = "no Python stack, which takes a call of dlr.report_step"
-"""How the frames of a hanging process begin that does not say where it is."""
-DOES_NOT_HANG = "does not hang"
-"""How the message begins of an agent that is asked where it hangs, and whose processes are well."""
 ASKED = "It says so because another rank reported a hang."
 """A line of that message: one of FOLLOWS_FROM_A_PEER, so that nobody takes it for a failure of its own."""
 
@@ -511,7 +506,7 @@ def early_finish_text(who: str, step: int | None) -> str:
     """
     at = "" if step is None else f", at step {step}"
     return (
-        f"{who} {FINISHED_EARLY}{at}; the others cannot go on\n"
+        f"{who} finished early{at}; the others cannot go on\n"
         "It ended with exit code 0 while they still trained. Do all ranks make the same number of steps?"
     )
 

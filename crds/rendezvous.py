@@ -12,6 +12,7 @@ from crds.protocol import RendezvousPhase, Tier
 from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
 
 MAX_WORLD_REASON = 384
+MAX_WAITS_FOR = 192
 MAX_INCARNATION = 99_999
 
 INCARNATIONS_PATTERN = rf"{PATTERN}|^\{OTHERS}$"
@@ -56,6 +57,8 @@ class Rendezvous(Model):
     master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     reason: Annotated[str, cut(MAX_WORLD_REASON), Field(max_length=MAX_WORLD_REASON)] = ""
     """Why this world was formed, or why the last one is being given up."""
+    waits_for: Annotated[str, cut(MAX_WAITS_FOR), Field(max_length=MAX_WAITS_FOR)] = ""
+    """What the next world waits for at the moment; empty if nothing."""
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
     """Since when a broken world waits for a replacement."""
@@ -93,6 +96,11 @@ class Rendezvous(Model):
         wire: dict[str, Any] = serialized(self)
         wire["incarnations"] = grouped(self.members, self.incarnations)
         return wire
+
+    @property
+    def why(self) -> str:
+        """The reason, and what is waited for, in one line."""
+        return "; ".join(text for text in (self.reason, self.waits_for) if text)
 
     def incarnation_by_index(self) -> dict[int, int]:
         """The members, for those who ask for many of them."""

@@ -134,7 +134,8 @@ def world_line(job: JSON, now: datetime) -> str:
     if resume := world.get("resume"):
         line += f", resumed {Tier(resume['tier']).origin}"
         line += f" at step {resume['step']}" if "step" in resume else ""
-    return f"{line} ({world['reason']})" if world.get("reason") else line
+    why = "; ".join(said for said in (world.get("reason"), world.get("waitsFor")) if said)
+    return f"{line} ({why})" if why else line
 
 
 def _cluster_line(cluster: JSON) -> str:

@@ -61,7 +61,7 @@ class ReconciledCondition(Reporter):
     async def succeeded(self, request: Request) -> None:
         raw = self._store.get(request.namespace, request.name)
         known = {} if raw is None else condition_in(raw)
-        ours = known.get("message", "").startswith(f"{self._controller}: ")
+        ours = (known.get("data") or {}).get("controller") == self._controller
         if raw is not None and ours and known["status"] == ConditionStatus.FALSE:
             await self._write(raw, ConditionStatus.TRUE, "Recovered", "")
 
@@ -85,6 +85,7 @@ class ReconciledCondition(Reporter):
             "status": status.value,
             "reason": reason,
             "message": message,
+            "data": {"controller": self._controller},
             "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             "observedGeneration": metadata.get("generation", 0),
         }

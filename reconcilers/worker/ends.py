@@ -19,6 +19,7 @@ from crds.elasticworker import (
 from crds.failure_policy import FailureRule
 from reconcilers.failure import budgets
 from reconcilers.failure.ground import highest_told
+from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.containers import containers_of, may_run, training_container
 from reconcilers.observed.ending import last_failure
@@ -71,12 +72,14 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         counts = has_ended and report.failure.round >= report.observed_round
     if not counts:
         return None
+    words = _words(report.failure)
     return WorkerExit(
         incarnation=report.incarnation,
         exit_class=exit_class,
         reason=REPLACED,
         exit_code=report.failure.exit_code,
-        **_words(report.failure),
+        **words,
+        suspects_hardware=smells_of_hardware(exit_class, words["message"]) or None,
         node_name=status.node_name or "",
         pod_uid=report.pod_uid,
         time=now,
@@ -131,6 +134,7 @@ def ended(
         node_name=status.node_name or "",
         pod_uid=status.pod_uid or "",
         action=action,
+        suspects_hardware=smells_of_hardware(end.exit_class, text) or None,
         in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
         time=now,
     )

@@ -83,7 +83,7 @@ async def test_the_second_failure_waits_and_the_world_says_so(hollow: Hollow) ->
 
     async def formed() -> bool:
         world = await hollow.world("patient")
-        reasons.append(world["reason"])
+        reasons.append(world.get("waitsFor", ""))
         return (world["phase"], world["round"]) == ("Formed", 3)
 
     await hollow.until("round 3", formed)

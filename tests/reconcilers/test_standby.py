@@ -427,7 +427,7 @@ def fail_for_good(stage: Stage, index: int) -> None:
         "message": "no such file",
         "time": later(stage.seconds).isoformat(),
     }
-    budget = {"spent": {"UserError": 3}, "signature": "UserError: no such file", "alike": 3}
+    budget = {"spent": {"UserError": 3}, "exitClass": "UserError", "signature": "no such file", "alike": 3}
     failed = {"phase": "Failed", "standby": None, "lastExit": end, "failureBudget": budget}
     stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], {"status": failed}, status=True)
 
