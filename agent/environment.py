@@ -1,4 +1,4 @@
-"""Who this worker is, as its Pod's environment says it; the controller writes that environment."""
+"""The identity of this worker, from its Pod's environment, which the controller writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NOT_A_WORKER = {
 
 @dataclass(frozen=True)
 class Environment:
-    """Who a worker is, and what its Pod gives it."""
+    """The identity of a worker, and what its Pod gives it."""
 
     owner_name: str
     """The ElasticJob that it trains for, or the NodeCheck that it tests a node for."""
@@ -58,7 +58,7 @@ class Environment:
     heartbeat_seconds: float = 10.0
     termination_grace_seconds: float = 30.0
     memory_bytes: int = 0
-    """For checkpoints in memory; 0 if the job asks for none."""
+    """Bytes for checkpoints in memory; 0 if the job asks for none."""
     memory_replicas: int = 0
     persist_on_failure: bool = False
     """Whether what training goes on from after a failure is to be written to storage too."""

@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
-    """As long as there is no command to tell: the API server may be away."""
+    """Exit at once, as long as there is no command to pass the signal to: the API server may be away."""
     os._exit(128 + signum)
 
 

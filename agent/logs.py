@@ -1,4 +1,4 @@
-"""Where the agent's own log lines go."""
+"""The destination of the agent's own log lines."""
 
 from __future__ import annotations
 

@@ -21,20 +21,24 @@ def main(words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        print(
-            f"dlr: {sys.executable} has no torch, which training needs; install it in this image, "
-            "or name the Python that has it in DLR_PYTHON",
-            file=sys.stderr,
+        return _without_torch(
+            f"{sys.executable} has no torch, which training needs; install it in this image, "
+            "or name the Python that has it in DLR_PYTHON"
         )
-        return EXIT_NO_TORCH
     except UnsupportedTorchError as error:
-        print(f"dlr: {error}", file=sys.stderr)
-        return EXIT_NO_TORCH
+        return _without_torch(str(error))
     except ImportError as error:
         if "torch" in sys.modules:  # A torch that could not be imported is not there.
             raise
-        print(f"dlr: {sys.executable} cannot import its torch: {error}", file=sys.stderr)
-        return EXIT_NO_TORCH
+        return _without_torch(f"{sys.executable} cannot import its torch: {error}")
+
+
+def _without_torch(why: str) -> int:
+    from agent.report.failed_start import report_failed_start
+
+    print(f"dlr: {why}", file=sys.stderr)
+    report_failed_start(os.environ, f"dlr: {why}", EXIT_NO_TORCH)
+    return EXIT_NO_TORCH
 
 
 def run_command(words: Sequence[str]) -> int:

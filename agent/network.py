@@ -53,7 +53,7 @@ class SocketInterfaces:
         self._path: Route | None = None
 
     def choose(self, peer: str, own: str) -> None:
-        """For the next processes.
+        """Choose the interface of the next processes.
 
         Args:
             peer: the address of rank 0's agent.
@@ -76,7 +76,7 @@ class SocketInterfaces:
 
 
 def path_to(peer: str, own: str) -> Route | None:
-    """By the kernel's routes, without sending anything; None where no interface has the address.
+    """Look the route up in the kernel, without sending anything; None where no interface has the address.
 
     Rank 0 itself is reached at its own address. (The kernel's way there is the loopback.)
     """

@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException, Std
@@ -31,6 +31,7 @@ from agent.monitor import open_files
 from agent.monitor.oom import OomWatch
 from agent.rendezvous.handler import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
 from agent.rendezvous.last_round import prefetch
+from agent.report.failed_start import report_failed_start
 from agent.report.progress_monitor import ProgressMonitor
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, DlrElasticAgent
@@ -76,8 +77,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         signals.handle(signal_names, signals.raise_signal)
         config, entrypoint, entrypoint_args = config_from_args(args)
     except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError, OSError) as error:
-        print(f"dlr run: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return _refuse(error)
     except SignalException as error:
         return 128 + error.sigval
     handler = None
@@ -111,12 +111,18 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
             warm_start.await_warm(handler.session.watcher.fileno(), handler.session.others_train)
         return _run(agent, handler, config)
     except InvalidEnvironmentError as error:
-        print(f"dlr run: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return _refuse(error)
     except SignalException as error:
         return _stopped(handler, 128 + error.sigval)
     finally:
         signals.handle(signal_names, signal.SIG_IGN)  # we are leaving already
+
+
+def _refuse(error: Exception) -> int:
+    """Say what keeps the agent from beginning; the exit code."""
+    print(f"dlr run: {error}", file=sys.stderr)
+    report_failed_start(os.environ, f"dlr run: {error}", EXIT_USAGE)
+    return EXIT_USAGE
 
 
 def _warm_start(
@@ -135,11 +141,12 @@ def parse(argv: Sequence[str]) -> Any:
     """Read torchrun's arguments, with our defaults below what the user and PET_* say.
 
     Raises:
-        SystemExit: they cannot be read, or ask for help.
-        ValueError: they ask for what only torchrun can do.
+        SystemExit: they ask for help.
+        ValueError: they cannot be read, or ask for what only torchrun can do.
     """
     parser = get_args_parser()
     parser.prog = "dlr run"
+    parser.error = _unreadable(parser)  # type: ignore[method-assign, assignment]
     parser.description = "Runs the training processes of one worker of an ElasticJob."
     _add_our_flags(parser)
     for action in parser._actions:
@@ -177,6 +184,16 @@ def parse(argv: Sequence[str]) -> Any:
         # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.
         args.tee = str(int(Std.ERR))
     return args
+
+
+def _unreadable(parser: ArgumentParser) -> Callable[[str], NoReturn]:
+    """What a parser does with arguments that it cannot read: they are refused like any others."""
+
+    def error(message: str) -> NoReturn:
+        parser.print_usage(sys.stderr)
+        raise ValueError(message)
+
+    return error
 
 
 def _add_our_flags(parser: ArgumentParser) -> None:

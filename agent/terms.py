@@ -1,6 +1,6 @@
-"""On which terms `dlr exec` starts its command: what it is told, and when it is to be started anew. Pure.
+"""Terms of a command of `dlr exec`: its variables, and when it is started again. Pure.
 
-| the command | is started anew |
+| the command | is started again |
 |---|---|
 | of a job without parameter servers | never |
 | the same with `--each-round` | with each round of the world, as `dlr run` does; JAX needs that |
@@ -29,12 +29,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class Slot:
-    """Whose command it is."""
+    """The slot whose command it is."""
 
     type: str
     member: Member
     in_cluster: bool = False
-    """Of a job with parameter servers."""
+    """Whether the job has parameter servers."""
     each_round: bool = False
 
     @property

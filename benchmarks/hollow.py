@@ -36,9 +36,10 @@ from benchmarks.hollow_cluster import (
 )
 from controller.cache import Cache
 from controller.client import Client
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, Object
+from controller.resources import PODS, Object
 from crds import names
 from reconcilers.observed.builder import heartbeat_seconds
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 
 REPORT = Path(__file__).parent.parent / "docs" / "hollow-agents.md"
 FIGURES = REPORT.with_suffix(".json")

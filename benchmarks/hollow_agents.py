@@ -12,11 +12,12 @@ import orjson
 
 from controller.client import Client
 from controller.errors import ClientError
-from controller.resources import ELASTICWORKERS, ELASTICWORLDS, LEASES, PODS, Object
+from controller.resources import LEASES, PODS, Object
 from controller.store import Change
 from crds import names
 from crds.protocol import PROTOCOL
 from crds.ranges import from_text
+from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS
 
 NAMESPACE = "default"
 STORE_PORT = 29_400

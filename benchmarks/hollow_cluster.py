@@ -25,8 +25,9 @@ from benchmarks.hollow_agents import STEP_TIMEOUT_SECONDS, Writes, now
 from controller.client import Client
 from controller.connection import load_connection
 from controller.errors import AlreadyExists, ClientError, NotFound
-from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, NAMESPACES, Resource
+from controller.resources import CRDS, NAMESPACES, Resource
 from localcluster.paths import Home
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 
 CRD_FILES = sorted((Path(__file__).parent.parent / "crds" / "yaml").glob("*.yaml"))
 START_TIMEOUT_SECONDS = 60.0
@@ -129,7 +130,7 @@ class Cluster:
     async def _start_controller(self, *options: str) -> None:
         port = _free_port()
         self.metrics_url = f"http://127.0.0.1:{port}/metrics"
-        ports = ["--metrics-port", str(port), "--health-port", "0", "--grpc-health-port", "0"]
+        ports = ["--metrics-port", str(port), "--health-port", "0"]
         listen = ["--listen-address", "127.0.0.1", "--no-metrics-auth", "--log-level", "warning"]
         self._controller = self._spawn("controller", "dlr.cli", "controller", *listen, *ports, *options)
         await _eventually(self._leads, "the controller")

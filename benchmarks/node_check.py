@@ -25,10 +25,11 @@ from benchmarks.hollow_cluster import Cluster, Meter, Spent, between
 from benchmarks.node_check_agents import HollowPods
 from controller.cache import Cache
 from controller.client import Client
-from controller.resources import ELASTICWORKERS, NODECHECKS, NODES, PODS, Object
+from controller.resources import NODES, PODS, Object
 from crds import names
 from localcluster.paths import Home
 from reconcilers.observed.builder import heartbeat_seconds
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 
 REPORT = Path(__file__).parent.parent / "docs" / "node-check-scale.md"
 CHECK = "hollow"

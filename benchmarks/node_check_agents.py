@@ -10,9 +10,15 @@ import orjson
 from benchmarks.hollow_agents import NAMESPACE, STORE_PORT, WATCH_SECONDS, wall_time
 from controller.client import Client
 from controller.errors import ClientError, Unavailable
-from controller.resources import ELASTICWORKERS, LEASES, NODECHECKS, PODS, Object, Resource
+from controller.resources import (
+    LEASES,
+    PODS,
+    Object,
+    Resource,
+)
 from controller.store import Change
 from crds import names
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 
 RETRY_SECONDS = 1.0
 

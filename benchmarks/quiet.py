@@ -23,10 +23,11 @@ from benchmarks.hollow_cluster import Cluster, background, until
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ClientError
-from controller.resources import ELASTICJOBS, PODS
+from controller.resources import PODS
 from controller.store import Change
 from crds import names
 from localcluster.paths import Home
+from reconcilers.runtime.kinds import ELASTICJOBS
 
 JOBS = 10
 WORKERS = 4

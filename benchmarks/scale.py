@@ -49,8 +49,9 @@ from benchmarks.virtual_time import running_loop
 from controller.cache import Cache
 from controller.garbage import keep_pauses_short
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, Object
+from controller.resources import LEASES, Object
 from crds.elasticjob import ElasticJob
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 
 DOCS = Path(__file__).parent.parent / "docs"
 REPORT, FIGURES = "scale.md", "scale.json"
@@ -155,7 +156,7 @@ async def oom(fleet: Fleet) -> None:
 
 
 async def scraped(controller: VirtualController) -> bytes:
-    """As `controller/servers.py` answers."""
+    """As `controller/serving/servers.py` answers."""
     return await asyncio.to_thread(prometheus_client.generate_latest, controller.metrics_registry)
 
 
@@ -354,7 +355,7 @@ not measured to its end.
   What was cut for it, in jobs of more than 1,000 workers alone: history but for the present and the last
   stretch, and, where the status would have more than 8,500 bytes, the generation of each condition,
   conditions that are over, and the ends of the longest sentences. Events, ElasticWorkers and NodeChecks have
-  the whole ([architecture.md](architecture.md#resources)).
+  the whole ([contract.md](contract.md#limits-and-sizes)).
 * *12 rolls* come one after the other; after each of them every Pod has what was asked for, and all train.
 * *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each, from when a controller has
   formed the *worlds of agents that wait* for one; the *check* is a NodeCheck in

@@ -19,12 +19,13 @@ from benchmarks.virtual_cluster import NAMESPACE, ApiServer, VirtualController
 from benchmarks.virtual_nodes import RESTART_SECONDS, VirtualNodes, add_nodes
 from benchmarks.virtual_time import running_loop
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, PODS, SCALEPLANS, Object
+from controller.resources import PODS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.protocol import AgentState
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import heartbeat_seconds
+from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
 
 JOB = "big"
 STEPS_OF_A_ROLL = 10

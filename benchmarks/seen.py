@@ -37,9 +37,10 @@ from benchmarks.hollow_cluster import (
 )
 from controller.cache import Cache
 from controller.client import Client
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS
+from controller.resources import PODS
 from crds import names
 from reconcilers.observed.builder import heartbeat_seconds
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.dashboard.browser import CHROMIUM, browser
 
 HEARTBEAT_TIMEOUT_SECONDS = 300.0

@@ -18,20 +18,27 @@ import orjson
 from pydantic import ValidationError
 
 from benchmarks.virtual_time import running_loop
-from controller.calls import Call
+from controller.api.calls import Call
+from controller.api.responses import Answer
 from controller.client import Client
 from controller.clock import monotonic
 from controller.connection import Connection
-from controller.controller import Controller
 from controller.manager import Manager, ManagerOptions
-from controller.resources import ELASTICWORKERS, NAMESPACES, NODES, PODS, Object, Resource
-from controller.responses import Answer
+from controller.queue.controller import Controller
+from controller.resources import (
+    NAMESPACES,
+    NODES,
+    PODS,
+    Object,
+    Resource,
+)
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Model
 from crds.nodecheck import NodeCheck
 from localcluster.patches import merge_patch
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 
 LATENCY_SECONDS = 0.005
@@ -89,7 +96,7 @@ class _Watch:
 
 
 class ApiServer:
-    """Objects as JSON text by name, watches, and garbage collection; stands in for `controller.transport`.
+    """Objects as JSON text by name, watches, and garbage collection: a double of `controller.api.transport`.
 
     Text is no work for Python's garbage collector, whose pauses are the controller's alone this way.
 

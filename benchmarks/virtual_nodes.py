@@ -11,12 +11,18 @@ from agent.facts.world import World
 from benchmarks.node_check_agents import FAILED, LOCAL, PAIR
 from benchmarks.virtual_cluster import CONTROLLER, ApiServer, Collection, now, wall_time
 from benchmarks.virtual_time import running_loop
-from controller.resources import ELASTICWORKERS, ELASTICWORLDS, LEASES, NODECHECKS, NODES, PODS, Object
+from controller.resources import (
+    LEASES,
+    NODES,
+    PODS,
+    Object,
+)
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.protocol import PROTOCOL, AgentState, RendezvousPhase
 from reconcilers.observed.options import AgentSource
+from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 from reconcilers.worker.heartbeat import lease_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_job_pod

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 
-from controller.controller import Controller, MapFunction, Predicate, Source
-from controller.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
 from controller.manager import Manager
+from controller.queue.controller import (
+    Controller,
+    MapFunction,
+    Predicate,
+    Source,
+    UnreadableController,
+)
+from controller.queue.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
 from controller.reconciler import Reconciler, Reporter, Request
 from controller.resources import Object, Resource
 
@@ -18,6 +24,7 @@ class ControllerBuilder:
         self._manager = manager
         self._name = name
         self._for: Resource | None = None
+        self._for_unreadable = False
         self._sources: list[Source] = []
         self._flow_of: Callable[[Request], Hashable] | None = None
         self._reporter: Reporter | None = None
@@ -28,6 +35,11 @@ class ControllerBuilder:
         """The resource whose objects are the requests."""
         self._for = resource
         return self.watches(resource, itself, predicate=predicate)
+
+    def for_unreadable(self) -> ControllerBuilder:
+        """Requests are the objects that the cache cannot read, with their resource in front of the name."""
+        self._for_unreadable = True
+        return self
 
     def owns(self, resource: Resource, *, predicate: Predicate | None = None) -> ControllerBuilder:
         """Objects that the `for_` resource makes: a change leads to their controller owner."""
@@ -58,13 +70,13 @@ class ControllerBuilder:
         return self
 
     def reports_to(self, reporter: Reporter) -> ControllerBuilder:
-        """Who shows unforeseen failures on the objects. Default nobody: the log has them."""
+        """Show unforeseen failures on the objects by this reporter. Default: the log alone has them."""
         self._reporter = reporter
         return self
 
     def build(self, reconciler: Reconciler) -> Controller:
         """Registers the controller with the manager, which runs it."""
-        if self._for is None:
+        if self._for is None and not self._for_unreadable:
             raise ValueError(f"controller {self._name!r} is for no resource: call for_")
         manager = self._manager
         queue = make_queue(self._name, manager.queue_metrics, self._flow_of)
@@ -78,7 +90,11 @@ class ControllerBuilder:
             timeout_seconds=self._timeout_seconds,
             reporter=self._reporter,
         )
-        controller = Controller(self._name, self._sources, queue, loop)
+        controller = (
+            UnreadableController(self._name, queue, loop)
+            if self._for_unreadable
+            else Controller(self._name, self._sources, queue, loop)
+        )
         manager.add(controller)
         return controller
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from controller import clock
 from controller.client import Client
 from controller.errors import Unavailable
-from controller.informer import Handler, Informer, Shape, UnreadableHandler, WatchTiming
-from controller.models import M, Models
 from controller.resources import Object, Resource
 from controller.salvage import Unreadable
-from controller.store import IndexFunction, Key, Store
+from controller.store import IndexFunction, Key, Memory, Store
+from controller.watch.informer import (
+    Handler,
+    Informer,
+    Shape,
+    UnreadableHandler,
+    WatchTiming,
+)
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class Cache:
@@ -112,7 +121,7 @@ class Cache:
         await self._informer(resource).tell_all(handler)
 
     def note_write(self, resource: Resource, obj: Object) -> None:
-        """For `Client.guarded`: what the server answered to a write of this process."""
+        """Take in the server's answer to a write of this process, for `Client.guarded`."""
         informer = self._informers.get(resource)
         if informer is not None:
             informer.note_write(obj)
@@ -190,3 +199,59 @@ class Cache:
     def _watch(self, tasks: asyncio.TaskGroup, informer: Informer) -> None:
         name = f"watch {informer.resource.group_resource}"
         self._watching[informer.resource] = tasks.create_task(informer.run(), name=name)
+
+
+class Models(Generic[M]):
+    """The models of one kind, shared by everybody: models are frozen.
+
+    What cannot be read is remembered too, so that a large object costs its readers one attempt a version.
+    """
+
+    def __init__(self, store: Store, model: type[M]) -> None:
+        self._model = model
+        self._parsed: Memory[tuple[str, M]] = store.memory()
+        self._faults: Memory[tuple[str, ValidationError]] = store.memory()
+
+    def parse(self, raw: Object) -> M:
+        """The object as a model, for its own reconciler, which reports the error on it.
+
+        Raises:
+            pydantic.ValidationError: the API server took an object that the model refuses.
+        """
+        metadata = raw["metadata"]
+        uid, version = metadata["uid"], metadata["resourceVersion"]
+        parsed = self._parsed.get(uid)
+        if parsed is not None and parsed[0] == version:
+            return parsed[1]
+        fault = self._faults.get(uid)
+        if fault is not None and fault[0] == version:
+            raise fault[1].with_traceback(None)
+        try:
+            model = self._model.model_validate(raw)
+        except ValidationError as error:
+            self._faults.put(uid, (version, error))
+            self._parsed.forget(uid)
+            raise
+        self._faults.forget(uid)
+        return self._parsed.put(uid, (version, model))[1]
+
+    def parse_or_none(self, raw: Object) -> M | None:
+        """The object as a model, for everybody else: None if it cannot be read.
+
+        The API server takes more than the models do: its check of dates lets `+99:99` pass, for one. So a
+        reader of many objects goes on without those that it cannot read. The reconciler of such an object
+        reports it there (`reconcilers/runtime/reconciled.py`), and a metric counts it.
+        """
+        try:
+            return self.parse(raw)
+        except ValidationError:
+            return None
+
+    def readable(self, raws: Iterable[Object]) -> Iterator[M]:
+        """The objects that can be read, as models."""
+        return (model for raw in raws if (model := self.parse_or_none(raw)) is not None)
+
+    @property
+    def unreadable(self) -> int:
+        """How many objects of the store cannot be read, of those that somebody has tried to read."""
+        return len(self._faults)

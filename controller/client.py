@@ -12,18 +12,24 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 import tenacity
 
-from controller import calls
-from controller.api_wait import current_wait
-from controller.calls import Call
+from controller.api import calls
+from controller.api.api_wait import current_wait
+from controller.api.calls import Call
+from controller.api.limiter import RequestLimiter
+from controller.api.namespaces import TerminatingNamespaces
+from controller.api.pages import LIST_PAGE_SIZE, SCAN_BYTES
+from controller.api.responses import (
+    Answer,
+    complete_items,
+    raise_for,
+    read_object,
+    read_page,
+)
+from controller.api.transport import Transport, WatchStream
 from controller.connection import Connection
 from controller.contact import Contact
 from controller.errors import ClientError, Gone, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
-from controller.limiter import RequestLimiter
-from controller.namespaces import TerminatingNamespaces
-from controller.pages import LIST_PAGE_SIZE, SCAN_BYTES
 from controller.resources import Object, Resource
-from controller.responses import Answer, complete_items, raise_for, read_object, read_page
-from controller.transport import Transport, WatchStream
 
 CALL_TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 3
@@ -219,7 +225,7 @@ class Client:
         )
 
     async def version(self) -> Object:
-        """Who answers: `{"gitVersion": …}`. The cheapest way to see whether anyone does."""
+        """Return the server's version, `{"gitVersion": …}`: the cheapest way to see whether it answers."""
         return await self._object(calls.version())
 
     def watch(
@@ -270,7 +276,7 @@ class Client:
         return self._limiter.slot(may_be_late=call.may_wait_for_webhooks)
 
     async def _send_retrying(self, call: Call) -> Answer:
-        """From its first turn on bounded by the call's time-out, however many attempts fit into it.
+        """Send a call, and send it again after failures, within its time-out from the first turn on.
 
         What an attempt waits for its own turn comes on top.
         """
@@ -286,7 +292,7 @@ class Client:
 
     async def _send_again(self, call: Call, first_error: Unavailable, deadline: float) -> Answer:
         """Apart from the first attempt, because even an unused retry loop costs a fifth of a call."""
-        known = [first_error]
+        failed = [first_error]
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: _is_safe_to_retry(call, error)),
             wait=_wait,
@@ -294,8 +300,8 @@ class Client:
             reraise=True,
         ):
             with attempt:
-                if known:
-                    raise known.pop()
+                if failed:
+                    raise failed.pop()
                 left_seconds = deadline - asyncio.get_running_loop().time()
                 async with self._turn(call):
                     return await self._send(call, left_seconds)

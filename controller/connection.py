@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who we are: kubeconfig or in-cluster, by `kubernetes.aio`.
+"""The API server's address and our credentials: kubeconfig or in-cluster, by `kubernetes.aio`.
 
 That library reads every kind of kubeconfig and refreshes credentials; what it raises when a file is
 unreadable ranges from AttributeError to ssl.SSLError, so here all of it becomes one sentence.
@@ -49,7 +49,7 @@ class Connection:
 
 
 async def load_connection(kubeconfig: Path | str | None = None, context: str | None = None) -> Connection:
-    """From `kubeconfig`, else $KUBECONFIG, else the Pod's service account, else ~/.kube/config."""
+    """Load `kubeconfig`, else $KUBECONFIG, else the Pod's service account, else ~/.kube/config."""
     if kubeconfig is not None:
         return await _from_kubeconfig(str(kubeconfig), context)
     if os.environ.get("KUBECONFIG"):

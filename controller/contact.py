@@ -1,4 +1,4 @@
-"""Since when the API server has answered us without a gap.
+"""The start of our unbroken contact with the API server.
 
 A worker's heartbeat is a Lease that only the API server can carry. When the server was away, or this
 process stood still, every Lease looks stale at once though every worker is well. So nobody is judged

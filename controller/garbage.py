@@ -13,7 +13,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 THAW_SECONDS = 3600.0
 THRESHOLDS = (700, 5, 2)
@@ -23,7 +22,7 @@ _frozen_by_us = False
 
 
 def keep_pauses_short(monotonic: Callable[[], float] = time.monotonic) -> None:
-    """For the whole process, from now on."""
+    """Keep collections short in the whole process, from now on."""
     global _frozen_by_us
     _frozen_by_us = True
     thawed_at = monotonic()
@@ -44,7 +43,8 @@ def keep_pauses_short(monotonic: Callable[[], float] = time.monotonic) -> None:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """For a parser: what it makes has no cycles, and is not looked at, neither meanwhile nor right after.
+    """Pause collections around a parser: what it makes has no cycles, and is not looked at right after
+    either.
 
     A collection in the middle of a text of 1.5 MB takes three times as long as the parser, and one after it
     as long as the parser itself. What is young beside it goes first, so that no garbage is frozen with it.
@@ -59,15 +59,6 @@ def without_collections() -> Iterator[None]:
             gc.freeze()
         if was_enabled:
             gc.enable()
-
-
-def free_gradually(objects: list[Any]) -> None:
-    """Empties a list of large objects one by one, so that other threads get their turn in between.
-
-    Ten thousand workers that go at once take 0.08 s in which nothing else runs.
-    """
-    while objects:
-        objects.pop()
 
 
 def collect_lately_made() -> None:

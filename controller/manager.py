@@ -15,20 +15,25 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from controller import clock, metrics
-from controller.background import Background
+from controller import clock
+from controller.api.limiter import RequestLimiter
 from controller.cache import Cache
 from controller.client import Client
-from controller.controller import Controller
-from controller.election import ElectionTiming
-from controller.elector import Elector
 from controller.errors import ClientError
 from controller.events import EventRecorder
-from controller.limiter import RequestLimiter
-from controller.loop_thread import LoopThread
-from controller.metrics_access import MetricsAccess
+from controller.leader.election import ElectionTiming
+from controller.leader.elector import Elector
+from controller.queue import metrics
+from controller.queue.controller import Controller
 from controller.resources import LEASES, Resource
-from controller.servers import Health, Listen, Ports, serve
+from controller.serving.metrics_access import MetricsAccess
+from controller.serving.servers import (
+    Health,
+    Listen,
+    Ports,
+    serve,
+)
+from controller.tasks import Background, LoopThread
 
 PROGRESS_PERIOD_SECONDS = 5.0
 
@@ -118,7 +123,7 @@ class Manager:
             try:
                 await self._run_watching(stop)
             finally:
-                await self.health.set_not_ready("stopping")
+                self.health.not_ready = "stopping"
 
     async def _run_watching(self, stop: asyncio.Event) -> None:
         async with Background() as background:
@@ -131,7 +136,7 @@ class Manager:
             synced = self.cache.wait_synced(self.options.cache_sync_timeout_seconds)
             if not await background.race(synced, stop):
                 return
-            await self.health.set_ready()
+            self.health.not_ready = None
             background.start(self._follow_progress(), "progress")
             log.info("caches synced")
             await background.race(self._run_leading(stop))
@@ -211,11 +216,7 @@ class Manager:
         """Ready means that we see what happens. A leader that does not goes on: others may see no more."""
         while True:
             await asyncio.sleep(PROGRESS_PERIOD_SECONDS)
-            stalled = self.cache.stalled(self.options.stalled_after_seconds)
-            if stalled is None and self.health.not_ready is not None:
-                await self.health.set_ready()
-            elif stalled is not None:
-                await self.health.set_not_ready(stalled)
+            self.health.not_ready = self.cache.stalled(self.options.stalled_after_seconds)
 
     async def _probe(self) -> None:
         """Keeps `contact` fed when nothing else asks the server anything.

@@ -36,8 +36,7 @@ class Reconciler(ABC):
     """Brings one kind of object closer to what its spec says.
 
     The runtime never calls `reconcile` for the same request twice at once. Raising anything but
-    `TerminalError`, `InvalidStatus` or `StatusBeyondLimits` means: again, with per-request exponential
-    back-off.
+    `TerminalError` or `InvalidStatus` means: again, with per-request exponential back-off.
     """
 
     @abstractmethod
@@ -49,8 +48,12 @@ class Reporter(ABC):
 
     @abstractmethod
     async def failed(self, request: Request, error: Exception) -> None:
-        """By an error that is no answer of the API server's, or one after which no other try will do."""
+        """Report an error that the API server did not answer, or after which no other attempt follows."""
 
     @abstractmethod
     async def succeeded(self, request: Request) -> None:
         """Called after every look that ended well."""
+
+
+class ReconcileTimeout(Exception):
+    """A reconcile did not come to an end in time."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from crds import names
-
 Object: TypeAlias = dict[str, Any]
 """One Kubernetes object (or any JSON object the server answers), as parsed JSON."""
 
@@ -28,8 +26,8 @@ class Resource:
     keeps_managed_fields: bool = False
     """Whether the cache keeps who wrote what: for large collections, that is half of their memory."""
     gather_seconds: float = 0.0
-    """For so long, a watch lets changes come together before it reads them: of what changes all the time, and
-    hardly ever in a way that somebody has to look."""
+    """Seconds for which a watch gathers changes before it reads them: for kinds that change all the time, and
+    rarely in a way that matters."""
 
     @property
     def api_version(self) -> str:
@@ -73,8 +71,8 @@ ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLEBINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 PODDISRUPTIONBUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-VOLCANO_PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
-COSCHEDULING_PODGROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+
+
 SELF_REVIEWS = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
 )
@@ -88,9 +86,3 @@ ACCESS_REVIEWS = Resource(
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
-
-ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob", keeps_managed_fields=True)
-ELASTICWORKERS = Resource(names.GROUP, names.VERSION, "elasticworkers", "ElasticWorker")
-ELASTICWORLDS = Resource(names.GROUP, names.VERSION, "elasticworlds", "ElasticWorld")
-SCALEPLANS = Resource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
-NODECHECKS = Resource(names.GROUP, names.VERSION, "nodechecks", "NodeCheck")

@@ -50,7 +50,7 @@ async def computed(size: int, function: Callable[P, T], *args: P.args, **kwargs:
 
 
 class _Turns:
-    """Of all who work in slices on one event loop: it looks at its sockets after each turn of any of them."""
+    """The turns of all who work in slices on one event loop, which looks at its sockets after each."""
 
     def __init__(self) -> None:
         self.began = 0.0

@@ -146,16 +146,16 @@ class Store:
         What an index function raises leaves the store as it was.
         """
         key = key_of(obj)
-        known = self._objects.get(key)
-        if known is not None and not is_newer(obj, than=known):
+        stored = self._objects.get(key)
+        if stored is not None and not is_newer(obj, than=stored):
             return None
         return self._put(key, obj)
 
     def delete(self, obj: Object) -> Change | None:
         """None if the object was not known: then nobody was told of it either. Or if it is another by now."""
         key = key_of(obj)
-        known = self._objects.get(key)
-        if known is None or is_newer(known, than=obj):
+        stored = self._objects.get(key)
+        if stored is None or is_newer(stored, than=obj):
             return None
         self._put(key, obj)
         return self._remove(key)

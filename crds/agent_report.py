@@ -1,4 +1,4 @@
-"""`status.agent` of an ElasticWorker: what an agent tells of itself and of its training processes.
+"""`status.agent` of an ElasticWorker: the report of an agent about itself and its training processes.
 
 Each model here has the fields that `crds/protocol.py` names for it, which the agent writes without pydantic.
 """
@@ -76,7 +76,7 @@ Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 
 def _names(limit: int) -> dict[str, Any]:
-    """The rule of a map whose names have so many characters at most."""
+    """Return the rule of a map whose names have `limit` characters at most."""
     return rules(cel(f"self.all(name, size(name) <= {limit})", f"a name may have {limit} characters at most"))
 
 
@@ -90,14 +90,16 @@ _UNDONE_LIMIT = rules(
 
 @agreed(RankStackStatus)
 class RankStack(Model):
-    """Where one training process was when it was found hanging, or when somebody asked."""
+    """The place of one training process when it was found hanging, or when `dlr job stacks` asked."""
 
     rank: Index
     """Global."""
     step: Count | None = None
-    """The last it told."""
+    """The last step it reported."""
     in_collective: bool = False
     """Waiting for other ranks, so rather a victim of the hang than its cause."""
+    offered: bool = True
+    """Whether the process offers its stack, which takes a call of `dlr.report_step`."""
     frames: Annotated[str, Field(max_length=MAX_FRAMES)] = ""
     """The main thread's Python frames, the innermost first, one a line."""
 
@@ -113,21 +115,22 @@ class AgentFailure(Model):
     """The failed process's global rank."""
     local_rank: Index = 0
     exit_code: Annotated[int, Field(ge=-(1 << 31), lt=1 << 32)] | None = None
-    """As torch gives it: negative for a signal."""
+    """Exit code as torch gives it: negative for a signal; unset for a process that has not ended. If `cause`
+    is unset too, the process is well: this answers the question where it hangs."""
     signal: Annotated[str, Field(max_length=32)] | None = None
     cause: FailureCause | None = None
-    """Where exit code and text do not say it."""
+    """Cause, where exit code and text do not say it."""
     step: Count | None = None
-    """The last that the failed process told in this round."""
+    """The last step that the failed process reported in this round."""
     stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
-    """Of a hang: where the worker's processes were."""
+    """Places of the worker's processes in a hang."""
     message: Text = ""
     """The exception with the end of its traceback, from torch's error file."""
     log_tail: Text = ""
     time: Time
-    """By the node's clock, for people: it is compared with no other machine's."""
+    """Time by the node's clock, for people: it is compared with no other machine's."""
     after_seconds: Seconds | None = None
     """Time from the start of the round's processes, which all agents start together, to the failure."""
 
@@ -139,7 +142,7 @@ class StepProgress(Model):
     step: Count
     time: Time
     checkpoint_step: Count | None = None
-    """The step of the last checkpoint that the script told of (`dlr.checkpoint_saved`)."""
+    """The step of the last checkpoint that the script reported (`dlr.checkpoint_saved`)."""
     seconds_per_step: Seconds | None = None
     """Lately."""
 
@@ -157,15 +160,15 @@ class SeriesPoint(Model):
     numbers: Annotated[
         dict[str, Number], Field(max_length=MAX_NUMBERS, json_schema_extra=_names(MAX_NUMBER_NAME))
     ] = Field(default_factory=dict)
-    """What was told with `dlr.report`, by name: the mean since the point before."""
+    """Numbers of `dlr.report`, by name: the mean since the point before."""
 
 
 @agreed(SeriesStatus)
 class Series(Model):
-    """The job's past, as rank 0's agent tells it; evenly thinned as the job grows."""
+    """The job's past by rank 0's agent, thinned evenly as it grows."""
 
     every: Ordinal = 1
-    """A point stands for so many windows of five looks."""
+    """Windows of five looks that a point stands for."""
     points: Annotated[list[SeriesPoint], Field(max_length=MAX_POINTS, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
@@ -184,7 +187,7 @@ class Slow(Model):
     seconds_per_step: Seconds
     """When it was noticed."""
     usual_seconds: Seconds
-    """Of a step, before."""
+    """Seconds of a step before that."""
 
 
 @agreed(UsageStatus)
@@ -196,18 +199,18 @@ class Usage(Model):
     gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
     """Mean over its GPUs, 0 to 1."""
     gpu_memory_bytes: Count | None = None
-    """Of all its GPUs."""
+    """GPU memory in use, over all of its GPUs."""
     memory_peak_bytes: Count | None = None
     """The most since its agent has started, of readings every few seconds."""
     cpu_mean_cores: Annotated[float, Field(ge=0, le=MAX_INTEGER)] | None = None
-    """Since then."""
+    """Mean number of CPU cores used since the agent started."""
     gpu_mean_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Since then."""
+    """Mean over its GPUs since the agent started, 0 to 1."""
 
 
 @agreed(NetworkStatus)
 class Network(Model):
-    """On which of its interfaces the agent is reached by the others of its world."""
+    """The interface on which the others of its world reach the agent."""
 
     interface: Annotated[str, Field(max_length=64)]
     address: Annotated[str, Field(max_length=64)]
@@ -215,11 +218,11 @@ class Network(Model):
 
 @agreed(ResumedStatus)
 class Resumed(Model):
-    """What the processes of a round have gone on from: each of them has loaded it."""
+    """The checkpoint that all processes of a round have loaded."""
 
     round: Count
     step: Count | None = None
-    """Unset where an older agent says it of storage."""
+    """The step; unset where the checkpoint in storage does not give it."""
     tier: Tier
 
 
@@ -238,7 +241,7 @@ class CheckpointMemory(Model):
 
 @agreed(CheckpointTroubleStatus)
 class AgentCheckpointTrouble(Model):
-    """What does not work with checkpoints of the worker's processes: of the first one that tells of any."""
+    """Failures with checkpoints, of the first process that reports any."""
 
     reason: CheckpointTrouble
     message: Annotated[str, Field(max_length=MAX_TROUBLE)]
@@ -261,7 +264,7 @@ Sentences = Annotated[
 
 @agreed(ProbeStatus)
 class ProbeOutcome(Model):
-    """How one probe went; it says nothing yet about who is to blame."""
+    """The result of one probe; what is to blame is judged later."""
 
     probe: Annotated[str, Field(max_length=64)]
     ending: ProbeEnding
@@ -310,7 +313,7 @@ class Departure(Model):
 
 @agreed(AskedStacksStatus)
 class AskedStacks(Model):
-    """Where the worker's processes were when somebody asked (`dlr job stacks`)."""
+    """Places of the worker's processes when `dlr job stacks` asked."""
 
     request: Annotated[str, Field(max_length=MAX_REQUEST)]
     """What asked: the job's annotation elastic.iml.github.io/stacks."""
@@ -338,7 +341,7 @@ class ShardsReport(DefinedShardSet):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
 
     lease: Count = 0
-    """The number of the lease that the rest speaks of; 0 if it knows of none."""
+    """The number of the lease that the other fields are about; 0 without one."""
     rest: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
     """What of it is neither done nor failed."""
     failed: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
@@ -352,7 +355,7 @@ class ShardsReport(DefinedShardSet):
     restoration: Count = 0
     """The number of the restoration that its processes ask for; 0 if the set is as they want it."""
     undone: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
-    """What is to be done after it. All else counts as done."""
+    """Elements left to do after it. All others count as done."""
 
 
 @agreed(AgentStatus)
@@ -360,7 +363,7 @@ class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
 
     protocol: Ordinal = 1
-    """Which form of a world it reads; dlr 0.1 does not say, and reads 1."""
+    """The form of a world that the agent reads."""
     incarnation: Ordinal
     pod_uid: Annotated[str, Field(max_length=64)]
     address: Annotated[str, Field(max_length=253)]
@@ -377,13 +380,13 @@ class AgentReport(Model):
         list[RoundProgress],
         Field(max_length=MAX_ROUNDS, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
-    """The last rounds of this incarnation in which steps were told, the oldest first."""
+    """The last rounds of this incarnation in which steps were reported, the oldest first."""
     series: Series | None = None
     slow: Slow | None = None
     """Unset while training is as fast as it was."""
     usage: Usage | None = None
     network: Network | None = None
-    """Of a job with `elasticPolicy.networkInterfaces`."""
+    """The network interface in use, if the job has `elasticPolicy.networkInterfaces`."""
     memory: CheckpointMemory | None = None
     checkpoint_trouble: AgentCheckpointTrouble | None = None
     """Unset where checkpoints work, or none was due yet."""
@@ -394,7 +397,7 @@ class AgentReport(Model):
     result: Annotated[str, Field(max_length=MAX_RESULT)] | None = None
     """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
     asked_stacks: AskedStacks | None = None
-    """For a minute or so after they were asked for."""
+    """Stacks that were asked for, for about a minute."""
     profile: Profile | None = None
     """Likewise."""
     shards: (

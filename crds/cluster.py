@@ -67,9 +67,9 @@ class Cluster:
     version: int
     """Counts up with every change of the parameter servers."""
     tasks: Mapping[str, Sequence[int]]
-    """By type, the slots in the order of their tasks."""
+    """Slots in the order of their tasks, by type."""
     ports: Mapping[str, int]
-    """By type, what `port` begins with."""
+    """First number of `port`, by type."""
     lost: Sequence[int] = ()
     """Slots of parameter servers that do not run."""
 
@@ -100,7 +100,7 @@ class Cluster:
         return slots.index(index) if index in slots else None
 
     def address(self, type_: str, index: int) -> str:
-        """Where a slot's command serves, by a name that its next Pods have too.
+        """Return the address of a slot's command: a name that its next Pods have too, and a port.
 
         https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-hostname-and-subdomain-fields
         """

@@ -104,7 +104,7 @@ Tasks = Annotated[
 
 
 class ClusterStatus(Model):
-    """Who is which task of a job with parameter servers. Commands are told of it in TF_CONFIG."""
+    """Tasks of a job with parameter servers. Commands find them in TF_CONFIG."""
 
     version: Annotated[int, Field(ge=1)]
     """Counts up when the parameter servers change, or the Pod of one. The chief's command
@@ -112,12 +112,12 @@ class ClusterStatus(Model):
     since: datetime | None = None
     """When this version was published."""
     tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
-    """By type: the first slot is task 0, and so on. An evaluator's task is its index."""
+    """Tasks by type: the first slot is task 0, and so on. An evaluator's task is its index."""
     incarnations: Annotated[
         list[Annotated[int, Field(ge=0)]],
         Field(max_length=MAX_PARAMETER_SERVERS, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ]
-    """Of the parameter servers, in the order of their tasks; 0 of one that ran, and whose ElasticWorker was
-    deleted."""
+    """Incarnations of the parameter servers, in the order of their tasks; 0 for one whose ElasticWorker was
+    deleted after it ran."""
     lost: Tasks = Field(default_factory=list)
     """Slots of parameter servers that do not run."""

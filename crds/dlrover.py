@@ -22,7 +22,7 @@ class Flag(NamedTuple):
     """A flag of DLRover's, or a key of its `--rdzv-conf`, and who does what it asks for."""
 
     name: str
-    """Without the dashes in front, and with dashes inside."""
+    """Name without the dashes in front, and with dashes inside."""
     takes_value: bool = False
     off: tuple[str, ...] = ()
     """The values that ask for nothing."""
@@ -88,7 +88,7 @@ class Option(NamedTuple):
     """A flag as it stands in a command, whoever's it is."""
 
     name: str
-    """As `Flag.name`."""
+    """Name of the flag, as in `Flag.name`."""
     value: str | None
     words: tuple[str, ...]
     """All of it, as it was written."""
@@ -98,8 +98,8 @@ class Ignored(NamedTuple):
     """What a command asks for and the launcher does not do."""
 
     flag: Flag
-    said: str
-    """As a user would write it, such as `--rdzv-conf lastcall_timeout=60`."""
+    text: str
+    """The setting as a user would write it, such as `--rdzv-conf lastcall_timeout=60`."""
     value: str | None
 
     @property
@@ -111,8 +111,8 @@ class Ignored(NamedTuple):
     def advice(self) -> str:
         """What to do about it, or why nothing can be done."""
         if self.flag.field:
-            return f"{self.said}: set the job's spec.{self.flag.field}: {self.setting}"
-        return f"{self.said}: {self.flag.remark}"
+            return f"{self.text}: set the job's spec.{self.flag.field}: {self.setting}"
+        return f"{self.text}: {self.flag.remark}"
 
 
 def options(words: Sequence[str]) -> list[Option]:
@@ -145,10 +145,10 @@ def options(words: Sequence[str]) -> list[Option]:
 def ignored(found: Sequence[Option]) -> list[Ignored]:
     """What of these the launcher does nothing about, each flag once: the last one counts, as in argparse."""
     last: dict[str, Ignored] = {}
-    for flag, said, value in _of_dlrover(found):
+    for flag, text, value in _of_dlrover(found):
         last.pop(flag.name, None)
         if flag.ignored and value not in flag.off:
-            last[flag.name] = Ignored(flag, said, value)
+            last[flag.name] = Ignored(flag, text, value)
     return list(last.values())
 
 

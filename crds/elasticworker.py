@@ -106,13 +106,15 @@ class WorkerExit(Model):
     log_tail: Text = ""
     node_name: Name = ""
     pod_uid: Annotated[str, Field(max_length=64)] = ""
-    """Of the Pod that ended."""
+    """Uid of the Pod that ended."""
     container: Name = ""
     """The container whose end it was, if not the training container's."""
     failures_in_pod: Annotated[int, Field(ge=1)] | None = None
     """How many failures of containers are counted of a Pod that goes on, since they are started again."""
     action: FailureAction | None = None
-    """What the job's failurePolicy says to that, if a rule matched."""
+    """The action of the rule of the job's failurePolicy that matched, if one did."""
+    suspects_hardware: bool | None = None
+    """Whether the end may be a fault of the node's hardware, so that a check comes before the next world."""
     in_good_order: bool | None = None
     """Its Pod was being deleted with time to stop, and its containers still ran then."""
     time: datetime
@@ -133,7 +135,7 @@ class Life(Model):
 
 
 class ElasticWorkerStatus(Model):
-    """What became of the Pod (the controller's part), and what its agent says (`agent`)."""
+    """The state of the Pod, written by the controller, and the report of its agent (`agent`)."""
 
     observed_incarnation: int | None = None
     """The incarnation that phase, Pod and node speak of."""

@@ -1,4 +1,4 @@
-"""What a job's owner says to particular failures: `spec.failurePolicy`, by exit code or Pod condition."""
+"""`spec.failurePolicy`: rules of a job's owner for particular failures, by exit code or Pod condition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OnPodCondition(Model):
 
 
 class FailureRule(Model):
-    """In the manner of a Job's podFailurePolicy: the first rule that matches decides."""
+    """One rule, as in a Job's podFailurePolicy: the first rule that matches decides."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(

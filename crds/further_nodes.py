@@ -107,9 +107,9 @@ def _folded_round(done: JSON) -> JSON:
         "silent": _members_in(rest, "silent"),
         "crashed": _members_in(rest, "crashed"),
     }
-    told = [test for test in done["failed"] if "message" in test]
+    reported = [test for test in done["failed"] if "message" in test]
     ranges = {key: to_text(found) for key, found in further.items() if found}
-    return done | {"failed": told, FURTHER_TESTS: ranges}
+    return done | {"failed": reported, FURTHER_TESTS: ranges}
 
 
 def _members_in(tests: Iterable[Mapping[str, Any]], field: str) -> list[int]:

@@ -86,9 +86,9 @@ class ReplicaSpec(Model):
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """`replicas` may not be set above this."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Of type worker: so many more Pods wait, ready, to step into the place of one that is lost."""
+    """Number of further worker Pods that wait, ready to replace one that is lost. For type worker only."""
     memory_checkpoint: MemoryCheckpoint | None = None
-    """Of type worker: keep the checkpoints of `dlr.checkpoint.Checkpointer` in memory, too."""
+    """Keeps checkpoints of `dlr.checkpoint.Checkpointer` in memory, too. For type worker only."""
     template: PodTemplate
     """The Pod template, kept as it is: names, labels, owner, environment and service account are added."""
     restart_policy: RestartPolicy | None = None
@@ -106,7 +106,7 @@ class ReplicaSpec(Model):
 IGNORED_REPLICA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "x-kubernetes-preserve-unknown-fields": True,
-    "description": "DLRover's; whatever it says is ignored: dlr has no master Pod.",
+    "description": "DLRover's, accepted and ignored: dlr has no master Pod.",
 }
 IGNORED_REPLICA = {
     "replicas": 0,
@@ -142,17 +142,17 @@ class ShardScaling(Model):
     maxReplicas (docs/tasks.md). It asks by automatic ScalePlans, and takes no worker that holds a lease."""
 
     slots_per_worker: Annotated[int, Field(ge=1, le=1_024)] = 1
-    """So many elements at a time keep a worker busy."""
+    """Elements that keep a worker busy at a time."""
     idle_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
     """A worker that is not needed goes when it has held no lease for this long."""
 
 
 class Opportunistic(Model):
-    """Grows the world of workers into room that nobody else uses, up to maxReplicas, and gives it back when
-    somebody does, or when it brings too little (docs/capacity.md). It asks by automatic ScalePlans."""
+    """Grows the world into capacity that no other Pod uses, up to maxReplicas, and gives it back when another
+    Pod needs it, or when it brings too little (docs/capacity.md). It scales by automatic ScalePlans."""
 
     priority_class_name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Of the extra Pods, so that any other Pod preempts them."""
+    """Priority class of the extra Pods, so that any other Pod preempts them."""
     probe_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
     """An extra Pod waits so long for a node, then goes; the next comes after half as long."""
     min_efficiency: Annotated[float, Field(ge=0.0, le=1.0)] = 0.6
@@ -169,21 +169,21 @@ class ElasticPolicy(Model):
     node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
     """The world always has a multiple of this many workers."""
     last_call_seconds: Annotated[int, Field(ge=0, le=3_600)] = 30
-    """With at least minReplicas ready, wait this long after the last one joined for more to come."""
+    """Seconds to wait for more workers after the last one joined, once minReplicas are ready."""
     shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
     """Hold a broken world this long for a lost worker's replacement before going on without it."""
     heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
     """A worker is lost when its agent's Lease was not renewed for this long, and its node is silent too."""
     grow_at_checkpoint_seconds: Annotated[int, Field(ge=0, le=86_400)] = 0
-    """A world that is to grow waits for the next checkpoint (`dlr.checkpoint_saved`), at most this long."""
+    """Seconds that a world waits at most for the next checkpoint (`dlr.checkpoint_saved`) before it grows."""
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = HANG_TIMEOUT_SECONDS
-    """Without step progress for this long, living processes count as hung."""
+    """Seconds without step progress after which living processes count as hung."""
     shard_scaling: ShardScaling | None = None
-    """Of a job whose workers pull shards: their number follows the work."""
+    """Scaling of the workers that pull shards: their number follows the work."""
     opportunistic: Opportunistic | None = None
     """Use free room beyond `replicas`."""
     network_interfaces: NetworkInterfaces | None = None
-    """auto: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are set, to where rank 0's agent is reached."""
+    """auto: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches rank 0's agent."""
 
 
 TopologyKeys = Annotated[
@@ -205,9 +205,10 @@ class NodeCheckPolicy(Model):
     cordon: bool = True
     """Cordon nodes found faulty."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = 300
-    """A node that has not answered a step of the check by then gave no answer, and that is a fault of its."""
+    """Time limit for one step of the check. A node that misses it has given no answer, which counts against
+    it."""
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 3_600
-    """A node that passed a check so short a time ago is not checked again, unless hardware failed since."""
+    """Seconds for which a node that passed a check is not checked again, unless hardware failed since."""
     topology_keys: TopologyKeys = Field(default_factory=list)
 
 
@@ -238,14 +239,14 @@ class SchedulingPolicy(Model):
     """How the Pods come to their nodes."""
 
     gang: Gang = Gang.NONE
-    """Whose PodGroup keeps the Pods back until there is room for the minimum of them."""
+    """The scheduler whose PodGroup keeps the Pods back until there is room for the minimum of them."""
 
 
 class NetworkPolicy(Model):
     """The NetworkPolicy of the job's Pods: they accept connections from each other alone."""
 
     enabled: bool = True
-    """Make the NetworkPolicy. Whoever else is to reach the Pods, such as TensorBoard or Prometheus, gets a
+    """Make the NetworkPolicy. What else has to reach the Pods, such as TensorBoard or Prometheus, gets a
     NetworkPolicy of your own: policies add up. Pods with hostNetwork are not covered by any."""
 
 

@@ -1,4 +1,4 @@
-"""What an ElasticJob's status says. Everything in it is bounded: all agents of the job watch it."""
+"""The status of an ElasticJob. Everything in it is bounded: all agents of the job watch it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from crds.cluster_status import ClusterStatus
 from crds.model import Conditions, Index, Indices, Model, Name, ResourceRequirements, cut
@@ -15,7 +15,7 @@ from crds.protocol import MAX_SHARD_SETS, JobPhase
 from crds.rendezvous import Rendezvous
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
 
-# All agents of a job watch its status, so its texts are short; docs/architecture.md says where there is more.
+# All agents of a job watch its status, so its texts are short; Events and ElasticWorkers have more.
 MAX_MESSAGE = 256
 MAX_FAILURE = 512
 MAX_SIGNATURE = 96
@@ -36,15 +36,15 @@ class Opportunity(Model):
     base: Annotated[int, Field(ge=0)]
     """The count that was asked for. Workers beyond it are extra."""
     grown_from: Annotated[int, Field(ge=0)] | None = None
-    """The size before the growth that is under way, or whose gain is not known yet."""
+    """The size before the growth that is under way, or whose gain is not measured yet."""
     unpaid_from: Annotated[int, Field(ge=0)] | None = None
     """The size before a growth that was worth its workers, and has not yet paid for its restart."""
     ceiling: Annotated[int, Field(ge=0)] | None = None
-    """No more than so many, before `not_before`."""
+    """The most workers before `not_before`."""
     not_before: datetime | None = None
     """The next probe, at the earliest."""
     reason: Annotated[str, cut(MAX_WHY_NOT_MORE), Field(max_length=MAX_WHY_NOT_MORE)] = ""
-    """Why the last one gave no more workers, or these were given back."""
+    """The reason why the last probe gave no more workers, or these were given back."""
     in_vain: Annotated[int, Field(ge=0)] = 0
     """Growths in a row that ended before they had paid for their restart."""
 
@@ -57,7 +57,7 @@ class Scaling(Model):
     """`spec`, `the scale subresource`, or `ScalePlan <name>`."""
     at: datetime
     opportunity: Opportunity | None = None
-    """Of a job with elasticPolicy.opportunistic."""
+    """Record of tries to grow, for a job with elasticPolicy.opportunistic."""
 
 
 MAX_WORLD_SIZES = 8
@@ -72,7 +72,7 @@ class WorldSize(Model):
     """Timed: those after the first of each round."""
     seconds: Annotated[float, Field(ge=0)]
     samples_per_step: Annotated[int, Field(ge=1)] | None = None
-    """Of the whole world, where the script tells it."""
+    """Samples per step of the whole world, if the script reports them."""
 
 
 class RoleUsage(Model):
@@ -83,10 +83,10 @@ class RoleUsage(Model):
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
     """What each may use, or asks for."""
     memory_peak_bytes: Annotated[int, Field(ge=0)] = 0
-    """Of the one that used most."""
+    """Memory peak of the Pod that used most."""
     cpu_cores: Annotated[float, Field(ge=0)] | None = None
     cpu_mean_cores: Annotated[float, Field(ge=0)] = 0.0
-    """Of the one with the greatest mean."""
+    """CPU cores used by the Pod with the greatest mean."""
     gpus: Annotated[int, Field(ge=0)] | None = None
     gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
     """The greatest mean of a Pod, 0 to 1."""
@@ -114,20 +114,6 @@ class Moves(Model):
     targets: Indices = Field(default_factory=list)
 
 
-def _moves_by_type(value: Any) -> Any:
-    """0.1 wrote a list with an entry for each move."""
-    if not isinstance(value, list):
-        return value
-    pairs: dict[str, list[tuple[int, int]]] = {}
-    for move in value:
-        if isinstance(move, dict) and {"type", "source", "target"} <= move.keys():
-            pairs.setdefault(move["type"], []).append((move["source"], move["target"]))
-    return {
-        type_: {"sources": sorted(s for s, _ in found), "targets": sorted(t for _, t in found)}
-        for type_, found in pairs.items()
-    }
-
-
 class ReplicaStatus(Model):
     """Pods of one type, counted by phase."""
 
@@ -148,15 +134,17 @@ class JobFailure(Model):
     exit_class: Annotated[str, Field(max_length=64)]
     exit_code: int | None = None
     message: Annotated[str, cut(MAX_FAILURE), Field(max_length=MAX_FAILURE)] = ""
-    """The beginning of what it said; its ElasticWorker has more of it, and the end of its log."""
+    """The beginning of the error; its ElasticWorker has more of it, and the end of its log."""
     round: Annotated[int, Field(ge=0)] | None = None
     """The round that broke by it."""
     step: Annotated[int, Field(ge=0)] | None = None
-    """The last that the failed process told."""
+    """The last step that the failed process reported."""
     after_seconds: Annotated[float, Field(ge=0)] | None = None
     """Time from the start of the round's processes to the failure, as its agent measured it."""
     time: datetime
     """When the controller recorded it."""
+    unanswered: bool | None = None
+    """The training hung, and this worker did not answer where its processes are."""
 
 
 class FailureBudget(Model):
@@ -166,6 +154,10 @@ class FailureBudget(Model):
     """The highest step that was reached when it last failed."""
     spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures in place since then, by exit class."""
+    exit_class: Annotated[str, Field(max_length=64)] = ""
+    """Exit class of the last failure."""
+    ignored: bool | None = None
+    """A rule of failurePolicy ignores the last failure."""
     signature: Annotated[str, cut(MAX_SIGNATURE), Field(max_length=MAX_SIGNATURE)] = ""
     """What the last failure was, without what differs from one time to the next."""
     alike: Annotated[int, Field(ge=0)] = 0
@@ -187,28 +179,28 @@ class JobState(StrEnum):
     """A world is formed that did not follow a failure, and has not trained its first step."""
     TRAINING = "Training"
     RECOVERING = "Recovering"
-    """From a failure to the first step after it."""
+    """The time from a failure to the first step after it."""
     SUSPENDED = "Suspended"
     DOWN = "Down"
-    """Too few workers for a world, and nobody on the way."""
+    """Too few workers for a world, and none on the way."""
 
 
 class Departed(Model):
-    """Workers that the job has let go, since nobody wants their slots."""
+    """Workers of slots that the job does not want any more."""
 
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
-    """Of these: their Pods that had ended and were replaced, by exit class."""
+    """Pods of these workers that had ended and were replaced, by exit class."""
     leaving: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
-    """By type, the slots whose workers are counted already, and are still on their way out."""
+    """Slots of workers that are counted already and have not ended yet, by type."""
 
 
 class Goodput(Model):
-    """Where the job's time went, and what its steps came to. Exact at `since` of the state."""
+    """The job's time by state, and what its steps came to. Exact at `since` of the state."""
 
     state: JobState
     since: datetime
     seconds: Annotated[dict[str, float], Field(max_length=8)] = Field(default_factory=dict)
-    """In earlier states, by name; the current one's time comes on top."""
+    """Seconds in earlier states, by name; the current state's time comes on top."""
     first_step: Annotated[int, Field(ge=0)] | None = None
     """The first step that this job trained."""
     last_step: Annotated[int, Field(ge=0)] | None = None
@@ -227,6 +219,20 @@ class Goodput(Model):
     """Steps kept × seconds a step, over the time since submission, when this was written."""
 
 
+class EpisodeFailure(Model):
+    """A failure from which the job recovers in an episode."""
+
+    worker: Name
+    """Name of the ElasticWorker that failed first."""
+    exit_class: Annotated[str, Field(max_length=64)]
+    round: Annotated[int, Field(ge=0)] | None = None
+    """Round that broke because training processes failed in it; unset where a Pod ended."""
+    message: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
+    """Beginning of the failure's message."""
+    time: datetime
+    """When the controller recorded it."""
+
+
 class Episode(Model):
     """A stretch of the job's life in one state and one world, for its timeline."""
 
@@ -237,6 +243,8 @@ class Episode(Model):
     """The world's members as ranges, such as `0-3,6`; cut where there are many."""
     reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
     """Why it began."""
+    failure: EpisodeFailure | None = None
+    """The failure that the job recovers from."""
 
 
 class ElasticJobStatus(Model):
@@ -245,41 +253,39 @@ class ElasticJobStatus(Model):
     observed_generation: int | None = None
     phase: JobPhase | None = None
     reason: Annotated[str, Field(max_length=128)] = ""
-    """In one word, why the job does not train: the reason of the condition that says so."""
+    """The reason of the condition that says why the job does not train."""
     message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
-    """The same in a sentence; what the world waits for, where no condition says why."""
+    """The same in a sentence; what the world waits for, where no condition gives a reason."""
     conditions: Conditions = Field(default_factory=list)
     replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
     rendezvous: Rendezvous | None = None
     cluster: ClusterStatus | None = None
-    """Of a job with parameter servers, instead of a rendezvous."""
+    """The tasks of a job with parameter servers, which has no rendezvous."""
     scaling: Scaling | None = None
     scale_plan: Name | None = None
     """The ScalePlan being carried out."""
     scale_plan_uid: Annotated[str, Field(max_length=64)] | None = None
     """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
     retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
-    """By type, the slots that are left out: the others keep their index, and so their order. One of which
+    """Slots that are left out, by type: the others keep their index, and so their order. A slot of which
     nothing is left may come back into use (`reconcilers/observed/slots.py`)."""
-    migrations: Annotated[dict[str, Moves], Field(max_length=6), BeforeValidator(_moves_by_type)] = Field(
-        default_factory=dict
-    )
-    """By type, slots being replaced by others, which are to be up first."""
+    migrations: Annotated[dict[str, Moves], Field(max_length=6)] = Field(default_factory=dict)
+    """Slots that others replace, which run first, by type."""
     resources: Annotated[dict[str, ResourceRequirements], Field(max_length=6)] = Field(default_factory=dict)
-    """By type, what its Pods are to have instead of what their template says."""
+    """Resources of a type's Pods that differ from the template's, by type."""
     active_check: Name | None = None
     """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
     suspected_at: datetime | None = None
     """When something last failed that smells of hardware, or steps began to take longer: checks passed before
     then count no more."""
     replicas: int | None = None
-    """Worker Pods that exist, but for those that are to stand by, for the scale subresource."""
+    """Worker Pods that exist, standby Pods excepted, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None
     """Selects the worker Pods, for the scale subresource."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Worlds that broke because training processes failed in place, by exit class."""
     departed: Departed | None = None
-    """What workers that are gone would have told of themselves."""
+    """Counts of workers that are gone."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
     last_failure: JobFailure | None = None

@@ -57,50 +57,23 @@ def first_fault(error: ValidationError) -> str:
     return f"{path}: {first['msg'].removeprefix('Value error, ')}"
 
 
-_WRITTEN = {"written": True}
+WRITTEN = {"written": True}
 """Context of a validation of what is about to be written."""
 
 
 def cut(limit: int) -> BeforeValidator:
-    """Of a text or a list, the first characters or the last entries.
+    """Keep the first characters of a text, or the last entries of a list.
 
     What is read, or taken in from outside, may be longer: an earlier version had wider limits. What is
-    written may not, see `validated`.
+    written may not, see `reconcilers/observed/status_patch.py`.
     """
 
     def first(value: Any, info: ValidationInfo) -> Any:
-        if info.context is _WRITTEN or not isinstance(value, str | list) or len(value) <= limit:
+        if info.context is WRITTEN or not isinstance(value, str | list) or len(value) <= limit:
             return value
         return value[: limit - 1] + "…" if isinstance(value, str) else value[-limit:]
 
     return BeforeValidator(first)
-
-
-class StatusBeyondLimits(ValueError):
-    """A status of ours that is beyond its own limits: the API server would refuse it, now and ever after."""
-
-
-def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The wire form of a status that satisfies its model's limits, which `model_copy` does not look at.
-
-    Args:
-        status: to be written.
-        wire: its wire form, where that is more than `to_wire` tells.
-
-    Raises:
-        StatusBeyondLimits: the message names the field. That is a bug of the controller.
-    """
-    wire = status.to_wire() if wire is None else wire
-    try:
-        type(status).model_validate(wire, context=_WRITTEN)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        path = ".".join(map(str, ("status", *first["loc"])))
-        more = f" (and {error.error_count() - 1} more fields)" if error.error_count() > 1 else ""
-        raise StatusBeyondLimits(
-            f"{path} is beyond its limit, so the status is not written: {first['msg']}{more}"
-        ) from error
-    return wire
 
 
 def agreed(fields: type) -> Callable[[type[M]], type[M]]:
@@ -180,7 +153,7 @@ Index = Annotated[int, Field(ge=0, le=ranges.MAX_INDEX)]
 
 
 def _indices(value: Any) -> list[int]:
-    """From the text; or from a list, as 0.1 wrote it, and as it is in Python."""
+    """Read the text of the wire, or the list that Python has."""
     if isinstance(value, str):
         return ranges.from_text(value)
     if not isinstance(value, list | tuple) or not {*map(type, value)} <= {int}:
@@ -223,6 +196,25 @@ MAX_CONDITION_MESSAGE = 512
 """Characters. What quotes others, such as a scheduler or an API server, may be cut; Events have the whole."""
 
 
+class ConditionData(Model):
+    """Facts that a condition's message puts in words. The controller compares these, and no message."""
+
+    controller: Annotated[str, Field(max_length=32)] | None = None
+    """Name of the controller that wrote the condition, where several may."""
+    worker: Annotated[str, Field(max_length=253)] | None = None
+    """Name of the ElasticWorker that the message is about; of several, the first."""
+    check: Annotated[str, Field(max_length=253)] | None = None
+    """Name of the NodeCheck that the message is about."""
+    count: Annotated[int, Field(ge=0)] | None = None
+    """Number of Pods, workers or nodes that the message is about."""
+    round: Annotated[int, Field(ge=0)] | None = None
+    """Round of the job's world in which it happened."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Training step at which it happened or began."""
+    seconds_per_step: Annotated[float, Field(ge=0)] | None = None
+    """Duration of a training step, in seconds."""
+
+
 class Condition(Model):
     """A metav1.Condition, so that `kubectl wait --for=condition=…` works."""
 
@@ -232,6 +224,8 @@ class Condition(Model):
     message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)] = ""
     last_transition_time: datetime
     observed_generation: int | None = None
+    data: ConditionData | None = None
+    """Facts that the message puts in words."""
 
 
 Conditions = Annotated[

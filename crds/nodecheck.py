@@ -74,23 +74,24 @@ class NodeCheckSpec(Model):
     node_selector: NodeSelector | None = None
     """Check the nodes with these labels, in a Pod on each; cordoned ones too."""
     template: PodTemplate | None = None
-    """Instead of the controller's own: for another image, host network or devices of the fabric."""
+    """Pod template instead of the controller's: for another image, host network or devices of the fabric."""
     accelerator: Accelerator | None = None
-    """Every node must have it, or none is to be used; the default is all GPUs of the nodes that have any."""
+    """The device that every node must have, or `none`; the default is all GPUs of the nodes that have any."""
     cordon: bool = True
     """Cordon nodes found faulty, and lift our cordon of those that pass."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = CHECK_TIMEOUT_SECONDS
-    """Whoever has not answered a step by then is not waited for. One late answer is no fault."""
+    """Time limit for one step of the check. A node that misses it is not waited for; one late answer is no
+    fault."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
     """A node slower than this many times the median is a straggler, unless it measures better again."""
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
-    """Nodes that passed another check so short a time ago are not tested again; they serve as partners."""
+    """Seconds for which a node that passed another check is not tested again; it serves as a partner."""
     topology_keys: TopologyKeys = Field(default_factory=list)
     screening_rounds: Annotated[int, Field(ge=1, le=12)] = 2
     """Rounds in which every node is tested, each with another partner, though nothing has failed. Each meets
     one of the N - 1 links of a node, and sees again what fails only now and then."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=3_600, le=MAX_TIME_SECONDS)] | None = None
-    """Delete the check itself so many seconds after it finished, once cordons and records follow from it."""
+    """Seconds after which a finished check is deleted, once cordons and records follow from it."""
 
 
 GroupMembers = Annotated[
@@ -103,7 +104,7 @@ class CheckGroup(Model):
 
     members: GroupMembers
     master_address: Annotated[str, Field(max_length=253)]
-    """Of the first member's agent."""
+    """Address of the first member's agent."""
     master_port: Annotated[int, Field(ge=1, le=65_535)]
     """The port of that agent, in whose store the group meets."""
 
@@ -120,11 +121,11 @@ class FailedTest(Model):
     test: Annotated[int, Field(ge=0, lt=5_000)]
     """Its place in `tests`, counted from 0."""
     message: Text = ""
-    """What was wrong, and who says so. Of many failed tests, the first ones have it."""
+    """What was wrong, and the member that reported it; for the first failed tests only, if there are many."""
     silent: Places = Field(default_factory=list)
-    """Members that gave no answer: a failure of theirs, which says nothing about the others."""
+    """Members without an answer: a failure of their own, which does not accuse the others."""
     crashed: Places = Field(default_factory=list)
-    """Members whose own probe was ended by a signal, by the word of their agents: the same."""
+    """Members whose own probe was ended by a signal, as their agents report: a failure of their own, too."""
 
 
 class CheckRound(Model):
@@ -154,9 +155,10 @@ class Withdrawal(Model):
 
     node: Name
     message: Text = ""
-    """Of many, the first ones have it, and the reason."""
+    """The reason why the node was withdrawn; set for the first entries only, if there are many."""
     reason: Annotated[str, Field(max_length=64)] = ""
-    """Of the kubelet's or the scheduler's, such as ErrImagePull or Unschedulable, if that is what kept it."""
+    """Reason of the kubelet or the scheduler, such as ErrImagePull or Unschedulable, if that kept the node
+    from it."""
 
 
 class NodeVerdict(StrEnum):
@@ -256,13 +258,13 @@ class NodeCheckStatus(Model):
     incarnations: IndexList = Field(default_factory=list)
     """Their incarnations."""
     reused: NodeNames = Field(default_factory=list)
-    """Those that passed a check which is still fresh: they make no local tests, and serve as partners."""
+    """Nodes with a passed check that is still fresh: they make no local tests, and serve as partners."""
     round: Annotated[int, Field(ge=0)] | None = None
     """0 while the nodes make their local tests, then 1, 2, …"""
     groups: Annotated[
         list[CheckGroup], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """Who tests with whom in the current round."""
+    """Groups that test in the current round."""
     rounds: Annotated[
         list[CheckRound], Field(max_length=48, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
@@ -293,7 +295,7 @@ class NodeCheckStatus(Model):
     class_speeds: Annotated[
         list[ClassSpeed], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """Of the classes with five nodes or more that are no slower than they were."""
+    """Speeds of the classes with five nodes or more that are no slower than they were."""
     further_nodes: Further = Field(default_factory=dict)
     """The nodes that have no entry in a list, where there are too many, as ranges of places in `nodes`, by
     the list: `faultyNodes`, `stragglers`, `inconclusive`, `withdrawn`; `LocalTest` and `NoAnswer` are those
@@ -304,7 +306,7 @@ class NodeCheckStatus(Model):
     @model_validator(mode="before")
     @classmethod
     def _with_whole_lists(cls, stored: Any) -> Any:
-        """What is stored as ranges is read as lists; nobody who has the model sees the difference."""
+        """Read ranges as lists: the model has lists alone."""
         if isinstance(stored, dict) and further_nodes.has_further(stored):
             return further_nodes.unfolded(stored)
         return stored

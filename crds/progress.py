@@ -1,4 +1,4 @@
-"""What both an agent and a job tell of training's progress."""
+"""Training progress, as the reports of agents and the status of a job have it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class RoundProgress(Model):
 
     round: Count
     first_step: Count
-    """The first that was told."""
+    """The first step that was reported."""
     last_step: Count
-    """The highest that was told."""
+    """The highest step that was reported."""
     stepping_seconds: Seconds = 0.0
     """Between telling the one and the other, on the monotonic clock."""
     counted: bool | None = None
-    """Set where the agent counted the steps of optimizers, since the script tells none."""
+    """Set where the agent counted steps of optimizers, since the script reports none."""
     start_unknown: bool | None = None
-    """Set where nobody knows which step the count began with: earlier starts may have come further."""
+    """Set where the step that the count began with is unknown: earlier starts may have come further."""
     samples_per_step: Ordinal | None = None
-    """Of the whole world, where the script tells it (`dlr.report_step(step, samples=…)`)."""
+    """Samples per step of the world, if the script reports them (`dlr.report_step(step, samples=…)`)."""
     non_finite_step: Count | None = None
-    """The first step of which a process told that its loss was NaN or infinite."""
+    """The first step for which a process reported a loss that is NaN or infinite."""
 
     @model_validator(mode="before")
     @classmethod

@@ -87,8 +87,7 @@ MAX_FIGURE_NAME = 64
 """Characters of the name of a probe's figure."""
 
 PROTOCOL = 3
-"""Which form of a world the agent reads: 2 has ranges (`crds.ranges`), of which scattered ones are bitmaps; 3
-knows those that are gaps, too; 1, of dlr 0.1, had lists."""
+"""The form of a world that the agent reads. An agent with a lower one joins no world."""
 
 
 CHECKPOINT_SECONDS = 10.0
@@ -166,6 +165,7 @@ class RankStackStatus(TypedDict):
     rank: int
     step: int | None
     inCollective: bool
+    offered: bool
     frames: str
 
 
@@ -262,16 +262,16 @@ class RoundStatus(TypedDict):
 
 
 class Tier(Word):
-    """Where a checkpoint is."""
+    """The place of a checkpoint."""
 
     MEMORY = "memory"
     PEER = "peer"
-    """In memory too, but parts of it had to be fetched from other Pods. Processes are told `memory`."""
+    """Memory, with parts that were fetched from other Pods. Processes read `memory`."""
     STORAGE = "storage"
 
     @property
     def origin(self) -> str:
-        """As in `goes on from memory`."""
+        """Return the word for a sentence such as `goes on from memory`."""
         return "from a peer's copy" if self is Tier.PEER else f"from {self.value}"
 
 
@@ -494,12 +494,6 @@ KILLED_BY = "the process was killed by"
 FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
 """How the agent's message begins if the process left no exception: its log may tell."""
-FINISHED_EARLY = "finished early"
-"""In the first line about processes that ended well while others still trained."""
-NO_STACK_OFFERED = "no Python stack, which takes a call of dlr.report_step"
-"""How the frames of a hanging process begin that does not say where it is."""
-DOES_NOT_HANG = "does not hang"
-"""How the message begins of an agent that is asked where it hangs, and whose processes are well."""
 ASKED = "It says so because another rank reported a hang."
 """A line of that message: one of FOLLOWS_FROM_A_PEER, so that nobody takes it for a failure of its own."""
 
@@ -512,7 +506,7 @@ def early_finish_text(who: str, step: int | None) -> str:
     """
     at = "" if step is None else f", at step {step}"
     return (
-        f"{who} {FINISHED_EARLY}{at}; the others cannot go on\n"
+        f"{who} finished early{at}; the others cannot go on\n"
         "It ended with exit code 0 while they still trained. Do all ranks make the same number of steps?"
     )
 
@@ -570,7 +564,7 @@ class ResumeFile(TypedDict, total=False):
     slot: str
     """The file of this rank's slot, if the world has the size that it had."""
     shards: dict[str, str]
-    """Where each rank of the world of another size is, by rank: a file, or tcp://host:port."""
+    """File, or tcp://host:port, of each rank of the world of another size, by rank."""
     key: str
     """The job's key in hexadecimal, by which the process proves to those agents that it is of the job; there
     with `shards`."""
@@ -582,29 +576,29 @@ class CheckpointFile(TypedDict, total=False):
     """What the file says."""
 
     round: int
-    """Of the marks that the process writes."""
+    """Round of the marks that the process writes."""
     slots: list[str]
     """The files of its slots. Where it resumes from one of them, that is the first."""
     resume: ResumeFile | None
     failuresPerHour: float
-    """Of the job so far; absent where nothing is known."""
+    """Failures of the job so far, an hour; absent if none has been counted."""
     slotsOfPod: int
     """Among how many slots the memory that the job asks for is divided."""
     storageFile: str
     """Into which the process is to say what it does with checkpoints (`CheckpointerFile`)."""
     copySecondsFile: str
-    """In which the agent says how many seconds the last copy to its peer took, as a decimal number. It
+    """File in which the agent writes how many seconds the last copy to its peer took, as a decimal number. It
     appears with the first copy; absent where the job asks for no replicas."""
     lostStep: int
     """The newest that was in memory here, where nothing in memory is of use any more; absent without one."""
 
 
 class StorageFile(TypedDict):
-    """Where a job's checkpoints in storage are."""
+    """The place of a job's checkpoints in storage."""
 
     path: str
     job: str
-    """Whose they are, as the manifests say it."""
+    """Owner of the checkpoints, as the manifests name it."""
     keep: int | None
     """How many stay; None: all."""
 
@@ -613,11 +607,11 @@ class CheckpointerFile(StorageFile, total=False):
     """What a process says of its checkpoints. It is replaced as a whole."""
 
     round: int
-    """In which it says so."""
+    """Round in which the process wrote this."""
     loaded: int
     """The step that `load` has brought back; absent before it has, and where there was none."""
     tier: Tier
-    """Where that step was: memory or storage."""
+    """Place of that step: memory or storage."""
     every: int
     """Steps between two saves to memory."""
 
@@ -645,7 +639,7 @@ PROFILE_SECONDS, PROFILE_FILE, PROFILE_ERROR = "profile.seconds", "profile.json.
 
 
 def profile_signal(stacks_signal: int) -> int:
-    """On this signal a forked process begins to profile itself."""
+    """Return the signal on which a forked process begins to profile itself."""
     return stacks_signal + 1
 
 
@@ -692,7 +686,7 @@ SAMPLES = 17
 
 
 class KeptIn(IntEnum):
-    """Where the step is kept after which all ranks leave."""
+    """The place where the step is kept after which all ranks leave."""
 
     MEMORY = 1
     STORAGE = 2

@@ -124,13 +124,13 @@ def incarnations_of(members: Sequence[int], groups: Mapping[str, str]) -> list[i
         ValueError: no such text.
     """
     others = next((int(incarnation) for incarnation, text in groups.items() if text == OTHERS), 1)
-    known = {
+    listed = {
         index: int(incarnation)
         for incarnation, text in groups.items()
         if text != OTHERS
         for index in from_text(text)
     }
-    return [known.get(index, others) for index in members]
+    return [listed.get(index, others) for index in members]
 
 
 def _of_ranges(text: str) -> list[int]:
@@ -161,8 +161,8 @@ def _as_gaps(indices: Sequence[int]) -> str:
     """
     end = indices[-1] + 1
     is_dense = len(indices) > end // 2
-    told = [*sorted({*range(end)}.difference(indices)), end] if is_dense else indices
-    gaps = [told[0], *(step - 1 for step in map(operator.sub, islice(told, 1, None), told))]
+    written = [*sorted({*range(end)}.difference(indices)), end] if is_dense else indices
+    gaps = [written[0], *(step - 1 for step in map(operator.sub, islice(written, 1, None), written))]
     counts = Counter(gaps)
     guess = min((sum(gaps) // len(gaps)).bit_length(), _MOST_LOW_BITS)
     low = min(range(max(guess - 2, 0), guess + 1), key=lambda bits: _size(counts, bits))
@@ -193,15 +193,15 @@ def _of_gaps(text: str) -> list[int]:
     gap = re.compile(
         rf"(1{{0,{_LONGEST_UNARY - 1}}})0([01]{{{low}}})|1{{{_LONGEST_UNARY}}}([01]{{{_INDEX_BITS}}})"
     )
-    told, last = [], -1
+    written, last = [], -1
     while (found := gap.match(bits, at)) is not None:
         unary, rest, whole = found.groups()
         last += 1 + (int(whole, 2) if whole else len(unary) << low | int(rest or "0", 2))
-        told.append(last)
+        written.append(last)
         at = found.end()
-    if not told or last > MAX_INDEX + 1 or "0" in bits[at:] or len(bits) - at >= 8:
+    if not written or last > MAX_INDEX + 1 or "0" in bits[at:] or len(bits) - at >= 8:
         raise ValueError(f"a packed set of indices is torn, or has one above {MAX_INDEX}")
-    return sorted({*range(last)}.difference(told)) if bits[0] == "1" else told
+    return sorted({*range(last)}.difference(written)) if bits[0] == "1" else written
 
 
 def _as_bitmap(indices: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from crds.protocol import RendezvousPhase, Tier
 from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
 
 MAX_WORLD_REASON = 384
+MAX_WAITS_FOR = 192
 MAX_INCARNATION = 99_999
 
 INCARNATIONS_PATTERN = rf"{PATTERN}|^\{OTHERS}$"
@@ -61,7 +62,7 @@ class World(Model):
     @model_validator(mode="before")
     @classmethod
     def _parallel(cls, data: Any) -> Any:
-        """In Python, `incarnations` has one for each member, as 0.1 wrote it too."""
+        """Read the wire form. In Python, `incarnations` has one for each member."""
         if not isinstance(data, dict) or isinstance(data.get("incarnations"), list | tuple):
             return data
         members = data.get("members") or []
@@ -91,6 +92,8 @@ class Rendezvous(World):
 
     reason: Annotated[str, cut(MAX_WORLD_REASON), Field(max_length=MAX_WORLD_REASON)] = ""
     """Why this world was formed, or why the last one is being given up."""
+    waits_for: Annotated[str, cut(MAX_WAITS_FOR), Field(max_length=MAX_WAITS_FOR)] = ""
+    """What the next world waits for at the moment; empty if nothing."""
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
     """Since when a broken world waits for a replacement."""
@@ -102,3 +105,8 @@ class Rendezvous(World):
     resume: Resume | None = None
     """What the processes of this round have gone on from, where the job keeps checkpoints in memory; for
     people."""
+
+    @property
+    def why(self) -> str:
+        """The reason, and what is waited for, in one line."""
+        return "; ".join(text for text in (self.reason, self.waits_for) if text)

@@ -74,7 +74,7 @@ class ScalePlanStatus(Model):
     job_generation: int | None = None
     """The job's generation that the change of its spec is decided from."""
     replicas: Annotated[dict[str, int], Field(max_length=6)] = Field(default_factory=dict)
-    """By type, the counts that the plan comes to; decided once."""
+    """Counts that the plan comes to, by type; decided once."""
     create_time: datetime | None = None
     finish_time: datetime | None = None
 

@@ -25,19 +25,19 @@ class Definition:
     max_failed: int
 
     @classmethod
-    def parse(cls, said: Mapping[str, Any]) -> Definition:
-        """Read one, as processes and jobs say it.
+    def parse(cls, fields: Mapping[str, Any]) -> Definition:
+        """Read the definition from JSON.
 
         Raises:
-            KeyError, TypeError, ValueError: that is none.
+            KeyError, TypeError, ValueError: a field is missing or wrong.
         """
         return cls(
-            str(said["name"]),
-            int(said.get("epoch") or 0),
-            int(said["size"]),
-            str(said.get("digest") or ""),
-            int(said.get("retries") or 0),
-            int(said.get("maxFailed") or 0),
+            str(fields["name"]),
+            int(fields.get("epoch") or 0),
+            int(fields["size"]),
+            str(fields.get("digest") or ""),
+            int(fields.get("retries") or 0),
+            int(fields.get("maxFailed") or 0),
         )
 
     def to_wire(self) -> ShardSetDefinition:

@@ -1,4 +1,4 @@
-"""What a job's status says of the shards that its workers pull (docs/shards.md)."""
+"""The shards that a job's workers pull, in its status (docs/shards.md)."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ class DefinedShardSet(Model):
     epoch: Count = 0
     size: Annotated[int, Field(ge=1, lt=LIMIT)]
     digest: Annotated[str, Field(max_length=64)] = ""
-    """Of the elements and their order, as far as they have a text of their own."""
+    """Digest of the elements and their order, if they have a text of their own."""
     retries: Annotated[int, Field(ge=0, le=MAX_SHARD_RETRIES)] = 0
     max_failed: Annotated[int, Field(ge=0, lt=LIMIT)] = 0
-    """With more elements that failed for good, the job fails."""
+    """Number of elements that may fail for good before the job fails."""
 
 
 class ShardSetStatus(DefinedShardSet):
     """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
 
     done: Annotated[int, Field(ge=0)] = 0
-    """So many elements are done, as far as workers' leases tell: what they do of one counts with the next."""
+    """Elements that are done. What a worker does of a lease counts with its next lease."""
     leased: Annotated[int, Field(ge=0)] = 0
     waiting: Annotated[int, Field(ge=0)] = 0
-    """With those that failed and are to be tried again."""
+    """Elements that wait, those that failed and get another try included."""
     failed: Annotated[int, Field(ge=0)] = 0
-    """For good."""
+    """Elements that failed for good."""
     rest: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
     """The elements that wait: ranges such as `0-41,43`, or packed (crds/intervals.py)."""
     leases: Annotated[str, Field(max_length=MAX_LEASES_TEXT)] = ""
-    """Who may work on what: `worker.incarnation.number=elements`, or packed (crds/leases.py)."""
+    """Leases of workers: `worker.incarnation.number=elements`, or packed (crds/leases.py)."""
     tried: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
-    """Elements that failed and are to be tried again, behind the workers that they failed on."""
+    """Elements that failed and get another try, behind the workers that they failed on."""
     again: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
     """The same of such elements that are leased."""
     failed_elements: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
-    """Those that failed for good."""
+    """Elements that failed for good, as `rest`."""
     last_lease: Annotated[int, Field(ge=0)] = 0
     """The number of the newest lease."""
     restoration: Annotated[int, Field(ge=0)] = 0

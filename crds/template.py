@@ -42,7 +42,7 @@ def _list(of: Schema, **more: Any) -> Schema:
 
 
 def _optional(schema: Schema) -> Schema:
-    """As in a Pod, null is the same as nothing."""
+    """Allow null where nothing is allowed, as in a Pod."""
     return schema | {"nullable": True}
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Blame(Enum):
-    """Whose doing an Xid is."""
+    """The part of a machine that an Xid accuses."""
 
     HARDWARE = "hardware"
     """The device's or its firmware's, or that of a link between devices."""

@@ -1,4 +1,4 @@
-"""Who is to blame for the trials that failed: nodes, links, a part of the network, or nobody that is known.
+"""Attribution of the trials that failed: to nodes, links or a part of the network, or to nothing certain.
 
 System-level diagnosis by mutual tests (Preparata, Metze and Chien, 1967) in a world where tests also fail for
 no reason that lasts. Of a test between two, a failure accuses both; what acquits is what each does elsewhere.
@@ -68,16 +68,16 @@ class Attribution:
 
     components: Components
     guilty: dict[NodeName, tuple[Trial, ...]] = field(default_factory=dict)
-    """With the trials that its witnesses failed with it."""
+    """Guilty nodes, with the trials that their witnesses failed with them."""
     odds: dict[NodeName, float] = field(default_factory=dict)
     """Natural logarithms, of the nodes that failed with a witness."""
     links: dict[Link, tuple[Trial, ...]] = field(default_factory=dict)
-    """With all trials of the pair."""
+    """Guilty links, with all trials of the pair."""
     cuts: Cuts = field(default_factory=Cuts)
     outside: frozenset[NodeName] = frozenset()
     """Nodes that do not reach the main part of the fleet. Behind a cut, they would reach each other."""
     stranded: frozenset[NodeName] = frozenset()
-    """Those that never passed, and may be healthy behind a cut: they are to meet others from outside."""
+    """Nodes that never passed, and may be healthy behind a cut: they meet others from outside next."""
     accused: frozenset[NodeName] = frozenset()
     """Nodes that need no further failure with the main part to be guilty."""
     standings: dict[NodeName, Standing] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class _Inquiry:
         return False
 
     def _contestants(self, name: NodeName, without: tuple[NodeName, ...]) -> int:
-        """With how many partners who have passed the node failed."""
+        """Return the number of partners who have passed and that the node failed with."""
         partners = self._partners_failed.get(name, frozenset())
         return len(partners) - sum(other in partners for other in without)
 
@@ -315,7 +315,7 @@ class _Inquiry:
     # --- what was seen --------------------------------------------------------------------------------
 
     def _failures_of(self, name: NodeName) -> Sequence[Trial]:
-        """Those that no condemned node explains."""
+        """Return the node's failures that no condemned node explains."""
         return self._failures.get(name, ())
 
     @cached_property
@@ -329,7 +329,7 @@ class _Inquiry:
 
     @cached_property
     def _partners_failed(self) -> Mapping[NodeName, frozenset[NodeName]]:
-        """By node, the partners who have passed and that it failed with."""
+        """Partners who have passed and that a node failed with, by node."""
         return {
             name: frozenset(o for t in failures for o in t.others(name) if self._ledger.passes(o))
             for name, failures in self._failures.items()
@@ -367,7 +367,7 @@ class _Inquiry:
 
     @cached_property
     def _accidents(self) -> Mapping[NodeName, list[Link]]:
-        """By node, the groups that failed though all of their members pass elsewhere, on one side."""
+        """Groups that failed though all of their members pass elsewhere, by the node on one side."""
         accidents: dict[NodeName, list[Link]] = {}
         for members in {frozenset(t.members): None for t in self._open_failures()}:
             for name in members:
@@ -389,6 +389,6 @@ class _Inquiry:
 
 
 def _log_likelihood(failed: int, trials: int) -> float:
-    """Of `failed` failures in `trials`, at the failure probability that fits best."""
+    """Return the log likelihood of `failed` failures at the failure probability that fits best."""
     passed = trials - failed
     return sum(count * log(count / trials) for count in (failed, passed) if count)

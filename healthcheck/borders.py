@@ -97,22 +97,22 @@ class Borders:
 
     def crossed_by(self, trial: Trial) -> frozenset[Domain]:
         """The domains that some of its members are in, and others not."""
-        known = self._crossed.get(trial.members)
-        if known is None:
+        crossed = self._crossed.get(trial.members)
+        if crossed is None:
             domains = [self._domains[name] for name in trial.members]
-            known = frozenset.union(*domains) - frozenset.intersection(*domains)
-            self._crossed[trial.members] = known
-        return known
+            crossed = frozenset.union(*domains) - frozenset.intersection(*domains)
+            self._crossed[trial.members] = crossed
+        return crossed
 
     @cached_property
     def _domains(self) -> Mapping[NodeName, frozenset[Domain]]:
-        """Those in which a node has neighbours: of one alone, nobody else tells how its way out is."""
+        """Domains in which a node has neighbours: without any, nothing tells how its way out is."""
         sizes = Counter(domain for node in self._nodes for domain in node.domains)
         return {node.name: frozenset(d for d in node.domains if sizes[d] > 1) for node in self._nodes}
 
     @cached_property
     def _have_passed(self) -> Counter[Domain]:
-        """By domain, its nodes that passed at all. Where there are none, all of them may be broken."""
+        """Nodes that passed at all, by domain. Where there are none, all of them may be broken."""
         passed = (node.name for node in self._nodes if self._ledger.passes(node.name))
         return Counter(domain for name in passed for domain in self._domains[name])
 
@@ -123,7 +123,7 @@ class Borders:
 
     @cached_property
     def _across(self) -> Mapping[Domain, Tests]:
-        """By domain, how the tests across its border ended that tell of it."""
+        """Results of the tests across each domain's border that tell of it, by domain."""
         ended: dict[Domain, Tests] = {}
         for trial in self._ledger.trials:
             for domain in self.crossed_by(trial):

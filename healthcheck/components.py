@@ -1,4 +1,4 @@
-"""Who reaches whom: the parts of a fleet whose nodes pass with each other, directly or by way of others."""
+"""The parts of a fleet whose nodes pass with each other, directly or by way of others."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Cut:
     """A part that is cut off from the largest one."""
 
     nodes: tuple[NodeName, ...]
-    """In rank order."""
+    """Nodes in rank order."""
     crossing: tuple[Trial, ...]
     """Its tests with the others. All failed."""
 
@@ -91,7 +91,7 @@ Pairs = dict[frozenset[NodeName], Trial]
 
 
 def _failed_pairs(crossing: Iterable[Trial], components: Components) -> dict[int, dict[int, Pairs]]:
-    """By component and the one that it failed with."""
+    """Return the failed pairs by component and by the one on the other side."""
     failed: dict[int, dict[int, Pairs]] = {}
     for trial in crossing:
         for a, b in combinations(trial.members, 2):

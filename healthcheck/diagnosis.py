@@ -85,11 +85,11 @@ class Findings:
     locally_tested: frozenset[NodeName]
     local_failures: Mapping[NodeName, str]
     silent: Mapping[NodeName, str]
-    """With a text that tells which answers the node did not give."""
+    """Silent nodes, each with a text that names the answers it did not give."""
     unheard: Mapping[NodeName, str]
     """The same, where most gave no answer, or where it may be bad luck."""
     crashed: Mapping[NodeName, str]
-    """With a text that tells in which rounds the node's own probe was ended by a signal."""
+    """Nodes whose own probe was ended by a signal, each with a text that names the rounds."""
     withdrawn: Mapping[NodeName, str]
     """Why the node could not be tested to the end."""
     slow_compute: Mapping[NodeName, tuple[Slowness, ...]]
@@ -165,7 +165,8 @@ def _crashed_members(group: GroupResult) -> Collection[NodeName]:
 def _silences(
     history: History, asked: int, settings: Settings
 ) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
-    """Who gives no answer, and who gave none when most did not, or too seldom to say more."""
+    """Return the nodes without an answer, and those without one when most had none, or too seldom to say
+    more."""
     silent: dict[NodeName, str] = {}
     unheard: dict[NodeName, str] = {}
     withdrawn = history.withdrawn
@@ -243,7 +244,7 @@ def _open_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
 
 
 def _untested_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
-    """Of a node that no finished pair test included: its local tests speak alone, if it made any."""
+    """Judge a node that no finished pair test included, by its local tests, if it made any."""
     if name in findings.unheard:
         text = f"it gave no answer {findings.unheard[name]}: too seldom, or as most did, to speak against it"
         return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.NO_ANSWER,))

@@ -33,7 +33,7 @@ class Node:
     vouched: bool = False
     """It passed a check that is still fresh, with other partners: a reference."""
     vouch_age_seconds: float = 0.0
-    """Since that check, if it is vouched."""
+    """Seconds since that check, if the node is vouched for."""
 
     @property
     def smallest_domain(self) -> Domain | None:

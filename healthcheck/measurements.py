@@ -92,7 +92,7 @@ class History:
     """All that is known of a check. The next step follows from it alone."""
 
     local: Mapping[NodeName, LocalResult] = field(default_factory=dict)
-    """Of every node that ran local tests; a node without an entry has nothing said against it."""
+    """Results of each node that ran local tests; a node without an entry has nothing said against it."""
     rounds: tuple[RoundResult, ...] = ()
     unanswered: Mapping[NodeName, str] = field(default_factory=dict)
     """Nodes that gave no answer to the local tests, each with what is known of it."""
@@ -102,5 +102,5 @@ class History:
 
     @property
     def absent(self) -> frozenset[NodeName]:
-        """Those that can be tested no further, whatever is known of them."""
+        """Nodes that can be tested no further, whatever was found of them."""
         return frozenset((*self.unanswered, *self.withdrawn))

@@ -80,7 +80,8 @@ def log_odds_at_border(
 
 
 def _log_fault(seen: Tests, background: float) -> float:
-    """Of what was seen, with a fault at one of the rates that can be told from the background."""
+    """Return the log likelihood of the tests, with a fault at one of the rates that stand out from the
+    background."""
     likelihood = sum(
         exp(seen.failed * log(rate) + (seen.passed * log(1 - rate) if seen.passed else 0.0))
         for rate in FAULT_RATES
@@ -90,7 +91,7 @@ def _log_fault(seen: Tests, background: float) -> float:
 
 
 class _Belief(NamedTuple):
-    """Of a failure rate: a Beta distribution."""
+    """A belief about a failure rate: a Beta distribution."""
 
     alpha: float
     beta: float
@@ -100,7 +101,7 @@ class _Belief(NamedTuple):
         return self.alpha / (self.alpha + self.beta)
 
     def log_luck(self, seen: Tests) -> float:
-        """Of so many failures and passes in this order."""
+        """Return the log likelihood of these failures and passes, in this order."""
         alpha, beta = self
         return (
             lgamma(alpha + seen.failed) - lgamma(alpha) + lgamma(beta + seen.passed) - lgamma(beta)

@@ -28,7 +28,7 @@ def is_of_most(round_: RoundResult, listed: Listed, withdrawn: Collection[NodeNa
 def befell(
     rounds: Sequence[RoundResult], listed: Listed, withdrawn: Collection[NodeName]
 ) -> dict[NodeName, list[int]]:
-    """By node, the rounds in which it did, but for rounds in which it befell most."""
+    """Return the rounds in which it befell each node, but for rounds in which it befell most."""
     found: dict[NodeName, list[int]] = {}
     for round_ in rounds:
         if not is_of_most(round_, listed, withdrawn):

@@ -1,4 +1,4 @@
-"""Who tests with whom in the next round. Deterministic: the groups follow from the results so far alone.
+"""The groups that test in the next round. Deterministic: they follow from the results so far alone.
 
 *Screening rounds* test everybody. They are rounds of a round-robin tournament (the circle method), of which
 two in a row join all nodes in one chain, and N - 1 let every two meet once. Nodes lie on the circle by racks,
@@ -79,7 +79,7 @@ def next_groups(
 
 
 def _by_racks(nodes: Sequence[Node]) -> list[NodeName]:
-    """In rank order, but for nodes of one domain, the largest first, which follow its first one."""
+    """Order the nodes by rank; those of one domain, the largest first, follow its first one."""
     first: dict[Domain, int] = {}
     for place, node in enumerate(nodes):
         for domain in node.domains:
@@ -201,7 +201,8 @@ class _Round:
             self._seat_mate(name, mates, again=True)
 
     def _is_mates_turn(self, name: NodeName, attribution: Attribution) -> bool:
-        """In every other test, and in each once the main part can tell no more."""
+        """Return whether the node meets a mate: in every other test, and in each once the main part can tell
+        no more."""
         met = self._partners(name)
         with_mates = sum(met[other] for other in met if other in attribution.outside)
         return name in attribution.accused or 2 * with_mates <= met.total()
@@ -211,8 +212,8 @@ class _Round:
         if name not in self._free:
             return
         met = self._partners(name)
-        known = (other for other in pool.left() if other != name)
-        mate = min(known, key=met.__getitem__, default=None) if again else pool.first_but({name, *met})
+        others = (other for other in pool.left() if other != name)
+        mate = min(others, key=met.__getitem__, default=None) if again else pool.first_but({name, *met})
         if mate is not None:
             self._group(name, mate)
 
@@ -287,7 +288,7 @@ class _Round:
         return [name for name in self._free if any(e.standing(name) in OPEN for e in self._evidence)]
 
     def _by_need(self, names: Iterable[NodeName]) -> list[NodeName]:
-        """Whoever was tested least first, so that none waits for ever where trusted nodes are few."""
+        """Order nodes by their number of tests, so that none waits for ever where trusted nodes are few."""
         return sorted(names, key=lambda name: (len(self._ledger.of(name)), self._rank[name]))
 
     def _group(self, *members: NodeName) -> None:

@@ -64,7 +64,7 @@ class Intermittent:
     witnesses: int
     """The partners that it failed with."""
     checks: int
-    """Those in which it failed."""
+    """Checks in which it failed."""
     of_checks: int
     background: float
 
@@ -168,7 +168,7 @@ class _Seen:
         return failures, len(failures) + sum(result.passed for result in results)
 
     def _log_odds(self, name: NodeName, times: Counter[NodeName], passed: int) -> float:
-        """Of failures with partners that count, so many times with each, and passes."""
+        """Return the log odds of these failures, counted by partner, and passes."""
         again = [count - 1 for count in times.values() if count > 1]
         twice = self._others(self._fleet, name)  # each test is in the records of two nodes
         fleet = Tests(ceil(twice.failed / 2), twice.passed // 2)

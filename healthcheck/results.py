@@ -16,7 +16,7 @@ class NodeTests:
 
     passed: int = 0
     failed: int = 0
-    """Whoever was to blame."""
+    """Failed tests, whatever was to blame."""
     failed_with: list[NodeName] = field(default_factory=list)
     """Partners of failures that nothing else explains, each once, in the order of tests."""
 

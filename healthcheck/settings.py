@@ -64,7 +64,8 @@ class Settings:
     slow: Rules = field(default_factory=lambda: Rules(failures=4, odds_a_node=400.0, odds_unseen_part=1.0))
     """Slow networks cordon nobody, and few rounds are about them."""
     own_word: Rules = field(default_factory=lambda: Rules(odds_a_node=200.0))
-    """Of silence, and of probes that crash: both are rare among healthy nodes, and each costs a time-out."""
+    """Rules for silence and for crashes of probes: both are rare among healthy nodes, and each costs a time-
+    out."""
 
     straggler_ratio: float = 1.5
     """Slower than this many times what is typical is suspicious whatever the spread."""
@@ -76,7 +77,7 @@ class Settings:
     """A suspect measures again so often, in a round each, and is slow only if it is each time: noise with
     heavy tails exceeds any limit once among thousands of values, and not three times in a row."""
     confirming_share: float = 2 / 3
-    """Of the loss of speed that raises a suspicion, so much confirms it."""
+    """Share of the suspected loss of speed that confirms the suspicion."""
     most_rounds_about_slowness: int = 8
     """After so many rounds nobody is asked about speed any more: traffic that comes and goes has no end."""
     least_slowdown: Mapping[Metric, float] = field(default_factory=lambda: {Metric.PAIR_LATENCY_US: 0.5})
@@ -86,10 +87,10 @@ class Settings:
     least_share_of_a_kind: float = 0.05
     """So many nodes of a class, and such a share of it, that are slow alike are another kind of hardware."""
     minimums: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
-    """By hardware class: the worst acceptable value, whatever the others show. The only way to judge the
-    network of two or three nodes."""
+    """Worst acceptable values, whatever the others show, by hardware class. The only way to judge the network
+    of two or three nodes."""
     references: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
-    """By hardware class: what was typical in earlier checks (`healthcheck.stragglers.references_of`)."""
+    """Typical values of earlier checks (`healthcheck.stragglers.references_of`), by hardware class."""
 
     significance: float = 0.05
     """Failures cluster in a rack if chance would put so many there with less than this probability."""

@@ -235,7 +235,7 @@ def _local_values(history: History, nodes: Sequence[Node]) -> dict[tuple[Metric,
 
 
 def _standards(found: Mapping[tuple[Metric, str], Values], settings: Settings) -> Standards:
-    """Of the nodes' own figures."""
+    """Return the standards by the nodes' own figures."""
     total = sum(map(len, found.values()))
     standards = {}
     for (metric, class_), values in found.items():
@@ -247,7 +247,7 @@ def _standards(found: Mapping[tuple[Metric, str], Values], settings: Settings) -
 def _standard(
     metric: Metric, class_: str, values: Sequence[float], most: int, total: int, settings: Settings
 ) -> Standard:
-    """From the values' own spread.
+    """Return the standard by the spread of the values.
 
     Args:
         values: of one metric and class.
@@ -271,9 +271,9 @@ def _standard(
 
 def _small_standard(metric: Metric, class_: str, values: Sequence[float], settings: Settings) -> Standard:
     """What is typical is the faster half; for one node alone, what earlier checks found."""
-    known = settings.references.get((class_, metric))
-    if len(values) == 1 and known is not None:
-        values = [known]
+    reference = settings.references.get((class_, metric))
+    if len(values) == 1 and reference is not None:
+        values = [reference]
     ordered = sorted(values, reverse=metric.higher_is_better)
     typical = median(ordered[: ceil(len(ordered) / 2)])
     return _bare(metric, class_, typical, settings.small_fleet_ratio, settings)
@@ -328,16 +328,17 @@ def _kinds_told(class_: str, standard: Standard, values: Values) -> list[ClassFi
 
 
 def _slow_as_a_whole(class_: str, metric: Metric, values: Values, settings: Settings) -> list[ClassFinding]:
-    known = settings.references.get((class_, metric))
-    if known is None or len(values) < 2:
+    reference = settings.references.get((class_, metric))
+    if reference is None or len(values) < 2:
         return []
     typical = median(values.values())
-    times = slowdown(metric, typical, known)
+    times = slowdown(metric, typical, reference)
     if times < settings.small_fleet_ratio:
         return []
     evidence = (
         f"the {len(values)} nodes{_of(class_)} together are at {1 / times:.0%} of their earlier speed in "
-        f"{metric}, {typical:.4g} beside {known:.4g}: look at what they share (power, cooling, driver, image)"
+        f"{metric}, {typical:.4g} beside {reference:.4g}: "
+        "look at what they share (power, cooling, driver, image)"
     )
     return [ClassFinding(class_, tuple(values), evidence)]
 

@@ -73,7 +73,7 @@ class Ledger:
         return [trial for trial in self.of(min(pair)) if frozenset(trial.members) == pair]
 
     def failed_again(self, failures: Iterable[Trial]) -> list[int]:
-        """Of the pairs of these failures that never passed: how often each failed again, if it did."""
+        """Return how often each failed pair that never passed failed again, if it did."""
         pairs = [self.of_pair(frozenset(trial.members)) for trial in failures if len(trial.members) == 2]
         return [len(trials) - 1 for trials in pairs if len(trials) > 1 and not any(t.passed for t in trials)]
 

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, Object
+from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.job_status import Goodput, JobState
@@ -30,6 +30,7 @@ from reconcilers.observed.ownership import BY_JOB
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.managed_by import is_managed_here
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ def finishes(change: Change) -> bool:
 
 
 def becomes_ready_or_not(change: Change) -> bool:
-    """Of a node, workers go by this alone; kubelets write its status every few minutes or seconds."""
+    """The node's Ready condition changed. Workers go by this alone; kubelets write often."""
     return _readiness(change.old) != _readiness(change.new)
 
 
@@ -73,7 +73,7 @@ def more_than_the_agents_report(change: Change) -> bool:
 
 
 def more_than_an_agents_later_reports(change: Change) -> bool:
-    """From its first report on, an agent's silence counts: its Lease may never be renewed again."""
+    """The agent's first report, or more. From then on its silence counts: its Lease may never be renewed."""
     return _speaker(change.old) != _speaker(change.new) or more_than_the_agents_report(change)
 
 
@@ -163,8 +163,8 @@ def _speaker(worker: dict[str, Any] | None) -> str | None:
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """Of the agent's progress no more than its last checkpoint, in which rounds there was any, where the loss
-    was no number any more, and what a round went on from."""
+    """Returns the worker; of its agent's progress only the last checkpoint, the rounds that have any, where
+    the loss stopped being a number, and what a round resumed from."""
     report = (worker or {}).get("status", {}).get("agent") or {}
     quiet = ("progress", "rounds", "series", "usage", "memory", "shards", "askedStacks", "profile")
     rest = {k: v for k, v in report.items() if k not in quiet}

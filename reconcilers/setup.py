@@ -7,23 +7,17 @@ from typing import Any
 
 from controller.builder import ControllerBuilder
 from controller.cache import Cache
-from controller.loop import ReconcileLoop, make_queue
 from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    ELASTICWORLDS,
     LEASES,
     NAMESPACES,
     NETWORKPOLICIES,
-    NODECHECKS,
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
     ROLEBINDINGS,
     ROLES,
-    SCALEPLANS,
     SERVICEACCOUNTS,
     Resource,
 )
@@ -64,9 +58,16 @@ from reconcilers.predicates import (
     plans_otherwise,
 )
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    ELASTICWORLDS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition
-from reconcilers.runtime.unreadable import UnreadableController, UnreadableReconciler
+from reconcilers.runtime.unreadable import UnreadableReconciler
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scale.reconciler import ScalePlanReconciler, is_over
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
@@ -348,16 +349,8 @@ def _add_unreadable(manager: Manager, clock: Clock) -> None:
             ("scaleplan", SCALEPLANS),
         )
     }
-    name, queue = "unreadable", make_queue("unreadable", manager.queue_metrics)
-    loop = ReconcileLoop(
-        name,
-        queue,
-        UnreadableReconciler(manager.client, manager.cache, manager.recorder, conditions),
-        workers=1,
-        metrics=manager.reconcile_metrics,
-        terminating=manager.client.terminating,
-    )
-    manager.add(UnreadableController(name, queue, loop))
+    reconciler = UnreadableReconciler(manager.client, manager.cache, manager.recorder, conditions)
+    ControllerBuilder(manager, "unreadable").for_unreadable().build(reconciler)
 
 
 def _reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> ReconciledCondition:

@@ -1,4 +1,4 @@
-"""Where the time of a simulated job went. All seconds sum up to the horizon, at any moment."""
+"""The time of a simulated job by what it went to. All seconds sum up to the horizon, at any moment."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _OF_STATE = {
 
 
 def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
-    """Of a job that does not train.
+    """Return the part to which the time of a job goes that does not train.
 
     Args:
         state: as the controller's account has it.
@@ -79,7 +79,7 @@ class Account:
     work: float = 0.0
     """Seconds of training at full size and speed that count: what is kept of it is never done again."""
     lost: float = 0.0
-    """Of that work, in all, what had to be done again."""
+    """Sum of the work that had to be done again."""
 
     def trains(self, seconds: float, saving: float, pace: float, present: float) -> None:
         """The job has trained for so long.

@@ -10,15 +10,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from simulator import incidents
-
-if TYPE_CHECKING:
-    from simulator.crew import Crew
-    from simulator.engine import Simulation
-
-DAY = 86_400.0
+from simulator.crew import Crew
+from simulator.state import DAY, SimulationState
 
 
 @dataclass(frozen=True)
@@ -31,37 +26,37 @@ class Fault:
     slot: int
 
 
-def begin(sim: Simulation) -> None:
+def begin(state: SimulationState[Crew]) -> None:
     """Everything that the fleet says of faults and of nodes that come and go."""
-    faults = sim.fleet.faults
+    faults = state.fleet.faults
     streams: list[tuple[float, Callable[[], None]]] = [
-        (faults.per1000_node_days / faults.bursts.size, partial(_burst, sim)),
-        (faults.slowdowns.per1000_node_days, partial(_slow_down, sim)),
-        (faults.corruptions.per1000_node_days, partial(_corrupt, sim)),
-        (faults.preemptions_per1000_node_days, partial(_preempt, sim)),
+        (faults.per1000_node_days / faults.bursts.size, partial(_burst, state)),
+        (faults.slowdowns.per1000_node_days, partial(_slow_down, state)),
+        (faults.corruptions.per1000_node_days, partial(_corrupt, state)),
+        (faults.preemptions_per1000_node_days, partial(_preempt, state)),
     ]
     for rate, happens in streams:
         if rate:
-            _Stream(sim, rate, happens).next()
-    for change in sim.fleet.capacity:
-        sim.clock.after(change.day * DAY, partial(_change_capacity, sim, change.nodes))
+            _Stream(state, rate, happens).next()
+    for change in state.fleet.capacity:
+        state.clock.after(change.day * DAY, partial(_change_capacity, state, change.nodes))
 
 
-def follow(sim: Simulation, script: Sequence[Fault]) -> None:
+def follow(state: SimulationState[Crew], script: Sequence[Fault]) -> None:
     """What the script says, and nothing else."""
     for fault in script:
-        sim.clock.after(fault.seconds, partial(_scripted, sim, fault))
+        state.clock.after(fault.seconds, partial(_scripted, state, fault))
 
 
 @dataclass(frozen=True)
 class _Stream:
-    sim: Simulation
+    state: SimulationState[Crew]
     per1000_node_days: float
     happens: Callable[[], None]
 
     def next(self) -> None:
-        rate = self.per1000_node_days / 1_000 / DAY * self.sim.nodes.weight()
-        self.sim.clock.after(exponential(self.sim.rng, 1 / rate), self._arrive)
+        rate = self.per1000_node_days / 1_000 / DAY * self.state.nodes.weight()
+        self.state.clock.after(exponential(self.state.rng, 1 / rate), self._arrive)
 
     def _arrive(self) -> None:
         self.next()
@@ -72,27 +67,27 @@ def exponential(rng: random.Random, mean: float) -> float:
     return rng.expovariate(1 / mean) if mean else 0.0
 
 
-def _burst(sim: Simulation) -> None:
-    bursts = sim.fleet.faults.bursts
-    _draw(sim)
+def _burst(state: SimulationState[Crew]) -> None:
+    bursts = state.fleet.faults.bursts
+    _draw(state)
     for _ in range(bursts.size - 1):
-        sim.clock.after(sim.rng.uniform(0, bursts.within_seconds), partial(_draw, sim))
+        state.clock.after(state.rng.uniform(0, bursts.within_seconds), partial(_draw, state))
 
 
-def _draw(sim: Simulation) -> None:
-    kinds = sim.fleet.faults.kinds.model_dump()
-    node = sim.nodes.pick_to_fail()
-    (kind,) = sim.rng.choices(list(kinds), list(kinds.values()))
-    crew = sim.crew_of.get(node)
-    if crew is None or node in sim.down:
+def _draw(state: SimulationState[Crew]) -> None:
+    kinds = state.fleet.faults.kinds.model_dump()
+    node = state.nodes.pick_to_fail()
+    (kind,) = state.rng.choices(list(kinds), list(kinds.values()))
+    crew = state.crew_of.get(node)
+    if crew is None or node in state.down:
         return
-    if sim.fleet.faults.while_training_only and not crew.trains:
+    if state.fleet.faults.while_training_only and not crew.trains:
         return
-    _befalls(sim, crew, kind, node)
+    _befalls(state, crew, kind, node)
 
 
-def _befalls(sim: Simulation, crew: Crew, kind: str, node: int) -> None:
-    sim.faults[kind] += 1
+def _befalls(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> None:
+    state.faults[kind] += 1
     match kind:
         case "process":
             crew.settle()
@@ -104,74 +99,74 @@ def _befalls(sim: Simulation, crew: Crew, kind: str, node: int) -> None:
             crew.settle()
             incidents.device_fails(crew, node)
         case "node":
-            sim.fall_silent([node], None)
+            incidents.fall_silent(state, [node], None)
         case "switch":
-            first = node // sim.fleet.rack_nodes * sim.fleet.rack_nodes
-            rack = range(first, first + sim.fleet.rack_nodes)
-            there = [n for n in rack if n in sim.crew_of and n not in sim.down]
-            sim.fall_silent(there, exponential(sim.rng, sim.fleet.repair.automated_seconds))
+            first = node // state.fleet.rack_nodes * state.fleet.rack_nodes
+            rack = range(first, first + state.fleet.rack_nodes)
+            there = [n for n in rack if n in state.crew_of and n not in state.down]
+            incidents.fall_silent(state, there, exponential(state.rng, state.fleet.repair.automated_seconds))
         case "podDeleted":
             crew.settle()
             incidents.pod_is_deleted(crew, node)
         case "preempted":
-            sim.take_away(node, sim.fleet.times.preempted_seconds)
+            incidents.take_away(state, node, state.fleet.times.preempted_seconds)
 
 
-def _scripted(sim: Simulation, fault: Fault) -> None:
-    (crew,) = sim.active
-    _befalls(sim, crew, fault.kind, crew.node_of[fault.slot])
+def _scripted(state: SimulationState[Crew], fault: Fault) -> None:
+    (crew,) = state.active
+    _befalls(state, crew, fault.kind, crew.node_of[fault.slot])
 
 
-def _slow_down(sim: Simulation) -> None:
-    slowdowns, node = sim.fleet.faults.slowdowns, sim.nodes.pick_to_fail()
-    crew = sim.crew_of.get(node)
-    if crew is None or node in sim.down:
+def _slow_down(state: SimulationState[Crew]) -> None:
+    slowdowns, node = state.fleet.faults.slowdowns, state.nodes.pick_to_fail()
+    crew = state.crew_of.get(node)
+    if crew is None or node in state.down:
         return
-    sim.faults["slowdown"] += 1
+    state.faults["slowdown"] += 1
     crew.show(node)
     crew.slow[node] = slowdowns.factor
 
     def over() -> None:
         crew.slow.pop(node, None)
 
-    sim.clock.after(exponential(sim.rng, slowdowns.seconds), over)
+    state.clock.after(exponential(state.rng, slowdowns.seconds), over)
 
 
-def _corrupt(sim: Simulation) -> None:
-    node = sim.nodes.pick_to_fail()
-    crew = sim.crew_of.get(node)
+def _corrupt(state: SimulationState[Crew]) -> None:
+    node = state.nodes.pick_to_fail()
+    crew = state.crew_of.get(node)
     if crew is None or not crew.trains:
         return
-    sim.faults["corruption"] += 1
-    work = sim.account.work
-    wait = exponential(sim.rng, sim.fleet.faults.corruptions.noticed_after_seconds)
+    state.faults["corruption"] += 1
+    work = state.account.work
+    wait = exponential(state.rng, state.fleet.faults.corruptions.noticed_after_seconds)
 
     def noticed() -> None:
-        if sim.account.work > work and node in crew.nodes:
+        if state.account.work > work and node in crew.nodes:
             crew.settle()
             incidents.corruption_shows(crew, node, work)
 
-    sim.clock.after(wait, noticed)
+    state.clock.after(wait, noticed)
 
 
-def _preempt(sim: Simulation) -> None:
-    node = sim.nodes.pick_to_fail()
-    if node in sim.crew_of and node not in sim.down and node not in sim.away:
-        sim.faults["preempted"] += 1
-        sim.take_away(node, sim.fleet.times.preempted_seconds)
+def _preempt(state: SimulationState[Crew]) -> None:
+    node = state.nodes.pick_to_fail()
+    if node in state.crew_of and node not in state.down and node not in state.away:
+        state.faults["preempted"] += 1
+        incidents.take_away(state, node, state.fleet.times.preempted_seconds)
 
 
-def _change_capacity(sim: Simulation, change: int) -> None:
+def _change_capacity(state: SimulationState[Crew], change: int) -> None:
     if change > 0:
-        sim.nodes.add(change)
-        sim.freed()
+        state.nodes.add(change)
+        state.place_waiting()
         return
-    for _ in range(min(-change, len(sim.nodes))):
-        if sim.nodes.free:
-            sim.nodes.forget(sim.nodes.free.pick(sim.rng))
+    for _ in range(min(-change, len(state.nodes))):
+        if state.nodes.free:
+            state.nodes.forget(state.nodes.free.pick(state.rng))
             continue
-        used = [node for node in sim.crew_of if node not in sim.down and node not in sim.away]
+        used = [node for node in state.crew_of if node not in state.down and node not in state.away]
         if not used:
             return
-        sim.faults["preempted"] += 1
-        sim.take_away(sim.rng.choice(used), None)
+        state.faults["preempted"] += 1
+        incidents.take_away(state, state.rng.choice(used), None)

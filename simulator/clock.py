@@ -16,7 +16,7 @@ class Clock:
         self._number = 0
 
     def after(self, seconds: float, happens: Happens) -> None:
-        """Of two at the same time, the one that was asked for first comes first."""
+        """Queue an event. At the same time, the one that was queued first comes first."""
         self._number += 1
         heapq.heappush(self._queue, (self.now + max(seconds, 0.0), self._number, happens))
 

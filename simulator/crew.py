@@ -6,7 +6,6 @@ What is to be done about it is the plan's word (`PlannedJob.look`); how long it 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from crds.protocol import JobPhase, RendezvousPhase
 from reconcilers.cordon.policy import VerdictReason
@@ -16,9 +15,7 @@ from simulator.bag import Bag
 from simulator.fleet import Restart
 from simulator.nodes import name_of, number_of
 from simulator.planned import Looked, PlannedJob
-
-if TYPE_CHECKING:
-    from simulator.engine import Simulation
+from simulator.state import SimulationState
 
 MOMENT = 0.001
 """Between two things that happen at once, so that the ages of things are never 0."""
@@ -30,12 +27,12 @@ REVEALED = 8
 
 @dataclass
 class Crew:
-    sim: Simulation
+    state: SimulationState[Crew]
     job: PlannedJob
     nodes: Bag
     """All of its nodes, those that are not shown too."""
     slot_of: dict[int, int] = field(default_factory=dict)
-    """By node, the slot of those that are shown."""
+    """Slots of the nodes that are simulated one by one."""
     node_of: dict[int, int] = field(default_factory=dict)
     pending: set[int] = field(default_factory=set)
     """Slots whose Pod finds no node."""
@@ -47,7 +44,7 @@ class Crew:
     fresh: bool = True
     """Whether somebody in the next world has a Pod of his own age."""
     slow: dict[int, float] = field(default_factory=dict)
-    """By node, how many times as long its steps take."""
+    """Factor by which steps of a slow node take longer, by node."""
     begun_work: float = 0.0
     begun_at: float = 0.0
     best_step: int = 0
@@ -61,16 +58,16 @@ class Crew:
 
     def look(self) -> None:
         """One look of the controller, and what its acts set going."""
-        sim, job = self.sim, self.job
+        state, job = self.state, self.job
         before = job.world
-        sim.looks += 1
-        looked = job.look(sim.at())
+        state.looks += 1
+        looked = job.look(state.at())
         for index in looked.gone:
             self._leave_node(index)
         for index in looked.new_pods:
             self.place(index)
         if looked.check is not None:
-            sim.clock.after(sim.fleet.times.check_seconds, lambda: self._end_check(looked))
+            state.clock.after(state.fleet.times.check_seconds, lambda: self._end_check(looked))
             self._stop_idle()
         if job.world.round != before.round and job.is_formed:
             self._begin_round()
@@ -80,7 +77,7 @@ class Crew:
                 self.stop_training(planned=True)
             self._stop_idle()
         if job.job.status.phase in (JobPhase.FAILED, JobPhase.SUCCEEDED):
-            sim.end(self)
+            state.end(self.job)
             return
         self._wake_in(looked.plan.look_again_seconds)
 
@@ -88,8 +85,8 @@ class Crew:
         self._wake = float("inf")
         if seconds is None or (self.trains and seconds > SOON_SECONDS):
             return  # of a job that trains, only its account would be brought up to date
-        self._wake = when = self.sim.clock.now + max(seconds, MOMENT)
-        self.sim.clock.after(when - self.sim.clock.now, lambda: self._woken(when))
+        self._wake = when = self.state.clock.now + max(seconds, MOMENT)
+        self.state.clock.after(when - self.state.clock.now, lambda: self._woken(when))
 
     def _woken(self, when: float) -> None:
         if when == self._wake:
@@ -97,12 +94,12 @@ class Crew:
 
     def _stop_idle(self) -> None:
         if not self.job.is_formed:
-            self.job.stop(self.sim.at())
+            self.job.stop(self.state.at())
 
     # --- worlds ---------------------------------------------------------------------------------------------
 
     def _begin_round(self) -> None:
-        sim, fleet = self.sim, self.sim.fleet
+        state, fleet = self.state, self.state.fleet
         if self.trains:
             self.stop_training(planned=True)
         self.noticed = True
@@ -112,24 +109,24 @@ class Crew:
         if everybody and fleet.times.restart_seconds is None:
             seconds += fleet.times.pod_seconds
         round_ = self.job.world.round
-        sim.told(self)
-        sim.clock.after(seconds, lambda: self._first_step(round_))
+        state.record_world(self.job, recorded=self.prototype is None)
+        state.clock.after(seconds, lambda: self._first_step(round_))
 
     def _first_step(self, round_: int) -> None:
-        sim, job = self.sim, self.job
+        state, job = self.state, self.job
         if job.world.round != round_ or not job.is_formed or self.noticed is False:
             return  # something has happened since
-        living = [index for index in job.members() if self.node_of.get(index) not in sim.down]
+        living = [index for index in job.members() if self.node_of.get(index) not in state.down]
         if len(living) < len(job.world.members):
             return  # a member is gone, and the controller does not know yet
         self.trains, self.survives, self.fresh = True, True, False
-        self.begun_work, self.begun_at = sim.account.work, sim.clock.now
-        job.run_round(self.step, sim.at())
+        self.begun_work, self.begun_at = state.account.work, state.clock.now
+        job.run_round(self.step, state.at())
         self.look()
 
     @property
     def step(self) -> int:
-        return 1 + int(self.sim.account.work / self.sim.fleet.times.step_seconds)
+        return 1 + int(self.state.account.work / self.state.fleet.times.step_seconds)
 
     def stop_training(self, *, planned: bool, survives: bool = True, limit: float | None = None) -> None:
         """Nobody makes another step; what was not saved is lost, unless it was planned.
@@ -138,31 +135,31 @@ class Crew:
             survives: checkpoints in memory are still there.
             limit: what was trained beyond this much work is worth nothing.
         """
-        sim = self.sim
+        state = self.state
         if self.trains:
-            self._tell_steps()
+            self._report_steps()
         self.trains = False
         self.noticed = planned
-        in_place = sim.fleet.policies.restart is Restart.IN_PLACE
+        in_place = state.fleet.policies.restart is Restart.IN_PLACE
         self.survives = self.survives and survives and in_place  # memory is the Pods'
         if planned:
-            sim.left_in_good_order()
-        elif sim.alone:
-            kept = sim.saved_work(memory=self.survives, limit=limit)
-            sim.account.falls_back(kept)
+            state.note_orderly_stop()
+        elif state.is_single_group:
+            kept = state.saved_work(memory=self.survives, limit=limit)
+            state.account.falls_back(kept)
 
-    def _tell_steps(self) -> None:
-        first = 1 + int(self.begun_work / self.sim.fleet.times.step_seconds)
+    def _report_steps(self) -> None:
+        first = 1 + int(self.begun_work / self.state.fleet.times.step_seconds)
         last = max(self.step - 1, first)
         self.best_step = max(self.best_step, last)
-        self.job.tell_steps(first, last, self.sim.clock.now - self.begun_at, self.sim.at())
+        self.job.report_steps(first, last, self.state.clock.now - self.begun_at, self.state.at())
 
     @property
     def part(self) -> Part:
         """What its time goes to while it does not train."""
         goodput = self.job.job.status.goodput
-        state = goodput.state if goodput is not None and self.noticed else None
-        return part_of(state, noticed=self.noticed, formed=self.job.is_formed)
+        job_state = goodput.state if goodput is not None and self.noticed else None
+        return part_of(job_state, noticed=self.noticed, formed=self.job.is_formed)
 
     @property
     def pace(self) -> float:
@@ -173,25 +170,25 @@ class Crew:
 
     def place(self, index: int) -> None:
         """Its next Pod gets a node, if one is free."""
-        sim, worker = self.sim, self.job.workers.get(index)
+        state, worker = self.state, self.job.workers.get(index)
         if worker is None:
             return
         self._leave_node(index)
         forbidden = {number_of(name) for name in worker.spec.faulty_nodes}
-        node = sim.nodes.take_free(forbidden, {number_of(name) for name in worker.spec.excluded_nodes})
+        node = state.nodes.take_free(forbidden, {number_of(name) for name in worker.spec.excluded_nodes})
         if node is None:
             self.pending.add(index)
-            self.job.put(objects.waiting(worker, sim.at(), unschedulable=True))
+            self.job.put(objects.waiting(worker, state.at(), unschedulable=True))
             return
         self.pending.discard(index)
         self._use(index, node)
         incarnation = worker.spec.incarnation
-        sim.clock.after(sim.fleet.times.pod_seconds, lambda: self._pod_runs(index, incarnation, node))
+        state.clock.after(state.fleet.times.pod_seconds, lambda: self._pod_runs(index, incarnation, node))
 
     def _use(self, index: int, node: int) -> None:
         self.nodes.add(node)
         self.slot_of[node], self.node_of[index] = index, node
-        self.sim.crew_of[node] = self
+        self.state.crew_of[node] = self
 
     def _leave_node(self, index: int) -> None:
         node = self.node_of.pop(index, None)
@@ -200,16 +197,16 @@ class Crew:
         del self.slot_of[node]
         self.nodes.discard(node)
         self.slow.pop(node, None)
-        self.sim.crew_of.pop(node, None)
-        self.sim.left(node)
+        self.state.crew_of.pop(node, None)
+        self.state.left(node)
 
     def _pod_runs(self, index: int, incarnation: int, node: int) -> None:
         worker = self.job.workers.get(index)
         if worker is None or worker.spec.incarnation != incarnation or self.node_of.get(index) != node:
             return
-        if node in self.sim.down:
+        if node in self.state.down:
             return  # nothing starts there
-        now = self.sim.at()
+        now = self.state.at()
         self.job.put(objects.ready(objects.with_pod(worker, name_of(node), now), now))
         self.fresh = self.fresh or not self.trains
         self.look()
@@ -229,7 +226,7 @@ class Crew:
             for index, shown in zip(sorted(self.job.workers), list(self.nodes), strict=False):
                 self.slot_of[shown], self.node_of[index] = index, shown
             self._label()
-            self.sim.active.append(self)
+            self.state.active.append(self)
         if node in self.slot_of:
             return self.slot_of[node]
         quiet = [i for i in self.job.quiet() if self._is_well(i)]
@@ -243,15 +240,15 @@ class Crew:
 
     def _is_well(self, index: int) -> bool:
         """Whether nothing has befallen its node, be it noticed or not."""
-        node, sim = self.node_of.get(index), self.sim
+        node, state = self.node_of.get(index), self.state
         return node is not None and not any(
-            node in troubled for troubled in (sim.down, sim.away, sim.nodes.ill, self.slow)
+            node in troubled for troubled in (state.down, state.away, state.nodes.ill, self.slow)
         )
 
     def _reveal(self, node: int) -> int:
         """The slot of this node, which is shown besides now, and some others with it."""
         others = [other for other in self.nodes if other not in self.slot_of and other != node]
-        unit = self.sim.fleet.node_unit
+        unit = self.state.fleet.node_unit
         count = min(-(-REVEALED // unit) * unit, len(others) + 1)
         for index, shown in zip(self.job.reveal(count), [node, *others], strict=False):
             self.slot_of[shown], self.node_of[index] = index, shown
@@ -266,15 +263,15 @@ class Crew:
         """
         if self.prototype is None or self.is_quiet or not self.trains or not self.is_settled:
             return
-        if not self.sim.alone:
+        if not self.state.is_single_group:
             self.job, self.is_quiet = self.prototype, True
             self.slot_of, self.node_of = {}, {}
-            self.sim.active.remove(self)
+            self.state.active.remove(self)
             return
         members = set(self.job.world.members)
         kept = sorted(self.prototype.workers)
         shown = [self.node_of[index] for index in sorted(self.node_of, key=lambda i: (i not in members, i))]
-        self._tell_steps()
+        self._report_steps()
         self.job.reset(self.prototype)
         beside = shown[len(members) :]  # who stands by stays so, and as many members are shown as before
         shown = shown[: len(kept) - len(beside)] + beside
@@ -303,9 +300,9 @@ class Crew:
             if index in self.node_of and self.job.is_idle(index)
         }
         found = checks.judged(
-            self.sim.fleet.diagnosis, self.sim.nodes.ill, set(self.slow), idle, self.sim.rng
+            self.state.fleet.diagnosis, self.state.nodes.ill, set(self.slow), idle, self.state.rng
         )
         for node in found.faulty:
-            self.sim.convict(node, VerdictReason.CHECK_FAILED)
-        self.job.end_check(looked.check, found.verdicts(self.job), self.sim.at())
+            self.state.convicted[node] = VerdictReason.CHECK_FAILED
+        self.job.end_check(looked.check, found.verdicts(self.job), self.state.at())
         self.look()

@@ -84,7 +84,7 @@ class Slowdowns(Part):
     factor: Annotated[float, Field(ge=1, le=100)] = 1.1
     """Steps take so many times as long (MegaScale: 10 %)."""
     seconds: Seconds = 1_440.0
-    """In the mean (Falcon: communication, 24 min)."""
+    """Mean length of a slowdown (Falcon: communication, 24 min)."""
 
 
 class Corruptions(Part):
@@ -92,12 +92,12 @@ class Corruptions(Part):
 
     per1000_node_days: Rate = 0.0
     noticed_after_seconds: Seconds = 3_600.0
-    """In the mean; all that was trained since is lost, and training goes on from storage."""
+    """Mean time until it is noticed. What was trained since is lost, and training goes on from storage."""
 
 
 class Faults(Part):
     per1000_node_days: Rate = 6.5
-    """Of good nodes, with 8 GPUs each (Meta's RSC-1: 6.5)."""
+    """Failures of good nodes with 8 GPUs each (Meta's RSC-1: 6.5)."""
     kinds: Kinds = Kinds()
     bad_nodes: BadNodes = BadNodes()
     bursts: Bursts = Bursts()
@@ -215,7 +215,7 @@ class Fleet(Part):
 
     @property
     def failures_per_second(self) -> float:
-        """Of all nodes that the job wants, in the mean."""
+        """Return the mean failure rate of all nodes that the job wants."""
         faults, bad = self.faults, self.faults.bad_nodes
         weight = self.nodes * (1 + bad.share * (bad.times - 1))
         return faults.per1000_node_days / 1_000 / 86_400 * weight
@@ -227,7 +227,7 @@ class Fleet(Part):
         return self.times.save_interval(self.failures_per_second) if seconds == "auto" else seconds
 
     def changed(self, **policies: Any) -> Fleet:
-        """With these policies (by field name)."""
+        """Return the fleet with these policies, by field name."""
         return self.model_copy(update={"policies": self.policies.model_copy(update=policies)})
 
 
@@ -252,8 +252,8 @@ class _Loader(yaml.SafeLoader):
         seen = set[str]()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                said = f"the field {key.value!r} is there twice; remove one of them"
-                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                fault = f"the field {key.value!r} is there twice; remove one of them"
+                raise yaml.constructor.ConstructorError(None, None, fault, key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 

@@ -31,9 +31,9 @@ class Nodes:
     """All that belong to the fleet, wherever they are, but for the bad ones."""
     bad: Bag = field(default_factory=Bag)
     free: Bag = field(default_factory=Bag)
-    """Where a Pod may be placed."""
+    """Nodes on which a Pod may be placed."""
     ill: set[int] = field(default_factory=set)
-    """In use, with a fault that has shown and is not repaired."""
+    """Nodes in use whose fault has shown and is not repaired."""
     cordoned: dict[int, NodeState] = field(default_factory=dict)
     cordons: int = 0
     held: int = 0

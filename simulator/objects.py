@@ -79,7 +79,7 @@ def with_pod(worker: ElasticWorker, node: str, now: datetime) -> ElasticWorker:
 
 
 def observed(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorker:
-    """With the status that the Worker reconciler writes after that; the agent's part stays."""
+    """Return the worker with the status that the Worker reconciler writes next; the agent's part stays."""
     status = observe(worker, seen, now)
     return worker.model_copy(update={"status": status.model_copy(update={"agent": worker.status.agent})})
 
@@ -145,8 +145,8 @@ def with_report(worker: ElasticWorker, report: AgentReport) -> ElasticWorker:
     return worker.model_copy(update={"status": worker.status.model_copy(update={"agent": report})})
 
 
-def says(worker: ElasticWorker, **update: Any) -> ElasticWorker:
-    """With these fields of its agent's report changed; as it was if it has none."""
+def reporting(worker: ElasticWorker, **update: Any) -> ElasticWorker:
+    """Return the worker with these fields of its agent's report changed; unchanged if it has none."""
     report = worker.status.agent
     return worker if report is None else with_report(worker, report.model_copy(update=update))
 
@@ -155,13 +155,13 @@ def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) ->
     """Its agent tells that training processes of this round have failed."""
     report = worker.status.agent
     before = report.failure if report is not None else None
-    told = AgentFailure(
+    reported = AgentFailure(
         sequence=1 + (before.sequence if before is not None else 0),
         round=round_,
         time=failure.pop("time", now),
         **failure,
     )
-    return says(worker, state=AgentState.FAILED, observed_round=round_, failure=told, since=now)
+    return reporting(worker, state=AgentState.FAILED, observed_round=round_, failure=reported, since=now)
 
 
 def finished_check(body: Wire, begun: datetime, ended: datetime, verdicts: Wire) -> NodeCheck:
@@ -191,4 +191,4 @@ def alike(worker: ElasticWorker, index: int) -> ElasticWorker:
     pod = f"{name}-1"
     status = worker.status.model_copy(update={"observed_incarnation": 1, "pod_name": pod, "pod_uid": pod})
     other = ElasticWorker(metadata=metadata, spec=spec, status=status)
-    return says(other, incarnation=1, pod_uid=pod, rounds=[], progress=None)
+    return reporting(other, incarnation=1, pod_uid=pod, rounds=[], progress=None)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from controller.resources import ELASTICWORKERS, NODECHECKS
 from crds.agent_report import StepProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, WorkerPhase
@@ -33,6 +32,7 @@ from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.workers import Workers, simply_runs
 from reconcilers.runtime.acts import Act, Verb
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.world.participants import Ages, is_waiting
 from simulator import objects
 
@@ -205,7 +205,7 @@ class PlannedJob:
         world, speaker = self.world, None
         for index in self.members():
             speaker = index if speaker is None else speaker
-            self.workers[index] = objects.says(
+            self.workers[index] = objects.reporting(
                 self.workers[index],
                 state=AgentState.RUNNING,
                 observed_round=world.round,
@@ -215,31 +215,31 @@ class PlannedJob:
             if self._simply_runs(index):
                 self._plain = self.workers[index]
         if speaker is not None:
-            self._tell_steps(speaker, first_step, first_step, 0.0, now)
+            self._report_steps(speaker, first_step, first_step, 0.0, now)
 
-    def tell_steps(self, first: int, last: int, stepping_seconds: float, now: datetime) -> None:
+    def report_steps(self, first: int, last: int, stepping_seconds: float, now: datetime) -> None:
         """The round's speaker tells how far it has come."""
         speaker = next(iter(self.members()), None)
         if speaker is not None:
-            self._tell_steps(speaker, first, last, stepping_seconds, now)
+            self._report_steps(speaker, first, last, stepping_seconds, now)
 
-    def _tell_steps(self, index: int, first: int, last: int, seconds: float, now: datetime) -> None:
+    def _report_steps(self, index: int, first: int, last: int, seconds: float, now: datetime) -> None:
         worker = self.workers[index]
         report = worker.status.agent
         assert report is not None
-        told = RoundProgress(
+        latest = RoundProgress(
             round=self.world.round, first_step=first, last_step=last, stepping_seconds=max(seconds, 0.0)
         )
-        rounds = [*(r for r in report.rounds if r.round != told.round), told][-KEPT_ROUNDS:]
+        rounds = [*(r for r in report.rounds if r.round != latest.round), latest][-KEPT_ROUNDS:]
         progress = StepProgress(step=last, time=now)
-        self.workers[index] = objects.says(worker, rounds=rounds, progress=progress)
+        self.workers[index] = objects.reporting(worker, rounds=rounds, progress=progress)
 
     def stop(self, now: datetime) -> None:
         """The survivors of a broken world have stopped what they ran, and wait."""
         for index, worker in self.workers.items():
             report = worker.status.agent
             if report is not None and report.state in (AgentState.RUNNING, AgentState.FAILED):
-                self.workers[index] = objects.says(worker, state=AgentState.READY, since=now)
+                self.workers[index] = objects.reporting(worker, state=AgentState.READY, since=now)
 
     def put(self, worker: ElasticWorker) -> None:
         self.workers[worker.spec.index] = worker
@@ -310,7 +310,7 @@ class PlannedJob:
             return self.workers[quiet[-1]]
         assert self._plain is not None
         state = AgentState.RUNNING if self.is_formed else AgentState.READY
-        return objects.says(self._plain, state=state, observed_round=self.world.round)
+        return objects.reporting(self._plain, state=state, observed_round=self.world.round)
 
     def label(self, index: int, node: str) -> None:
         """A worker that simply runs stands for the one on that node: what checks say of either, they say of
@@ -344,11 +344,11 @@ class PlannedJob:
         self.hidden = prototype.hidden
         self.checks = list(prototype.checks)
         self._waits = dict(prototype._waits)
-        said = {"observed_round": world.round, "rounds": []}
-        self.workers = {i: objects.says(w, **said) for i, w in prototype.workers.items()}
+        fresh = {"observed_round": world.round, "rounds": []}
+        self.workers = {i: objects.reporting(w, **fresh) for i, w in prototype.workers.items()}
         first = min(self.workers)
-        told = {"rounds": report.rounds[-1:], "progress": report.progress}
-        self.workers[first] = objects.says(self.workers[first], **told)
+        latest = {"rounds": report.rounds[-1:], "progress": report.progress}
+        self.workers[first] = objects.reporting(self.workers[first], **latest)
         self._write_status(
             prototype.job.status.model_copy(
                 update={

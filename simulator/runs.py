@@ -25,7 +25,7 @@ Progress = Callable[[str, float], None]
 class Mean:
     value: float
     half_width: float
-    """Of the 95 % confidence interval; 0 of a single run, of which none is known."""
+    """Half the width of the 95 % confidence interval; 0 for a single run, which has none."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Result:
 class Effect:
     change: str
     gain: Mean
-    """In full speed, on the same seeds."""
+    """Gain in full speed, on the same seeds."""
 
 
 def mean_of(values: Sequence[float]) -> Mean:
@@ -91,11 +91,11 @@ def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress
 def effects(base: Result, seeds: Sequence[int], progress: Progress | None = None) -> list[Effect]:
     """What each change alone brings, the greatest first."""
     few = list(seeds)[:EFFECT_SEEDS]
-    known = base.outcomes[: len(few)]
+    unchanged = base.outcomes[: len(few)]
     found = []
     for name, fleet in changes(base.fleet).items():
         changed = simulate(fleet.model_copy(update={"name": name}), base.days, few, progress)
-        gains = [b.full_speed - a.full_speed for a, b in zip(known, changed.outcomes, strict=True)]
+        gains = [b.full_speed - a.full_speed for a, b in zip(unchanged, changed.outcomes, strict=True)]
         found.append(Effect(name, mean_of(gains)))
     return sorted(found, key=lambda effect: -effect.gain.value)
 

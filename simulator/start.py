@@ -9,7 +9,7 @@ from simulator.planned import PlannedJob
 
 
 def least_of(fleet: Fleet) -> int:
-    """With how many nodes a world trains on."""
+    """Return the least number of nodes that a world trains on."""
     if fleet.policies.group_nodes is not None:
         return fleet.policies.group_nodes
     return fleet.nodes if fleet.min_nodes is None else fleet.min_nodes

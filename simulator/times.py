@@ -70,7 +70,8 @@ class Times:
     preempted_seconds: float
     group_stall_seconds: float
     restart_seconds: float | None = None
-    """From the next world to its first step, whatever the parts say; for comparison with others' models."""
+    """Seconds from the next world to its first step, whatever the parts say; for comparison with others'
+    models."""
     peer_loss_seconds: float | None = None
     """Until peers fail by the connections of a node that is lost; None: it falls silent, as without power."""
 
@@ -90,7 +91,7 @@ class Times:
         return self.communicator_seconds + slope * (gpus - small)
 
     def round_start(self, nodes: int, *, fresh: bool, from_memory: bool) -> float:
-        """From a published world to the first step of a world of so many nodes.
+        """Return the seconds from a published world to the first step of a world of so many nodes.
 
         Args:
             fresh: processes start in new Pods, and import torch first.

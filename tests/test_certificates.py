@@ -26,10 +26,10 @@ from cryptography.x509.oid import NameOID
 
 import dlr.kube.api
 from agent.kube.api import ApiClient, UnavailableError
-from controller.calls import Call
+from controller.api.calls import Call
+from controller.api.transport import Transport
 from controller.connection import load_connection
 from controller.errors import Unavailable
-from controller.transport import Transport
 from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import CommandError

@@ -52,3 +52,25 @@ def test_what_our_sources_name_is_there() -> None:
         if path.endswith(".py") and not is_there(path)
     }
     assert missing == set()
+
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    missing = set()
+    for link in LINK.findall((ROOT / page).read_text()):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        if not target.exists() or (anchor and anchor not in anchors_of(target.read_text())):
+            missing.add(link)
+    assert missing == set()

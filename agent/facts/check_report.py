@@ -34,11 +34,11 @@ class CheckReport:
     """What a worker found out for one NodeCheck."""
 
     uid: str
-    """Of the NodeCheck."""
+    """Uid of the NodeCheck."""
     local: tuple[ProbeStatus, ...] = ()
     """Empty until all local tests have ended."""
     pairs: tuple[PairProbeStatus, ...] = ()
-    """By round, ascending."""
+    """Pair tests by round, ascending."""
 
     @property
     def last_round(self) -> int:

@@ -65,7 +65,7 @@ _CHAINED = (
 
 @dataclass(frozen=True)
 class RankStack:
-    """Where one process was when training hung."""
+    """The place of one process when training hung."""
 
     rank: int
     """The global rank."""
@@ -75,12 +75,15 @@ class RankStack:
     """Whether it was waiting for other ranks."""
     frames: str
     """Its frames, one in each line and the innermost first, or why there are none."""
+    offered: bool = True
+    """Whether the process offers its stack, which takes a call of `dlr.report_step`."""
 
     def to_status(self) -> RankStackStatus:
         return {
             "rank": self.rank,
             "step": self.step,
             "inCollective": self.in_collective,
+            "offered": self.offered,
             "frames": self.frames,
         }
 
@@ -91,6 +94,7 @@ class RankStack:
             step=status.get("step"),
             in_collective=bool(status.get("inCollective")),
             frames=str(status.get("frames") or ""),
+            offered=bool(status.get("offered", True)),
         )
 
 

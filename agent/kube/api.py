@@ -131,7 +131,7 @@ class Api(Protocol):
     def watch(
         self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float
     ) -> Iterator[dict[str, Any]]:
-        """As `ApiClient.watch`."""
+        """Watch as `ApiClient.watch` does."""
         ...
 
     def reconnect(self) -> None:

@@ -18,7 +18,7 @@ class HeldReplicas:
     agent: int
     """Its rank among the members."""
     address: str
-    """Of its slot server."""
+    """Address of its slot server."""
     ranks: int
     """How many processes it starts."""
 
@@ -33,17 +33,17 @@ class Agreed:
     is_last_resort: bool = False
     """Whether what storage has goes first, since rounds began with the checkpoint and saved nothing."""
     shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """In a world of another size: the ranks of the checkpoint, by the address of the slot server."""
+    """Ranks of the checkpoint by address of the slot server, in a world of another size."""
     from_peer: bool = False
     """Whether any agent had to fetch a part of it from another."""
     peer: str | None = None
     """The slot server of who holds our replicas; None where nobody does."""
     held: HeldReplicas | None = None
-    """Whose replicas we hold; None where there is nobody. Others' offers are not taken."""
+    """Replicas that we hold; None where there is nobody. Others' offers are not taken."""
     peers: tuple[int, ...] | None = None
-    """By agent of the round, who holds its replicas."""
+    """Holders of replicas, by agent of the round."""
     persist_to: StorageFile | None = None
-    """Where the checkpoint is to be written in the background; None: nowhere."""
+    """Destination of the checkpoint that is written in the background; None: nowhere."""
 
 
 def checkpoint_file(
@@ -99,7 +99,7 @@ def _resume_file(agreed: Agreed, slot: Slot | None, pool: Pool, key: bytes) -> R
 
 
 def _shards(checkpoint: Checkpoint, shards: Mapping[str, frozenset[int]], pool: Pool) -> dict[str, str]:
-    """Where each rank's slot is: here, if it is."""
+    """Return the place of each rank's slot: here, if it is here."""
     found = {str(rank): f"tcp://{address}" for address, ranks in shards.items() for rank in ranks}
     for slot, mark in pool.whole():
         if Checkpoint.of(mark) == checkpoint:

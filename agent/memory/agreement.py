@@ -266,18 +266,18 @@ def _inventory(store: Store, agent: int) -> Inventory | None:
 
 
 def _address(store: Store, agent: int) -> str | None:
-    """Of an agent's slot server; None where it has none."""
+    """Return the address of an agent's slot server; None where it has none."""
     inventory = _inventory(store, agent)
     return inventory.address if inventory else None
 
 
 def _key(attempt: int) -> str:
-    """Of an announcement."""
+    """Return the key of an announcement."""
     return f"plan/{attempt}" if attempt else "all"
 
 
 def _by_address(plan: Plan, inventories: Sequence[Inventory | None]) -> dict[str, str]:
-    """Who serves which ranks, in a world of another size."""
+    """Return which agent serves which ranks, in a world of another size."""
     return {
         holder.address: as_ranges(sorted(ranks))
         for agent, ranks in plan.shards.items()

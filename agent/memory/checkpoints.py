@@ -111,7 +111,7 @@ class CheckpointMemory:
 
     @property
     def address(self) -> str:
-        """Of the slot server."""
+        """Address of the slot server."""
         return self._server.address
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class CheckpointMemory:
     # Leaving by vote, where a Pod goes.
 
     def peers(self) -> tuple[int, ...] | None:
-        """By agent of the round, who holds its replicas; None if nobody does."""
+        """Holders of replicas, by agent of the round; None if nobody holds any."""
         return self._agreed.peers if self._has_replicas else None
 
     def note_plan(self) -> None:
@@ -247,7 +247,7 @@ class CheckpointMemory:
             raise
 
     def storage(self) -> StorageFile | None:
-        """Where the job's checkpoints in storage are, as the processes that ran last have said."""
+        """Place of the job's checkpoints in storage, as the processes that ran last have reported it."""
         return self._files.storage()
 
     def persists(self, checkpoint: Checkpoint) -> bool:
@@ -423,7 +423,7 @@ class CheckpointMemory:
         return self._files.resumed(agreed.round) is None
 
     def _share(self) -> float:
-        """Of the time that a replica's fetch takes: all of it, once no process trains that it could slow."""
+        """Return the share of time that may go to fetching a replica: all of it, once no process trains."""
         return 1.0 if self._handover.is_under_way else REPLICA_SHARE
 
 

@@ -16,7 +16,7 @@ READY_NICENESS = 5
 
 
 class FetchTargets:
-    """Of one agent.
+    """Fetch targets of one agent.
 
     Args:
         pool: all slots.

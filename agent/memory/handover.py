@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Handover:
-    """Of one agent, in both roles.
+    """The handover of one agent, in both roles.
 
     Args:
         patience_seconds: from when the processes have left.

@@ -40,15 +40,15 @@ class Entry:
 
     name: str
     dtype: str
-    """As torch names it, without `torch.`."""
+    """Name of the type in torch, without `torch.`."""
     shape: tuple[int, ...]
     offset: int
-    """From the beginning of the slot, in bytes."""
+    """Distance from the beginning of the slot, in bytes."""
     nbytes: int
     global_shape: tuple[int, ...] | None = None
-    """Of the DTensor that this is a rank's part of; None for a plain tensor."""
+    """Shape of the DTensor that this is a rank's part of; None for a plain tensor."""
     global_offset: tuple[int, ...] | None = None
-    """Where in it this part begins."""
+    """Place in it at which this part begins."""
     is_buffer: bool = False
     """Whether it is a buffer of a module."""
 
@@ -66,7 +66,7 @@ class Header:
 
     @cached_property
     def end(self) -> int:
-        """Where the tensors end, in bytes: here the header begins."""
+        """End of the tensors, in bytes: here the header begins."""
         return max((entry.offset + padded(entry.nbytes) for entry in self.entries), default=CONTROL_BYTES)
 
     @property

@@ -1,4 +1,4 @@
-"""Who holds whose replicas: an agent that is not lost together with the one that it holds them for. Pure.
+"""Peers that hold replicas: agents that are not lost together with the one that they hold them for. Pure.
 
 Each agent says what its Pod shares with others: switch, rack, node, as far as the nodes are labelled. The
 agents are put in an order in which those that share something are next to each other, and the peer is the one
@@ -32,7 +32,7 @@ def ring_of(places: Sequence[Sequence[str]]) -> tuple[int, ...] | None:
 
 
 def peers_of(ring: Sequence[int]) -> tuple[int, ...] | None:
-    """By agent, who holds its replicas: half of the way round the ring; None for one agent alone."""
+    """Return each agent's peer, half of the way round the ring; None for one agent alone."""
     count = len(ring)
     if count < 2:
         return None

@@ -92,7 +92,7 @@ class Pool:
         return next((slot for slot, mark in self.whole() if mark == wanted), None)
 
     def summed(self, wanted: Mark) -> Slot | None:
-        """As `find`, for who reads it elsewhere: it has its sums, and its header can be read."""
+        """Find a slot for a reader elsewhere: it has its sums, and its header can be read."""
         if (slot := self.find(wanted)) is None:
             return None
         with self._summing:  # once, and not for each who asks
@@ -138,7 +138,7 @@ class Pool:
 
 
 def oldest_first(slots: Iterable[Slot]) -> list[Slot]:
-    """Those that hold nothing, and then by what they hold."""
+    """Sort slots: those that hold nothing, and then by what they hold."""
     return sorted(slots, key=lambda slot: _age(slot.mark))
 
 
@@ -160,7 +160,7 @@ def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[S
 
 
 def slot_for_replica(slots: Iterable[Slot], wanted: Mark, *, has_resumed: bool) -> Slot | None:
-    """Where a replica is to be written: into the oldest slot that is not the newest of its rank.
+    """Return the slot to write a replica to: the oldest that is not the newest of its rank.
 
     Args:
         slots: that no process writes into, and that are not being written.

@@ -15,7 +15,7 @@ COPY_SECONDS = "copy-seconds"
 
 
 class ProcessFiles:
-    """Of the processes that run, or ran last.
+    """Files of the processes that run, or ran last.
 
     Args:
         has_replicas: whether a peer is to hold copies.
@@ -58,7 +58,7 @@ class ProcessFiles:
             tell_copy_seconds(self._copy_seconds, seconds)
 
     def storage(self) -> StorageFile | None:
-        """Where the job's checkpoints in storage are, as a process has said."""
+        """Place of the job's checkpoints in storage, as a process has reported it."""
         return read_storage(self._said)
 
     def resumed(self, round_: int) -> ResumedStatus | None:

@@ -37,7 +37,7 @@ class Checkpoint:
     """Slots of all ranks from 0 to world_size - 1. The order is that of their making."""
 
     round: int
-    """In which it was written."""
+    """Round in which it was written."""
     step: int
     world_size: int
 
@@ -58,7 +58,7 @@ class Inventory:
     ranks: int
     """How many processes it starts."""
     address: str = ""
-    """Of its slot server."""
+    """Address of its slot server."""
     held: Mapping[Checkpoint, frozenset[int]] = field(default_factory=dict)
     """Ranks whose slots it has, by checkpoint."""
     place: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Inventory:
     """The one that may be what ends rounds (`Attempts`)."""
 
     def encode(self) -> str:
-        """As text, of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
+        """Encode as text of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
         held = [
             [c.round, c.step, c.world_size, as_ranges(sorted(ranks))]
             for c, ranks in sorted(self.held.items(), reverse=True)
@@ -102,9 +102,9 @@ class Plan:
     checkpoint: Checkpoint | None = None
     """None: memory has nothing that is complete."""
     fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """By agent, the ranks whose slots it has to fetch first, and from which agent."""
+    """Ranks whose slots an agent fetches first, and from which agent, by agent."""
     shards: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """For a world of another size: by agent, the ranks whose slots it is to serve."""
+    """Ranks whose slots an agent serves to a world of another size, by agent."""
     is_last_resort: bool = False
     """Whether rounds in a row have begun with it and saved nothing, so that what storage has goes first."""
 
@@ -204,7 +204,7 @@ def _entry(round_: int, step: int, world_size: int, ranks: str) -> tuple[Checkpo
 
 
 def _holders(members: Sequence[Inventory]) -> dict[Checkpoint, dict[int, list[int]]]:
-    """By checkpoint and rank, the agents that hold its slot."""
+    """Return the agents that hold a slot, by checkpoint and rank."""
     holders: dict[Checkpoint, dict[int, list[int]]] = {}
     for agent, member in enumerate(members):
         for checkpoint, ranks in member.held.items():

@@ -82,13 +82,13 @@ class TooSmallError(Exception):
 
 @dataclass(frozen=True, order=True)
 class Mark:
-    """Whose checkpoint a slot holds. Slots of all ranks with the same round and step are one checkpoint.
+    """Mark of the checkpoint in a slot. Slots of all ranks with the same round and step are one checkpoint.
 
     The order is that of their making: a later round went on from what it was given, whatever its steps.
     """
 
     round: int
-    """In which it was written."""
+    """Round in which it was written."""
     step: int
     rank: int
     world_size: int
@@ -141,7 +141,7 @@ class Slot:
 
     @property
     def path(self) -> str:
-        """By which another process of this user opens it, as long as this one lives."""
+        """Path by which another process of this user opens it, as long as this one lives."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def lock(self, *, shared: bool) -> bool:
@@ -229,7 +229,7 @@ class Slot:
 
     @property
     def mark(self) -> Mark | None:
-        """Whose checkpoint it holds; None if it holds none."""
+        """Mark of the checkpoint that it holds; None if it holds none."""
         if self.commit_word not in (Commit.WHOLE, Commit.SUMMED):
             return None
         words = self._words
@@ -347,7 +347,7 @@ class Slot:
             raise DamagedError(f"{what} is not what was written: its sum is {sum_:#x}, not {expected:#x}")
 
     def used_bytes(self) -> int:
-        """From the beginning to the end of the sums: what a copy of it needs.
+        """Bytes from the beginning to the end of the sums: what a copy of it needs.
 
         Raises:
             DamagedError: the header cannot be read.
@@ -374,7 +374,7 @@ class Slot:
         return self._memory[start:stop]
 
     def sums(self, header: Header) -> Sequence[int]:
-        """Those that were written down: of each tensor, and of the header with the control words."""
+        """Return the stored sums: of each tensor, and of the header with the control words."""
         start = self._sums_at(header)
         return self._memory[start : start + WORD_BYTES * (len(header.entries) + 1)].cast("q")
 
@@ -404,5 +404,5 @@ def _nbytes(entry: Entry) -> int | None:
 
 
 def header_offset(control: bytes | bytearray) -> int:
-    """Where the header begins, by the first `CONTROL_BYTES` of a slot."""
+    """Return where the header begins, by the first `CONTROL_BYTES` of a slot."""
     return int(struct.unpack_from("q", control, WORD_BYTES * _Word.HEADER_OFFSET)[0])

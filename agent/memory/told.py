@@ -16,7 +16,7 @@ from crds.protocol import ResumedStatus, StorageFile, Tier
 
 
 def read_storage(files: Iterable[Path]) -> StorageFile | None:
-    """Where training processes said that their checkpoints are; None if none of them has."""
+    """Return where training processes reported their checkpoints to be; None if none has."""
     for file in files:
         try:
             told = _read(file)

@@ -49,7 +49,7 @@ class Verb(Enum):
     OFFER = "offer"
     CHECK = "check"
     COPIES = "copies"
-    """Of the mark, the round alone counts."""
+    """Asks for copies; of the mark, the round alone counts."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Request:
     verb: Verb
     mark: Mark
     start: int = 0
-    """Of SEND: the first byte."""
+    """First byte, for SEND."""
     stop: int | None = None
-    """Of SEND: the byte after the last; None: all that is used of the slot."""
+    """Byte after the last, for SEND; None: all that is used of the slot."""
     sender: str = ""
-    """Of OFFER: the slot server that has it."""
+    """Slot server that has it, for OFFER."""
 
     def encode(self) -> bytes:
-        """As a line."""
+        """Encode as a line."""
         fields: dict[str, Any] = {self.verb.value: astuple(self.mark)}
         if self.verb is Verb.SEND:
             fields |= {"start": self.start, "stop": self.stop}
@@ -111,7 +111,7 @@ def _mark(numbers: Iterable[Any]) -> Mark:
 
 
 def encode_answer(fields: Mapping[str, Any]) -> bytes:
-    """As a line."""
+    """Encode as a line."""
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 

@@ -45,7 +45,7 @@ class Chronicle:
         self._pace.begin(part.world_size)
 
     def look(self, newest: StepReport, numbers: Numbers, clock: float, now: datetime, *, busy: bool) -> None:
-        """As `Windows.look`."""
+        """Look as `Windows.look` does."""
         found = self._windows.look(newest, numbers, clock, now, busy=busy)
         if found is not None:
             point, window = found

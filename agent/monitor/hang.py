@@ -13,7 +13,7 @@ from typing import Any
 from agent.facts.failure import RankStack
 from agent.facts.world import Member
 from agent.monitor.progress import RankProgress
-from crds.protocol import NO_STACK_OFFERED, FailureCause
+from crds.protocol import FailureCause
 
 STEP_INTERVALS = 5
 """A step that takes longer than the limit is only slow, as long as it takes less than so many times the
@@ -146,7 +146,6 @@ def order_by_suspicion(stacks: Sequence[RankStack]) -> list[RankStack]:
     behind = all(stack.step is not None for stack in stacks)
 
     def innocence(stack: RankStack) -> tuple[bool, bool, int, int]:
-        unknown = stack.frames.startswith(NO_STACK_OFFERED)
-        return stack.in_collective, unknown, (stack.step or 0) if behind else 0, stack.rank
+        return stack.in_collective, not stack.offered, (stack.step or 0) if behind else 0, stack.rank
 
     return sorted(stacks, key=innocence)

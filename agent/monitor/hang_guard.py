@@ -24,7 +24,7 @@ from agent.monitor.native import NATIVE_AT_ONCE, native_frames
 from agent.monitor.profile import ProfileError, Subject
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
-from crds.protocol import ASKED, DOES_NOT_HANG, MAX_FRAMES, MAX_STACKS, FailureCause
+from crds.protocol import ASKED, MAX_FRAMES, MAX_STACKS, FailureCause
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class HangGuard:
     def _stack(
         self, started: Started, local_rank: int, capture: Capture, record: Record | None = None
     ) -> RankStack:
-        """Where a process is. What NCCL has recorded knows better than its stack whether it waits."""
+        """Return where a process is. NCCL's record knows better than the stack whether it waits."""
         frames = dump.format_frames(capture.frames) or capture.note
         if record is not None and record.pending:
             frames = f"NCCL: {record.pending} is not completed\n{frames}"[:MAX_FRAMES]
@@ -191,11 +191,12 @@ class HangGuard:
             in_collective=bool(record is not None and record.pending)
             or dump.waits_for_others(capture.frames, nccl_is_done=record is not None),
             frames=frames,
+            offered=capture.offered,
         )
 
 
 def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
-    """With these frames in place of Python's; where they cannot be had, with the reason after them."""
+    """Return the stack with native frames in place of Python's; without them, with the reason behind it."""
     if file is not None:
         with contextlib.suppress(OSError, ValueError):
             pid = stacks.offering_process(file, pid)
@@ -207,7 +208,7 @@ def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
 
 def _finding(stalled_seconds: float, limit_seconds: float, *, hangs: bool) -> str:
     if not hangs:
-        return f"{DOES_NOT_HANG}: its last sign of life is {stalled_seconds:.0f} s old"
+        return f"does not hang: its last sign of life is {stalled_seconds:.0f} s old"
     limit = f" (the limit is {limit_seconds:.0f} s)" if stalled_seconds > limit_seconds else ""
     return f"no step for {stalled_seconds:.0f} s{limit}"
 

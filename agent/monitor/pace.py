@@ -51,7 +51,7 @@ class Slowdown:
     step: int
     seconds_per_step: float
     usual_seconds: float
-    """Of a step, before."""
+    """Seconds of a step, before."""
 
     def to_status(self) -> SlowStatus:
         return {

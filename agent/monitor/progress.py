@@ -174,7 +174,7 @@ class ProgressFiles:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _posts(self) -> Mapping[str, str]:
-        """Where processes may post their step to, unless the user has named another place."""
+        """Return where processes may post their step to, unless the user has named another place."""
         if ENV_URL in os.environ:
             return {}
         if self._receiver is None:

@@ -90,7 +90,7 @@ def is_believed(counted: tuple[StepReport, StepReport]) -> bool:
 
 
 def later(counted: tuple[StepReport, StepReport], ahead: int) -> tuple[StepReport, StepReport]:
-    """As a process counts that began by so many steps later."""
+    """Shift a count to that of a process that began so many steps later."""
     first, newest = counted
     return StepReport(first.at, first.step + ahead), StepReport(newest.at, newest.step + ahead)
 

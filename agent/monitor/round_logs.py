@@ -58,9 +58,9 @@ class Bounds:
     """How much of the logs stays on disk."""
 
     ended_bytes: int
-    """For all ended rounds together. The newest of them is kept whole, however large it is."""
+    """Limit of all ended rounds together. The newest of them is kept whole, however large it is."""
     running_bytes: int | None
-    """For all logs of the running round together; None if they may grow for ever."""
+    """Limit of all logs of the running round together; None if they may grow for ever."""
 
 
 class RoundLogsSpecs(LogsSpecs):

@@ -58,7 +58,7 @@ class Series:
     """`status.agent.series`: at most MAX_POINTS points, the oldest first, and the newest window."""
 
     every: int = 1
-    """Of so many windows one has become a point."""
+    """Count of windows for each point."""
     points: tuple[Point, ...] = ()
     latest: Point | None = None
     pending: tuple[Point, ...] = ()
@@ -102,7 +102,7 @@ def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def mean_numbers(told: Sequence[Numbers]) -> dict[str, float]:
-    """Of each number the mean of where it was told."""
+    """Return the mean of each number, over the reports that have it."""
     names = dict.fromkeys(name for numbers in told for name in numbers)
     return {name: fmean(each[name] for each in told if name in each) for name in names}
 

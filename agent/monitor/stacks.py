@@ -1,4 +1,4 @@
-"""Where training processes are: their Python stacks, which the SDK makes them write on a signal.
+"""Python stacks of training processes, which the SDK makes them write on a signal.
 
 The SDK (`dlr.report_step` and the others) registers Python's own faulthandler, and in forked processes so
 does agent.warm.step_counter. It works while a process hangs in C code, and is part of every Python. The
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.monitor.dump import Frame, is_complete, main_thread, with_source
-from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL, NO_STACK_OFFERED
+from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
 
 ENV_FAULTHANDLER = "PYTHONFAULTHANDLER"
 
@@ -52,6 +52,8 @@ class Capture:
     """The frames of the main thread, the innermost first."""
     note: str = ""
     """Why there are no frames."""
+    offered: bool = True
+    """Whether the process offers its stack."""
 
 
 class StackFiles:
@@ -144,7 +146,8 @@ def wait_state(pid: int) -> str:
 
 def _captured(dump: str | None, pid: int) -> Capture:
     if dump is None:
-        return Capture(note=f"{NO_STACK_OFFERED}; {wait_state(pid)}")
+        note = f"no Python stack, which takes a call of dlr.report_step; {wait_state(pid)}"
+        return Capture(note=note, offered=False)
     frames = with_source(main_thread(dump))
     if not frames:
         return Capture(dump, note=f"no Python stack within {PATIENCE_SECONDS:g} s; {wait_state(pid)}")

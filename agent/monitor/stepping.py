@@ -66,7 +66,7 @@ class RoundProgress:
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
     samples_per_step: int | None = None
-    """Of all ranks, as the script tells it."""
+    """Samples of all ranks together, as the script reports them."""
 
     def to_status(self) -> RoundStatus:
         return {

@@ -42,7 +42,7 @@ class Usage:
     memory_peak_bytes: int | None = None
     """The most that was read since the first reading."""
     cpu_mean_cores: float | None = None
-    """Since then."""
+    """The mean since the first reading."""
     gpu_mean_utilization: float | None = None
     """Over the readings since then."""
 

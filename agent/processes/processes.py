@@ -57,7 +57,7 @@ class TrainingProcesses:
 
     @property
     def pids(self) -> dict[int, int]:
-        """By local rank."""
+        """Process ids by local rank."""
         return self._pids
 
     @property
@@ -66,7 +66,7 @@ class TrainingProcesses:
 
     @property
     def exit_codes(self) -> dict[int, int]:
-        """Of the processes that have ended, by local rank, as seen at the last look; a signal is negative."""
+        """Exit codes of ended processes by local rank, as of the last look; a signal is negative."""
         return dict(self._exited)
 
     def alive(self) -> dict[int, int]:
@@ -75,7 +75,7 @@ class TrainingProcesses:
         return {rank: pid for rank, pid in self._pids.items() if rank not in self._exited}
 
     def exit_fds(self) -> list[int]:
-        """Of the processes that were alive at the last look."""
+        """Exit descriptors of the processes that were alive at the last look."""
         return [fd for rank, fd in self._exit_fds.items() if rank not in self._exited]
 
     def collect_exits(self) -> dict[int, int]:

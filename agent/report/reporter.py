@@ -124,7 +124,7 @@ class Reporter(threading.Thread):
         self._memory = memory
 
     def follow_network(self, network: Callable[[], NetworkStatus | None]) -> None:
-        """As `follow_memory`, for the interface on which the others reach this agent."""
+        """Have every report say on which interface the others reach this agent, as `follow_memory` does."""
         self._network = network
 
     def follow_shards(self, shards: Callable[[], list[ShardsStatus] | None]) -> None:
@@ -132,7 +132,7 @@ class Reporter(threading.Thread):
         self._shards = shards
 
     def follow_asked_stacks(self, stacks: Callable[[], AskedStacksStatus | None]) -> None:
-        """As `follow_shards`, for the stacks that somebody asked for."""
+        """Have every report say the stacks that somebody asked for, as `follow_shards` does."""
         self._asked_stacks = stacks
 
     def follow_profile(self, profile: Callable[[], ProfileStatus | None]) -> None:

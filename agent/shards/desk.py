@@ -1,4 +1,4 @@
-"""Where the worker's training processes pull from: a Unix socket, and what the job leases to this worker.
+"""The desk that the worker's training processes pull from: a Unix socket, and this worker's leases.
 
 A process connects for each set that it pulls from, and says one JSON object a line: first the set's
 definition, then each time what became of a part, and how many elements it would take next. It is answered
@@ -73,7 +73,7 @@ class _Set:
     holding: Holding
     processes: list[_Process] = field(default_factory=list)
     deserted_at: float | None = None
-    """Since when nobody here pulls from it."""
+    """Time since which nobody here pulls from it."""
     told: tuple[object, ...] = ()
     told_failed: Intervals = ()
     restoration: int = 0

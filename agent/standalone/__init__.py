@@ -34,7 +34,7 @@ def is_standalone(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def _is_set(text: str | None) -> bool:
-    """As torch reads the variables of its switches (`torch.distributed.argparse_util.check_env`)."""
+    """Tell whether a switch is set, as torch does (`torch.distributed.argparse_util.check_env`)."""
     return text not in (None, "", "0")
 
 

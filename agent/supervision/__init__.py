@@ -1,1 +1,6 @@
-"""torch elastic's agent, driven by events: training processes are started, watched, stopped, and judged."""
+"""torch elastic's agent, driven by events: it starts, watches, stops and judges training processes.
+
+`elastic_agent.py` is the loop over rounds. `post_mortem.py` finds which process failed by itself,
+`failure_reporter.py` reports it, `vote.py` and `leaving.py` let all ranks stop after the same step. Above is
+`run.py`; below are rendezvous, processes, warm, monitor and memory.
+"""

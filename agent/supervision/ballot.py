@@ -92,7 +92,7 @@ class ProcessWords:
         return [words[BOUNDARY] for words in self._words]
 
     def keep_in(self) -> KeptIn:
-        """Where all of them can keep their last step."""
+        """The tier in which all of them can keep their last step."""
         return KeptIn(max(KeptIn.MEMORY, *(words[KEEPS_IN] for words in self._words)))
 
     def set_order(self, order: int) -> None:
@@ -157,7 +157,7 @@ class Ballot:
         return self._voter.stage not in (Stage.NONE, Stage.CLOSED)
 
     def wait_seconds(self) -> float | None:
-        """In how long `look` is to be called at the latest."""
+        """Longest time until the next call of `look`."""
         deadlines = [self._voter.deadline, self._chair.deadline if self._chair else None]
         if self._voter.stage is Stage.HELD:
             deadlines.append(self._read_at)
@@ -178,7 +178,7 @@ class Ballot:
 
     @property
     def lost_at(self) -> float | None:
-        """Since when an agent is known to be lost whose processes had not left (CLOCK_MONOTONIC)."""
+        """Time at which an agent was lost whose processes had not left (CLOCK_MONOTONIC)."""
         return self._voter.lost_at
 
     def say_left(self) -> None:

@@ -221,5 +221,5 @@ class Votes:
                 self._memory.note_departure(step)
 
     def _peers(self) -> Sequence[int] | None:
-        """Of each agent of the round, who holds its checkpoints in memory too; None if nobody does."""
+        """Return each agent's peer that holds its checkpoints in memory too; None if nobody does."""
         return self._memory.peers() if self._memory is not None else None

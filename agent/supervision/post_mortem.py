@@ -204,7 +204,7 @@ class PostMortem:
 
 
 def _with_sender(failure: Failure) -> Failure:
-    """With a word on who sent the signal that ended the process: these are looked at before dlr sends any."""
+    """Add who sent the signal that ended the process: failures are looked at before dlr sends any signal."""
     if failure.signal not in ("SIGKILL", "SIGTERM") or not failure.message.startswith(KILLED_BY):
         return failure
     killed = f"{KILLED_BY} {failure.signal}"

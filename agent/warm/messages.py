@@ -56,7 +56,7 @@ class ParentReply:
     """The parent says that it is ready, which process it has forked, or why it cannot fork."""
 
     pid: int = 0
-    """Of the process that was forked; 0 when the parent has just become ready."""
+    """Process id of the fork; 0 when the parent has just become ready."""
     error: str = ""
 
     def encode(self) -> bytes:

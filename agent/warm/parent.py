@@ -141,7 +141,7 @@ class Child:
     pid: int
     """0 in the process itself."""
     channel: socket.socket
-    """By which it is given the request."""
+    """Socket by which it gets the request."""
 
 
 def serve(control: socket.socket) -> ForkRequest | None:
@@ -196,7 +196,7 @@ def _fork_child() -> Child:
 
 
 def _become(others: Sequence[socket.socket], child: Child) -> ForkRequest:
-    """In a new process: wait for the request, which is returned when the agent permits to run it.
+    """Wait for the request, in a new process, and return it when the agent permits to run it.
 
     Args:
         others: the parent's sockets, which are not ours.

@@ -109,7 +109,7 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name
 
 
 def _id_of(file: Any) -> FileId:
-    """By its path, or of a file that is open; what is still in its buffer belongs to it.
+    """Return the identity of a file, by path or open; what is still in its buffer belongs to it.
 
     Raises:
         Exception: it is none.

@@ -178,7 +178,7 @@ def _trainers_step() -> int | None:
 
 
 def _lightning_step(trainer: Any) -> int | None:
-    """Of automatic optimization alone: else its `global_step` counts each of several optimizers."""
+    """Return the trainer's step; None without automatic optimization, as it then counts each optimizer."""
     return int(trainer.global_step) + 1 if trainer.lightning_module.automatic_optimization else None
 
 

@@ -153,7 +153,7 @@ class WarmParent:
 
 
 class Process(Protocol):
-    """As much of `subprocess.Popen` as is used of a warm parent."""
+    """The part of `subprocess.Popen` that is used of a warm parent."""
 
     pid: int
 

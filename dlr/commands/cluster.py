@@ -25,7 +25,7 @@ DEFAULT_PORT = 0
 
 CONTROLLER_COMMAND = [
     *(sys.executable, "-m", "dlr.cli", "controller", "--lease-namespace=kube-system"),
-    *("--listen-address=127.0.0.1", "--metrics-port=0", "--health-port=0", "--grpc-health-port=0"),
+    *("--listen-address=127.0.0.1", "--metrics-port=0", "--health-port=0"),
     "--no-metrics-auth",
 ]
 IDENTITY = "--identity=embedded"

@@ -107,7 +107,6 @@ def controller(
     health_port: Annotated[
         int, typer.Option(**PORT, help="/healthz and /readyz; 0 is any free port.")
     ] = 8081,
-    grpc_health_port: Annotated[int, typer.Option(**PORT, help="grpc.health.v1; 0 is any free port.")] = 8082,
     cordon: Annotated[
         CordonMode,
         typer.Option(help="Cordon nodes found faulty, or only report what would be done."),
@@ -147,7 +146,7 @@ def controller(
 ) -> None:
     """Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons."""
     from controller.manager import ManagerOptions
-    from controller.servers import Listen
+    from controller.serving.servers import Listen
     from reconcilers.setup import WATCHED_BY_LABEL
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
@@ -159,7 +158,6 @@ def controller(
             address=listen_address,
             metrics_port=metrics_port,
             health_port=health_port,
-            grpc_port=grpc_health_port,
         ),
         metrics_auth=metrics_auth,
         leader_election=leader_elect,
@@ -184,9 +182,9 @@ def _run(
     options: ManagerOptions,
     add_reconcilers: Callable[[Manager], None],
 ) -> None:
-    from controller.elector import LeadershipLost
     from controller.errors import ClientError
-    from controller.servers import ServeError
+    from controller.leader.elector import LeadershipLost
+    from controller.serving.servers import ServeError
 
     try:
         asyncio.run(_manage(kubeconfig, context, options, add_reconcilers))
@@ -203,7 +201,7 @@ async def _manage(
     from controller.client import Client
     from controller.connection import load_connection
     from controller.garbage import keep_pauses_short
-    from controller.lease_namespace import find_lease_namespace
+    from controller.leader.lease_namespace import find_lease_namespace
     from controller.manager import Manager
 
     keep_pauses_short()

@@ -124,7 +124,7 @@ def _obey_dlrover(found: Sequence[Option], result: Launched) -> None:
         if each.flag.field:
             result.fields[each.flag.field] = each.setting
         else:
-            result.lost.append(f"{each.said}: {each.flag.remark}")
+            result.lost.append(f"{each.text}: {each.flag.remark}")
 
 
 def _in_text(words: Sequence[str], place: int, processes: str | None) -> Launched:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from controller.garbage import free_gradually
 from dlr.kube.api import (
     Api,
     ApiFailure,
@@ -89,7 +88,8 @@ class Watched:
         if self._watch is not None:
             self._watch.end()
         before, self._objects = [*self._objects.values()], {}
-        free_gradually(before)
+        while before:  # one by one: ten thousand at once let no other thread run for 0.08 s
+            before.pop()
 
 
 class Watch:

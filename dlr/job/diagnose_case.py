@@ -118,7 +118,7 @@ class Case:
         """None where nothing was kept of it yet."""
         ratio = self.account.ratio if self.account else None
         try:
-            return life_of(self.job, self.workers, self.events, ratio, self.now, redone(self.account))
+            return life_of(self.job, self.workers, ratio, self.now, redone(self.account))
         except NoHistory:
             return None
 

@@ -206,7 +206,9 @@ def _budgets(case: Case) -> Iterator[Sentence]:
     if (budget.get("alike") or 0) > 1:
         fields = case.of_job("status.failureBudget.alike")
         yield sentence(
-            f"{budget['alike']} failures in a row were the same: {budget.get('signature')}", fields
+            f"{budget['alike']} failures in a row were the same: "
+            f"{budget.get('exitClass')}: {budget.get('signature')}",
+            fields,
         )
     until = parse_time(budget.get("heldUntil"))
     if until is not None and until > case.now and not report.is_finished(case.job):

@@ -134,7 +134,8 @@ def world_line(job: JSON, now: datetime) -> str:
     if resume := world.get("resume"):
         line += f", resumed {Tier(resume['tier']).origin}"
         line += f" at step {resume['step']}" if "step" in resume else ""
-    return f"{line} ({world['reason']})" if world.get("reason") else line
+    why = "; ".join(said for said in (world.get("reason"), world.get("waitsFor")) if said)
+    return f"{line} ({why})" if why else line
 
 
 def _cluster_line(cluster: JSON) -> str:
@@ -161,8 +162,7 @@ def ranks(job: JSON) -> dict[int, int]:
 
 def members_of(world: JSON) -> list[int]:
     """Indices, in rank order."""
-    members = world.get("members") or ""
-    return from_text(members) if isinstance(members, str) else members  # a list is of a controller 0.1
+    return from_text(world.get("members") or "")
 
 
 def current_report(worker: JSON) -> JSON:

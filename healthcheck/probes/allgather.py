@@ -59,7 +59,7 @@ class AllGather:
         _gather(self._out, self._block)
 
     def seconds(self, repeats: int) -> float:
-        """Of one gather, undisturbed, on the slowest rank.
+        """Return the seconds of one undisturbed gather on the slowest rank.
 
         What was gathered before is erased, so that `wrong_blocks` speaks of these.
         """

@@ -27,7 +27,7 @@ Measure = Callable[[argparse.Namespace], Report]
 
 
 def argument_parser(module_docstring: str | None) -> argparse.ArgumentParser:
-    """With the options that every probe has."""
+    """Return a parser with the options that every probe has."""
     parser = argparse.ArgumentParser(description=(module_docstring or "").partition("\n")[0])
     parser.add_argument(
         "--deadline",

@@ -111,7 +111,7 @@ def _is_full(device: DeviceState) -> bool:
 
 
 def _most_links(devices: Sequence[DeviceState]) -> dict[str, int]:
-    """By model: the active NVLinks of the device that has most."""
+    """Return the active NVLinks of the device that has most, by model."""
     most: dict[str, int] = defaultdict(int)
     for device in devices:
         most[device.model] = max(most[device.model], len(device.nvlinks.active))

@@ -34,7 +34,7 @@ class ExactProduct:
         self._expected = self.left.double() @ (self.right.double() @ x)
 
     def wrong_rows(self, product: torch.Tensor) -> int:
-        """In how many rows of `product`, n × n, something is wrong."""
+        """Return the number of rows of `product`, n × n, in which something is wrong."""
         return int((product.double() @ self._x != self._expected).sum())
 
 

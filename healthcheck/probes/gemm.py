@@ -34,11 +34,11 @@ class Plan:
 
     smallest: int
     largest: int
-    """Of the matrices' sizes n. Large enough for a device's full speed, and the same on all of its kind."""
+    """Largest size n of the matrices: enough for a device's full speed, and the same on all of its kind."""
     longest_seconds: float
     """No product takes longer: slow types on slow devices get smaller matrices."""
     budget_seconds: float
-    """Of measured time, for each type."""
+    """Seconds of measured time, for each type."""
 
 
 PLANS = {"cpu": Plan(256, 1024, 0.05, 0.2), "cuda": Plan(1024, 8192, 0.1, 0.6)}

@@ -63,10 +63,10 @@ class GroupGather:
         patience = LEAVE_SECONDS_AFTER_FAILURE
         try:
             own = {"gpus": self._gpus, "cpu": self._cpu_ranks, "store": self._open_store()}
-            said = meeting.exchange("ranks", own, join_seconds)
-            self._host, self._port = said[0]["store"]
-            kind = CUDA if all(node["gpus"] for node in said) else CPU
-            ranks = [node["gpus"] if kind == CUDA else node["cpu"] for node in said]
+            announced = meeting.exchange("ranks", own, join_seconds)
+            self._host, self._port = announced[0]["store"]
+            kind = CUDA if all(node["gpus"] for node in announced) else CPU
+            ranks = [node["gpus"] if kind == CUDA else node["cpu"] for node in announced]
             figures = self._compare_notes(kind, ranks)
             patience = FAREWELL_SECONDS
             return figures

@@ -91,7 +91,8 @@ def adjourn(store: Store, reason: str) -> None:
 
 
 def brief(error: BaseException) -> str:
-    """Without the C++ stack, the place in the sources and the advice that torch and Gloo add."""
+    """Return the error without the C++ stack, the place in the sources and the advice that torch and Gloo
+    add."""
     line = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition("\n")[0])
     return line.partition(". ")[0].rstrip(".")[:300]
 

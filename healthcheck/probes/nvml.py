@@ -47,9 +47,9 @@ class DeviceState:
     unusable: str = ""
     """Why the device does not answer: lost from the bus, in need of a reset, without power."""
     uncorrectable_ecc_volatile: int | None = None
-    """Since the driver was loaded, or the device reset."""
+    """Uncorrectable ECC errors since the driver was loaded, or the device reset."""
     uncorrectable_ecc_aggregate: int | None = None
-    """In the life of the device."""
+    """Uncorrectable ECC errors in the life of the device."""
     row_remap_pending: bool | None = None
     row_remap_failed: bool | None = None
     retired_pages_pending: bool | None = None

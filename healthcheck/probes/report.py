@@ -21,7 +21,7 @@ class Report:
     figures: Mapping[str, float] = field(default_factory=dict)
     """Named with their units; those that nodes are compared by, as in `healthcheck.measurements.Metric`."""
     faults: tuple[str, ...] = ()
-    """Of devices, a sentence each."""
+    """Faults of devices, a sentence each."""
     notes: tuple[str, ...] = ()
     """What a person should know and nobody is judged by: what is unknown here, what slows a device."""
     signal: str = ""
@@ -29,7 +29,7 @@ class Report:
 
     def to_json(self) -> str:
         """One line."""
-        said = {
+        fields = {
             "ending": self.ending.value,
             "reason": self.reason,
             "figures": dict(self.figures),
@@ -37,20 +37,20 @@ class Report:
             "notes": self.notes,
             "signal": self.signal,
         }
-        return json.dumps(said)
+        return json.dumps(fields)
 
     @classmethod
     def from_json(cls, line: str) -> Report:
         """Raises ValueError if the line is not a report."""
         try:
-            said = json.loads(line)
+            fields = json.loads(line)
             return cls(
-                ProbeEnding(said["ending"]),
-                said["reason"],
-                said["figures"],
-                tuple(said["faults"]),
-                tuple(said["notes"]),
-                said["signal"],
+                ProbeEnding(fields["ending"]),
+                fields["reason"],
+                fields["figures"],
+                tuple(fields["faults"]),
+                tuple(fields["notes"]),
+                fields["signal"],
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a report: {line[:200]!r}") from error

@@ -36,7 +36,7 @@ class Probe:
     name: str
     arguments: tuple[str, ...] = ()
     timeout_seconds: float = 60.0
-    """From the start of its process, so that it covers importing torch."""
+    """Time limit from the start of the process, importing torch included."""
     package: str = "healthcheck.probes"
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Variables of its environment beside ours, by name."""

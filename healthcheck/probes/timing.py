@@ -41,7 +41,7 @@ def time_repeats(
 
 
 def wall_seconds(device: torch.device, work: Work, repeats: int) -> list[float]:
-    """Of work that other threads and processes have a part in: they go on while this thread waits."""
+    """Measure work of which other threads and processes do a part: they go on while this thread waits."""
     if device.type != "cpu":
         return time_repeats([device], work, repeats)[device]
     seconds = []

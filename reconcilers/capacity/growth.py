@@ -49,7 +49,7 @@ class Extra:
     on_their_way: frozenset[int] = frozenset()
     starting: frozenset[int] = frozenset()
     training: frozenset[int] = frozenset()
-    """In the world, or in the last one, while it is broken."""
+    """Members of the world, or of the last one while it is broken."""
 
 
 def extra_of(job: ElasticJob, workers: Workers, published: Rendezvous) -> Extra:
@@ -225,8 +225,8 @@ def _refused_pod(workers: Workers, extra: Extra) -> str:
 
 
 def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetime) -> float:
-    """Since the count was set; or since the newest Pod was asked for of those that do not train, if that is
-    later: after a failure, or a suspension."""
+    """Returns the seconds since the count was set, or since the newest Pod was requested of those that do not
+    train, if that is later: after a failure, or a suspension."""
     assert job.status.scaling is not None
     since = [job.status.scaling.at]
     for index in extra.stuck | extra.on_their_way | extra.starting:

@@ -56,7 +56,7 @@ class Profile:
     """What the job is to begin with."""
 
     memory_bytes: dict[str, int] = field(default_factory=dict)
-    """By type."""
+    """Memory of a Pod, by type."""
     workers: int | None = None
     of: tuple[str, ...] = ()
     """The jobs that it comes from, the newest first."""

@@ -22,7 +22,7 @@ MANY = 1_000
 
 @dataclass(frozen=True)
 class Rate:
-    """Of worlds of one size."""
+    """Speed of worlds of one size."""
 
     workers: int
     steps: int = 0
@@ -41,7 +41,7 @@ class Rate:
 
 
 def rates_of(usage: JobUsage | None, workers: int, figures: RoundProgress | None) -> dict[int, Rate]:
-    """By number of workers.
+    """Returns the rates by number of workers.
 
     Args:
         usage: the rounds that have ended.
@@ -85,7 +85,7 @@ def best_size(rates: Mapping[int, Rate], min_efficiency: float) -> int | None:
 
 
 def with_round(usage: JobUsage, round_: int, workers: int, figures: Iterable[RoundProgress]) -> JobUsage:
-    """With a round that has ended, once.
+    """Returns the usage with a round that has ended; a round is added once.
 
     Args:
         round_: its number.

@@ -36,7 +36,7 @@ def keeps_while_it_runs(job: ElasticJob, workers: Workers) -> bool:
 def with_rounds(
     status: ElasticJobStatus, workers: Workers, published: Rendezvous, *, ends: bool
 ) -> ElasticJobStatus:
-    """With the round of the published world, if this look ends it.
+    """Adds the round of the published world to the usage, if this look ends it.
 
     Args:
         status: that is to be written.
@@ -52,7 +52,7 @@ def with_rounds(
 
 
 def with_roles(job: ElasticJob, status: ElasticJobStatus, workers: Workers) -> ElasticJobStatus:
-    """With what the Pods have used until now."""
+    """Adds what the Pods have used until now."""
     known = status.usage or JobUsage()
     roles = {
         type_: _role(job, type_, known.roles.get(type_, RoleUsage()), workers.of_type.get(type_, ()))

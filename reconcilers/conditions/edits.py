@@ -11,8 +11,8 @@ from datetime import datetime
 
 from controller.wording import counted
 from crds.elasticjob import ElasticJob
-from crds.model import Condition, ConditionStatus
-from reconcilers.observed.conditions import condition_of, with_condition
+from crds.model import ConditionData, ConditionStatus
+from reconcilers.observed.conditions import condition_of, data_of, with_condition
 from reconcilers.runtime.acts import Event
 
 TEMPLATE_APPLIED = "TemplateApplied"
@@ -32,7 +32,10 @@ def with_edits(job: ElasticJob, outdated: int, pods: int, now: datetime) -> Elas
             f"{outdated} of {counted(pods, 'Pod was', 'Pods were')} made before the template was changed; to "
             "apply it now, suspend and resume the job"
         )
-        changed = with_condition(conditions, TEMPLATE_APPLIED, ConditionStatus.FALSE, WAITS, message, now)
+        data = ConditionData(count=outdated)
+        changed = with_condition(
+            conditions, TEMPLATE_APPLIED, ConditionStatus.FALSE, WAITS, message, now, data
+        )
     elif condition_of(conditions, TEMPLATE_APPLIED) is not None:
         changed = with_condition(conditions, TEMPLATE_APPLIED, ConditionStatus.TRUE, "Applied", "", now)
     else:
@@ -46,11 +49,5 @@ def told(before: ElasticJob, after: ElasticJob) -> Iterator[Event]:
     old, new = (condition_of(job.status.conditions, TEMPLATE_APPLIED) for job in (before, after))
     if new is None or new.status is not ConditionStatus.FALSE:
         return
-    if old is None or old.status is not ConditionStatus.FALSE or _outdated(new) > _outdated(old):
+    if (data_of(new).count or 0) > (data_of(old).count or 0):
         yield Event("Normal", "TemplateChanged", new.message)
-
-
-def _outdated(condition: Condition) -> int:
-    """How many Pods its message counts."""
-    count = condition.message.split(" ", 1)[0]
-    return int(count) if count.isdecimal() else 0

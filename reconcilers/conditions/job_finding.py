@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
-from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import MAX_EVIDENCE, named
 from reconcilers.nodecheck.status import WORST_FIRST
 from reconcilers.nodecheck.told import summary_of
-from reconcilers.observed.conditions import condition_of, says
+from reconcilers.observed.conditions import NO_DATA, condition_of
 
 NODES_CHECKED = "NodesChecked"
 CHECKING, REFUSED, GONE, INTERRUPTED = "Checking", "CheckRefused", "CheckGone", "CheckInterrupted"
@@ -32,16 +32,12 @@ class Finding:
     status: ConditionStatus
     reason: str
     message: str
+    data: ConditionData | None = None
 
     @property
     def of_a_check(self) -> bool:
         """Whether a check of the job began, ended, or could not be."""
         return self.reason not in (FRESH, NOT_YET)
-
-    def differs_from(self, conditions: Sequence[Condition]) -> bool:
-        known = condition_of(conditions, NODES_CHECKED)
-        is_told = says(known, self.status, self.message)
-        return not is_told or known is None or known.reason != self.reason
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,10 @@ def finding_of(job: ElasticJob, state: CheckState) -> Finding | None:
         are = "are" if len(state.left_out) > 1 else "is"
         left_out = f"; {named(state.left_out)} {are} left out of the world, being slow"
     told = shortened(finding.message, MAX_CONDITION_MESSAGE - len(left_out))
-    return Finding(finding.status, finding.reason, f"{told}{left_out}")
+    data = finding.data
+    if state.left_out:
+        data = (data or NO_DATA).model_copy(update={"count": len(state.left_out)})
+    return replace(finding, message=f"{told}{left_out}", data=data)
 
 
 def interrupted(conditions: Sequence[Condition]) -> Finding | None:
@@ -81,7 +80,7 @@ def interrupted(conditions: Sequence[Condition]) -> Finding | None:
 def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
     unknown = ConditionStatus.UNKNOWN
     if state.active is not None:
-        return Finding(unknown, CHECKING, _progress(state.active))
+        return Finding(unknown, CHECKING, _progress(state.active), _about(state.active))
     if state.refused:
         return Finding(unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}")
     if state.finished:
@@ -116,14 +115,18 @@ def _outcome(done: FinishedCheck) -> Finding:
         failed = condition_of(status.conditions, "Failed")
         why = f": {failed.reason}: {failed.message}" if failed else ""
         message = f"node check {name} could not be carried out; training goes on{why}"
-        return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message)
+        return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message, _about(done.check))
     summary = summary_of(done.verdicts, status.node_results, status.faulty_links, status.faulty_domains)
     sentences = [f"node check {name}: {summary.message}"]
     if len(done.verdicts) > 1:
         sentences += _evidence(status)
     if status.faulty_nodes:
         sentences.append("workers found on faulty nodes move to others")
-    return Finding(summary.healthy, summary.reason, "; ".join(sentences))
+    return Finding(summary.healthy, summary.reason, "; ".join(sentences), _about(done.check))
+
+
+def _about(check: NodeCheck) -> ConditionData:
+    return ConditionData(check=check.metadata.name)
 
 
 def _evidence(status: NodeCheckStatus) -> list[str]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.model import Condition, ConditionStatus
+from crds.model import Condition, ConditionData, ConditionStatus
 from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.incidents import ranks_of
-from reconcilers.observed.conditions import condition_of, says, with_condition
+from reconcilers.observed.conditions import condition_of, data_of, is_same, with_condition
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 
 LOSS_FINITE = "LossFinite"
 NON_FINITE = "NonFinite"
-
-_TOLD = re.compile(r"at step (\d+) of round (\d+)")
 
 
 def with_loss(
@@ -40,33 +37,24 @@ def with_loss(
     known = condition_of(conditions, LOSS_FINITE)
     if found:
         step, _, worker = min(found, key=lambda each: each[:2])
-        if _is_told(known, newest, step):
+        before = data_of(known)
+        if before.round == newest and before.step is not None and before.step <= step:
             return list(conditions)
         message = (
             f"NaN or infinite loss at step {step} of round {newest}, the first, in "
             f"{worker.metadata.name}{_rank(job, workers, worker, newest)}; training goes on"
         )
-        return with_condition(conditions, LOSS_FINITE, ConditionStatus.FALSE, NON_FINITE, message, now)
-    if known is not None and newest > _round_of(known):
+        data = ConditionData(worker=worker.metadata.name, round=newest, step=step)
+        return with_condition(conditions, LOSS_FINITE, ConditionStatus.FALSE, NON_FINITE, message, now, data)
+    if known is not None and newest > (data_of(known).round or 0):
         return with_condition(conditions, LOSS_FINITE, ConditionStatus.TRUE, "Finite", "", now)
     return list(conditions)
 
 
 def events_of_loss(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
     old, new = condition_of(before, LOSS_FINITE), condition_of(after, LOSS_FINITE)
-    if new is not None and new.reason == NON_FINITE and not says(old, new.status, new.message):
+    if new is not None and new.reason == NON_FINITE and not is_same(old, new):
         yield Event("Warning", NON_FINITE, new.message)
-
-
-def _is_told(known: Condition | None, round_: int, step: int) -> bool:
-    """Whether the condition speaks of that round, and of no later step."""
-    match = _TOLD.search(known.message) if known is not None else None
-    return match is not None and int(match[2]) == round_ and int(match[1]) <= step
-
-
-def _round_of(known: Condition) -> int:
-    match = _TOLD.search(known.message)
-    return int(match[2]) if match else 0
 
 
 def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWorker, round_: int) -> str:

@@ -22,7 +22,7 @@ from crds.model import Condition, ConditionStatus
 from reconcilers.observed.conditions import (
     condition_of,
     is_false,
-    says,
+    is_same,
     with_condition,
 )
 from reconcilers.runtime.acts import Event
@@ -113,7 +113,7 @@ def told(before: ElasticJob, after: ElasticJob) -> Iterator[Event]:
     old, new = _known(before), _known(after)
     if new is None or new.status is not ConditionStatus.FALSE:
         return
-    if not says(old, new.status, new.message):
+    if old is None or not is_same(old, new) or old.observed_generation != after.metadata.generation:
         yield Event("Warning", new.reason, new.message)
 
 

@@ -7,16 +7,14 @@ from datetime import datetime
 
 from controller.wording import counted
 from crds.elasticworker import ElasticWorker
-from crds.model import Condition, ConditionStatus
+from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.conditions import condition_of, data_of, with_condition
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 
 CHECKPOINTS_FAILING = "CheckpointsFailing"
-BEGAN = ", first: "
-"""Between the worker's name and what it told first: later steps fail in silence."""
 
 
 def with_saving(
@@ -33,7 +31,7 @@ def with_saving(
     troubled = {name: trouble for name, trouble in telling.items() if trouble is not None}
     known = condition_of(conditions, CHECKPOINTS_FAILING)
     fails = known is not None and known.status is ConditionStatus.TRUE
-    told_by = _who_told(known.message, workers) if known is not None else ""
+    told_by = data_of(known).worker
     if not troubled and not fails:
         return list(conditions)
     if not troubled:
@@ -43,21 +41,13 @@ def with_saving(
         return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.FALSE, "Saved", "", now)
     name = told_by if told_by in troubled else next(iter(troubled))
     trouble = troubled[name]
-    others = f"; and {counted(len(troubled) - 1, 'more worker')}" if len(troubled) > 1 else ""
-    message = f"{name}{BEGAN}{trouble.message}{others}"
     if known is not None and fails and known.reason == trouble.reason and told_by == name:
-        message = known.message
-    return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.TRUE, trouble.reason, message, now)
-
-
-def _who_told(message: str, workers: Workers) -> str:
-    """The worker that a message begins with, even where `observed/large_job.py` has cut the message."""
-    name, mark, _ = message.partition(BEGAN)
-    if mark or not message.endswith("…"):
-        return name
-    begins = message[:-1]
-    names = (worker.metadata.name for worker in workers)
-    return next((each for each in names if f"{each}{BEGAN}".startswith(begins)), "")
+        return list(conditions)
+    others = f"; and {counted(len(troubled) - 1, 'more worker')}" if len(troubled) > 1 else ""
+    message, data = f"{name}, first: {trouble.message}{others}", ConditionData(worker=name)
+    return with_condition(
+        conditions, CHECKPOINTS_FAILING, ConditionStatus.TRUE, trouble.reason, message, now, data
+    )
 
 
 def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bool:

@@ -10,10 +10,10 @@ from controller.wording import first_line, shortened
 from crds.agent_report import Slow
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, Life
-from crds.model import Condition, ConditionStatus
+from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.conditions import condition_of, says, with_condition
+from reconcilers.observed.conditions import condition_of, is_same, with_condition
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
@@ -67,13 +67,14 @@ def with_slow(
     began = began_at(speaker, now)
     what = "; ".join(changes(began, workers, world, neighbours)) or NOTHING_CHANGED
     message = f"{_figures(slow, began)}; {what}"
-    return with_condition(conditions, SLOW, ConditionStatus.TRUE, STEP_TIME_ROSE, message, now)
+    data = _facts(slow)
+    return with_condition(conditions, SLOW, ConditionStatus.TRUE, STEP_TIME_ROSE, message, now, data)
 
 
 def events_of_slow(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
     """One when it begins, and one when steps are as fast as before."""
     old, new = condition_of(before, SLOW), condition_of(after, SLOW)
-    if new is None or says(old, new.status, new.message):
+    if new is None or is_same(old, new):
         return
     if new.status is ConditionStatus.TRUE:
         yield Event("Warning", SLOW, new.message)
@@ -118,11 +119,7 @@ def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
 
 
 def is_told(known: Condition | None, slow: Slow) -> bool:
-    return (
-        known is not None
-        and known.status is ConditionStatus.TRUE
-        and known.message.startswith(_beginning(slow))
-    )
+    return known is not None and known.status is ConditionStatus.TRUE and known.data == _facts(slow)
 
 
 def changes(
@@ -168,12 +165,13 @@ def _slow_of(worker: ElasticWorker) -> Slow | None:
 def _figures(slow: Slow, began: datetime) -> str:
     times = slow.seconds_per_step / slow.usual_seconds if slow.usual_seconds else 0.0
     usual = f"{times:.1f} times the {_seconds(slow.usual_seconds)} of before"
-    return f"{_beginning(slow)} ({_clock(began)}), {usual}"
+    duration = _seconds(slow.seconds_per_step)
+    return f"a step takes {duration} since step {slow.step} ({_clock(began)}), {usual}"
 
 
-def _beginning(slow: Slow) -> str:
-    """Which slowness it is."""
-    return f"a step takes {_seconds(slow.seconds_per_step)} since step {slow.step}"
+def _facts(slow: Slow) -> ConditionData:
+    """Which slowness it is: the figures as far as the message shows them."""
+    return ConditionData(step=slow.step, seconds_per_step=float(f"{slow.seconds_per_step:.3g}"))
 
 
 def _seconds(value: float) -> str:

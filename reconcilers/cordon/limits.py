@@ -16,14 +16,14 @@ class Limits:
 
     whole: int
     pools: Mapping[str, int] = field(default_factory=dict)
-    """By pool. Of one that is missing, no more is known than of the whole."""
+    """Limits by pool; for a pool that is missing, only the limit of the whole holds."""
 
     def of(self, pool: str) -> int:
         return self.pools.get(pool, self.whole)
 
 
 def limit_of(nodes: int, percent: int) -> int:
-    """Of so many nodes, one at least."""
+    """Returns how many of so many nodes may be cordoned; at least one."""
     return max(1, nodes * percent // 100)
 
 

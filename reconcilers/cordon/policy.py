@@ -44,7 +44,7 @@ class Verdict(Model):
     kind: str
     namespace: str
     name: str
-    """With kind and namespace: the object that says so."""
+    """The object with the verdict, with kind and namespace."""
     evidence: str = ""
     """Why, in a sentence of at most `MAX_EVIDENCE` characters."""
     action: Action | None = None
@@ -80,7 +80,7 @@ class Mark(Model):
     unschedulable: bool = False
     """Whether it was us who set spec.unschedulable."""
     full: str | None = None
-    """Of a node that is held: the pool that has no room, or `limits.ALL_NODES`."""
+    """The full pool for which a node is held, or `limits.ALL_NODES`."""
 
 
 def read_mark(node: dict[str, Any]) -> Mark | None:
@@ -114,11 +114,11 @@ class NodeState:
     passes: int = 0
     """Tests with others that it passed since the mark's verdict, by its record, and after it failed any."""
     pools: frozenset[str] = frozenset()
-    """Those it is in, whose limits hold for it (`limits.pools_of`)."""
+    """The node's pools, whose limits hold for it (`limits.pools_of`)."""
 
     @property
     def cordoned(self) -> bool:
-        """By us."""
+        """Whether the node is cordoned by us."""
         return self.mark is not None and self.mark.state is MarkState.CORDONED
 
 
@@ -154,12 +154,12 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
 
 @dataclass(frozen=True)
 class Admission:
-    """Whose cordon the limits leave room for."""
+    """The nodes for whose cordon the limits leave room."""
 
     nodes: frozenset[str]
-    """Those that are cordoned by us, and those that may be."""
+    """Nodes that are cordoned by us, and nodes that may be."""
     full: Mapping[str, str] = field(default_factory=dict)
-    """By node that has to wait: the pool that has no room."""
+    """The full pool, by node that has to wait for it."""
 
 
 def admit(fleet: Iterable[NodeState], limits: Limits) -> Admission:
@@ -211,7 +211,7 @@ def _cordoned(node: NodeState, verdict: Verdict) -> NodeState:
 
 
 def _released(node: NodeState, state: MarkState, verdict: Verdict) -> NodeState:
-    """Without what we set, as far as it is still there."""
+    """Returns the node without what we set, as far as it is still there."""
     taint, unschedulable = node.taint, node.unschedulable
     if node.mark is not None:
         taint = None if taint == node.mark.taint else taint

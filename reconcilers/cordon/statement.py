@@ -27,9 +27,9 @@ REPORTED = "CordonReported"
 @dataclass(frozen=True)
 class Statement:
     unhealthy: ConditionStatus
-    """Of the condition `ElasticUnhealthy`."""
+    """Status of the condition `ElasticUnhealthy`."""
     suspected: ConditionStatus
-    """Of the condition `ElasticSuspected`."""
+    """Status of the condition `ElasticSuspected`."""
     reason: str
     message: str
     event_type: EventType

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from controller.cache import Cache
-from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.slices import Slices
 from controller.wording import shortened
 from crds.elasticworker import ElasticWorker, ExitClass
@@ -23,6 +22,7 @@ from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, 
 from reconcilers.nodecheck.record import CheckResult
 from reconcilers.nodecheck.reference import Reference
 from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 
 
 class Verdicts:
@@ -60,7 +60,7 @@ class Verdicts:
         return [suspicion for suspicion in said if suspicion is not None]
 
     def results(self, node: str) -> list[CheckResult]:
-        """For its record."""
+        """Returns the results for the node's record."""
         checks = self._finished.on(node, CLUSTER)
         found = (done.record.get(node) for done in checks if done.check.spec.cordon)
         return [result for result in found if result is not None]
@@ -137,7 +137,7 @@ def _said(done: FinishedCheck, node: str, reason: VerdictReason) -> Verdict | No
 
 
 def verdict_of_worker(worker: ElasticWorker) -> Verdict | None:
-    """On the node where its last Pod ended, if it did so for a hardware error."""
+    """Returns the verdict on the node where its last Pod ended, if that was for a hardware error."""
     end, metadata = worker.status.last_exit, worker.metadata
     if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR or not end.node_name:
         return None

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from crds.elasticworker import ExitClass
 from crds.failure_policy import FailureAction
-from crds.job_status import MAX_SIGNATURE, FailureBudget
+from crds.job_status import FailureBudget
 from reconcilers.failure.signature import signature_of
 from reconcilers.observed.exit_class import FREE
 
@@ -35,8 +35,6 @@ FIRST_WORD_SECONDS = 1.0
 REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
 """Classes of which the same error again means that it will always come."""
 KILLED = "training was killed from outside"
-SPEND_NOTHING = "Free"
-"""Before the signature of a failure that a rule ignores."""
 
 _SHARED = {ExitClass.UNKNOWN.value: ExitClass.USER_ERROR.value}
 
@@ -68,14 +66,17 @@ def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
     start = _ground(budget or FailureBudget(), failed.reached)
     if failed.follows:
         return start.model_copy(update={"consequences": start.consequences + 1})
-    signature = _signature(failed)
+    last = {
+        "exit_class": failed.exit_class.value,
+        "ignored": failed.action is FailureAction.IGNORE or None,
+        "signature": signature_of(failed.message),
+    }
     spent = dict(start.spent)
-    if failed.exit_class not in FREE and failed.action is not FailureAction.IGNORE:
+    if failed.exit_class not in FREE and not last["ignored"]:
         spent[failed.exit_class.value] = spent.get(failed.exit_class.value, 0) + 1
-    alike = start.alike + 1 if signature == start.signature else 1
-    return start.model_copy(
-        update={"spent": spent, "signature": signature, "alike": alike, "consequences": 0}
-    )
+    is_alike = start.model_copy(update=last) == start
+    alike = start.alike + 1 if is_alike else 1
+    return start.model_copy(update={**last, "spent": spent, "alike": alike, "consequences": 0})
 
 
 def without(budget: FailureBudget, exit_class: str) -> FailureBudget:
@@ -148,8 +149,7 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
     """
     if budget is None:
         return None
-    kind = budget.signature.partition(":")[0]
-    if budget.alike >= ALIKE_LIMIT and kind in REPEATABLE:
+    if budget.alike >= ALIKE_LIMIT and budget.exit_class in REPEATABLE and not budget.ignored:
         text = f"{who} failed {_times(budget.alike)} in a row by the same error without getting further"
         return Overdrawn("SameErrorRepeated", text)
     if budget.consequences >= CONSEQUENCES_LIMIT:
@@ -170,8 +170,7 @@ def _was_free(budget: FailureBudget) -> bool:
 
 
 def _is_of(budget: FailureBudget, exit_class: ExitClass) -> bool:
-    signature = budget.signature.removeprefix(f"{SPEND_NOTHING}: ")
-    return not budget.consequences and signature.startswith(f"{exit_class}: ")
+    return not budget.consequences and budget.exit_class == exit_class
 
 
 def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:
@@ -179,13 +178,6 @@ def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:
     if reached is None or (budget.step is not None and reached <= budget.step):
         return budget
     return FailureBudget(step=reached)
-
-
-def _signature(failed: Failed) -> str:
-    signature = signature_of(failed.exit_class, failed.message)
-    if failed.action is FailureAction.IGNORE:
-        return f"{SPEND_NOTHING}: {signature}"[:MAX_SIGNATURE]
-    return signature
 
 
 def _purses(budget: FailureBudget) -> dict[str, int]:

@@ -20,7 +20,6 @@ from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (
-    NEVER_ANSWERED,
     Guilt,
     Incident,
     first_of,
@@ -100,7 +99,7 @@ def silent_members(
         own, step = ranks[worker.spec.index], step_in(worker, published.round)
         after = "before its first step" if step is None else f"after step {step}"
         silence = f"its agent said nothing for {ANSWER_SECONDS:.0f} s{nor}"
-        text = f"{NEVER_ANSWERED} where it hangs, {after}: {silence}"
+        text = f"never answered where it hangs, {after}: {silence}"
         failure = JobFailure(
             worker=worker.metadata.name,
             rank=own.start if len(own) == 1 else None,
@@ -109,6 +108,7 @@ def silent_members(
             round=published.round,
             step=step,
             time=inquiry.since,
+            unanswered=True,
         )
         found.append(Incident(ExitClass.HANG, failure, Guilt.SILENT))
     return found
@@ -121,7 +121,7 @@ def with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incide
         return incident
     more = f" and {len(silent_names) - NAMED} more" if len(silent_names) > NAMED else ""
     first, _, rest = incident.failure.message.partition("\n")
-    message = f"{first}\n{', '.join(silent_names[:NAMED])}{more} {NEVER_ANSWERED} where it hangs.\n{rest}"
+    message = f"{first}\n{', '.join(silent_names[:NAMED])}{more} never answered where it hangs.\n{rest}"
     return replace(
         incident, failure=incident.failure.model_copy(update={"message": shortened(message, MAX_FAILURE)})
     )

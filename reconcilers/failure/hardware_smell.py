@@ -13,7 +13,7 @@ import re2
 
 from crds import names, xids
 from crds.agent_report import AgentFailure
-from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit
+from crds.elasticworker import ElasticWorker, ExitClass
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.exit_class import (
@@ -64,7 +64,7 @@ def suspected_at(
     """
     failed = [w for w in workers if w.spec.type == names.WORKER and _has_failed(w)]
     ends = [w.status.last_exit for w in failed if w.status.last_exit is not None]
-    times = [end.time for end in ends if _end_smells(end)]
+    times = [end.time for end in ends if end.suspects_hardware]
     accounted = known is not None and published.formed_at is not None and known >= published.formed_at
     if not accounted and any(_failed_in(worker, published) for worker in failed):
         times.append(now)
@@ -74,10 +74,6 @@ def suspected_at(
 def _has_failed(worker: ElasticWorker) -> bool:
     report = worker.status.agent
     return worker.status.last_exit is not None or (report is not None and report.failure is not None)
-
-
-def _end_smells(end: WorkerExit) -> bool:
-    return smells_of_hardware(end.exit_class, end.message)
 
 
 def _failed_in(worker: ElasticWorker, published: Rendezvous) -> bool:

@@ -20,7 +20,7 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause
 from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import MAX_FAILURE, JobFailure
-from crds.protocol import NO_STACK_OFFERED, early_finish_text
+from crds.protocol import early_finish_text
 from crds.ranges import as_ranges
 from reconcilers.failure.facts import Break
 from reconcilers.failure.rules import action_for, of_process
@@ -29,8 +29,6 @@ from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.worker_state import current_report
 
 MAX_LINE = 300
-NEVER_ANSWERED = "never answered"
-"""In the first line about a worker that did not say where its processes hang."""
 
 
 class Guilt(IntEnum):
@@ -131,7 +129,7 @@ def late_incident(
     if blamed is None or blamed.round is None:
         return None
     suspects = _suspects(workers, blamed.round, members)
-    if _never_answered(blamed) and any(s.failure.worker == blamed.worker for s in suspects):
+    if blamed.unanswered and any(s.failure.worker == blamed.worker for s in suspects):
         return replace(min(suspects, key=_order).answered(rules), instead_of=blamed)
     known = next((s for s in suspects if _same(s.failure, blamed)), _as_known(blamed))
     first = min([known, *(s for s in suspects if not _same(s.failure, blamed))], key=_order)
@@ -280,7 +278,7 @@ def _guilt(exit_class: ExitClass, failure: AgentFailure) -> Guilt:
     stack = next((s for s in failure.stacks if s.rank == failure.rank), None)
     if stack is None:
         return Guilt.HANGS
-    if stack.frames.startswith(NO_STACK_OFFERED):
+    if not stack.offered:
         return Guilt.SILENT
     return Guilt.WAITS if stack.in_collective else Guilt.HANGS
 
@@ -304,7 +302,7 @@ def _as_known(blamed: JobFailure) -> Incident:
     exit_class = ExitClass(blamed.exit_class)
     guilt = {
         ExitClass.HARDWARE_ERROR: Guilt.DEVICE,
-        ExitClass.HANG: Guilt.SILENT if _never_answered(blamed) else Guilt.HANGS,
+        ExitClass.HANG: Guilt.SILENT if blamed.unanswered else Guilt.HANGS,
         ExitClass.UNKNOWN: Guilt.FOLLOWS,
     }.get(exit_class, Guilt.OWN)
     early = guilt is Guilt.OWN and blamed.exit_code == 0
@@ -327,10 +325,6 @@ def _same(one: JobFailure, other: JobFailure) -> bool:
     """A process may fail a moment before the driver tells why: then its worker tells of another class."""
     who = (other.worker, other.rank, other.round, other.exit_class)
     return (one.worker, one.rank, one.round, one.exit_class) == who
-
-
-def _never_answered(blamed: JobFailure) -> bool:
-    return blamed.exit_class == ExitClass.HANG and NEVER_ANSWERED in first_line(blamed.message)
 
 
 def _is_loss(found: Break) -> bool:

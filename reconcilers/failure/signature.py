@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from crds.elasticworker import ExitClass
 from crds.job_status import MAX_SIGNATURE
 
 _VARYING = re.compile(
@@ -20,7 +19,7 @@ _VARYING = re.compile(
 )
 
 
-def signature_of(exit_class: ExitClass, message: str) -> str:
-    """Class and first line of the message, with a # for every number, address, digest and temporary name."""
+def signature_of(message: str) -> str:
+    """First line of the message, with a # for every number, address, digest and temporary name."""
     first = next((line.strip() for line in message.splitlines() if line.strip()), "")
-    return f"{exit_class}: {_VARYING.sub('#', first)}"[:MAX_SIGNATURE]
+    return _VARYING.sub("#", first)[:MAX_SIGNATURE]

@@ -43,13 +43,13 @@ def goodput_now(job: ElasticJob, workers: Iterable[ElasticWorker], now: datetime
 
 
 def seconds_by_state(goodput: Goodput, until: datetime) -> dict[JobState, float]:
-    """With the present state's time; `until` is now, or the end of a job that has finished."""
+    """Adds the present state's time; `until` is now, or the end of a job that has finished."""
     seconds = in_state(goodput, goodput.state, until).seconds
     return {state: seconds[state.value] for state in JobState if state.value in seconds}
 
 
 def in_state(goodput: Goodput, state: JobState, at: datetime) -> Goodput:
-    """From `at` on in that state; never from before the last one began."""
+    """Enters that state at `at`, but never before the last one began."""
     at = max(at, goodput.since)
     return _spent(goodput, goodput.state, (at - goodput.since).total_seconds()).model_copy(
         update={"state": state, "since": at}
@@ -64,7 +64,7 @@ def reassigned(goodput: Goodput, state: JobState, until: datetime) -> Goodput:
 
 
 def with_rounds(goodput: Goodput, told: Sequence[RoundProgress]) -> Goodput:
-    """With all that was told of the last round in the account and of later ones.
+    """Adds all that was reported of the last round in the account and of later ones.
 
     The steps that agents counted for a script are forgotten when it tells the first itself, and none are
     taken afterwards: the numbers do not compare.

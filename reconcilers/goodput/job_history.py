@@ -13,6 +13,7 @@ from crds.job_status import (
     MAX_EPISODES,
     MAX_EPISODES_OF_MANY,
     Episode,
+    EpisodeFailure,
     JobState,
 )
 from crds.protocol import RendezvousPhase
@@ -21,21 +22,26 @@ from crds.rendezvous import Rendezvous
 
 
 def with_episode(history: Sequence[Episode], episode: Episode, workers: int) -> tuple[Episode, ...]:
-    """With the new stretch at the end, unless it is the same as the last; when full, the oldest goes.
+    """Appends the new stretch, unless it is the same as the last; when full, the oldest goes.
+
+    A round that fails before it has trained begins none: its failure is added to the last.
 
     Args:
         workers: how many the job has.
     """
     last = history[-1] if history else None
     if last is not None and _what(last) == _what(episode):
-        return tuple(history)
+        failure = last.failure or episode.failure
+        return (*history[:-1], last.model_copy(update={"failure": failure}))
     if last is not None and last.since > episode.since:
         episode = episode.model_copy(update={"since": last.since})
     most = MAX_EPISODES if workers <= MANY_WORKERS else MAX_EPISODES_OF_MANY
     return (*history, episode)[-most:]
 
 
-def episode_of(state: JobState, since: datetime, world: Rendezvous, reason: str) -> Episode:
+def episode_of(
+    state: JobState, since: datetime, world: Rendezvous, reason: str, failure: EpisodeFailure | None = None
+) -> Episode:
     members = () if world.phase is RendezvousPhase.FORMING else world.members
     return Episode(
         state=state,
@@ -43,6 +49,7 @@ def episode_of(state: JobState, since: datetime, world: Rendezvous, reason: str)
         round=world.round,
         members=in_short(members),
         reason=shortened(reason, MAX_EPISODE_REASON),
+        failure=failure,
     )
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller.wording import shortened
+from controller.wording import first_line, shortened
 from crds.elasticjob import ElasticJob
-from crds.job_status import MAX_EPISODE_REASON, Episode, Goodput, JobState
+from crds.job_status import MAX_EPISODE_REASON, Episode, EpisodeFailure, Goodput, JobFailure, JobState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.incidents import in_one_line
@@ -135,39 +135,54 @@ def _with_first_steps(
 def _with_episodes(
     history: tuple[Episode, ...], found: Sequence[Transition], moment: Moment
 ) -> tuple[Episode, ...]:
-    """With what has become of state and world; what came and went since the last look was in its world."""
+    """Appends the changes of state and world; what came and went since the last look was in its world."""
     worlds = [moment.published] * (len(found) - 1) + [moment.world]
     for number, (transition, world) in enumerate(zip(found, worlds, strict=True)):
         if number == 0 and len(found) > 1:
             continue  # it is in the history
         at = transition.at if number else moment.now
         reason = _reason(transition.state, world, moment)
-        episode = episode_of(transition.state, at, world, reason)
+        failure = _news(moment) if transition.state is JobState.RECOVERING else None
+        episode = episode_of(transition.state, at, world, reason, _in_brief(failure))
         history = with_episode(history, episode, len(moment.workers))
     return history
 
 
 def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, ...]:
-    """Who takes the blame for a round over from another takes it in the history too.
+    """Writes the culprit of a round into the history when the blame moves from one worker to another.
 
-    So does who is found to blame for a round that was given up before, such as one that hung.
+    Also when it is found for a round that was given up before, such as one that hung.
     """
     before, now = moment.job.status.last_failure, moment.status.last_failure
     if now is None or now.round is None or before == now:
         return history
-    if before is not None and before.round == now.round:
-        said = in_one_line(before)
-    elif moment.published.phase is RendezvousPhase.REFORMING and moment.published.round == now.round:
-        said = moment.published.reason
-    else:
-        return history
-    old, new = (shortened(text, MAX_EPISODE_REASON) for text in (said, in_one_line(now)))
-    told = [n for n, e in enumerate(history) if e.reason == old and e.round >= now.round]
-    if not told:
-        return history
-    newest = told[-1]  # the episodes of earlier rounds may have the same text
-    renamed = history[newest].model_copy(update={"reason": new})
-    return (*history[:newest], renamed, *history[newest + 1 :])
+    why = {"reason": shortened(in_one_line(now), MAX_EPISODE_REASON), "failure": _in_brief(now)}
+    was_open = moment.published.phase is RendezvousPhase.REFORMING and moment.published.round == now.round
+
+    def is_of_it(episode: Episode) -> bool:
+        if episode.failure is not None:
+            return episode.failure.round == now.round
+        return was_open and episode.state is JobState.RECOVERING and episode.round == now.round
+
+    return tuple(each.model_copy(update=why) if is_of_it(each) else each for each in history)
+
+
+def _news(moment: Moment) -> JobFailure | None:
+    """The last failure, if it is recorded now."""
+    failure = moment.status.last_failure
+    return failure if failure != moment.job.status.last_failure else None
+
+
+def _in_brief(failure: JobFailure | None) -> EpisodeFailure | None:
+    if failure is None:
+        return None
+    return EpisodeFailure(
+        worker=failure.worker,
+        exit_class=failure.exit_class,
+        round=failure.round,
+        message=first_line(failure.message),
+        time=failure.time,
+    )
 
 
 def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
@@ -184,8 +199,7 @@ def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
             where = f", {known.resume.tier.origin}" if known.resume else ""
             return "" if first is None else f"from step {first} on{where}"
         case JobState.RECOVERING:
-            failure = moment.status.last_failure
-            is_news = failure is not None and failure != moment.job.status.last_failure
-            return in_one_line(failure) if failure is not None and is_news else world.reason
+            failure = _news(moment)
+            return in_one_line(failure) if failure is not None else world.reason
         case _:
             return world.reason

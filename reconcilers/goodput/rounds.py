@@ -17,7 +17,7 @@ from reconcilers.observed.worker_state import current_report
 
 
 def told_rounds(workers: Sequence[ElasticWorker], since: int = 0) -> list[RoundProgress]:
-    """By round, from `since` on: the figures of who came furthest, and of equals the lowest index's."""
+    """Returns by round, from `since` on, the figures that are furthest; of equals, the lowest worker's."""
     best: dict[int, RoundProgress] = {}
     for report in _reports(workers):
         for told in reversed(report.rounds):

@@ -39,7 +39,7 @@ class Moment:
 
     job: ElasticJob
     status: ElasticJobStatus
-    """As it is to be."""
+    """The status that will be written."""
     workers: Workers
     now: datetime
     checking: bool = False
@@ -146,7 +146,7 @@ def _trains(last: JobState, before: Goodput, moment: Moment) -> bool:
 
 
 def _has_told_steps(moment: Moment) -> bool:
-    """Those who are in the published world, of its round."""
+    """Whether members of the published world have reported steps of its round."""
     published = moment.published
     formed = published.phase is RendezvousPhase.FORMED
     return formed and any(figures.round == published.round for figures in moment.told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from controller.resources import ELASTICWORKERS, Object
+from controller.resources import Object
 from controller.wording import counted
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -19,6 +19,7 @@ from reconcilers.runtime.acts import (
     Verb,
     create,
 )
+from reconcilers.runtime.kinds import ELASTICWORKERS
 
 
 def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:

@@ -20,17 +20,17 @@ class _Heard(NamedTuple):
     """What a worker's agent has said, and since when. Times are monotonic."""
 
     version: str
-    """Of the ElasticWorker: until it has another, there is nothing else to be heard."""
+    """resourceVersion of the ElasticWorker; until it changes, there is nothing else to read."""
     checking: str | None
     """The check that the job carried out then."""
     waits: Hashable
-    """By `is_waiting`."""
+    """The answer of `is_waiting`."""
     waits_since: float
     step: int | None
-    """Of the last checkpoint that was ever told."""
+    """Step of the last checkpoint that was ever reported."""
     saved_since: float
     behind_seconds: float | None
-    """By `seconds_behind_checkpoint`; None if no checkpoint is told now."""
+    """The answer of `seconds_behind_checkpoint`; None if no checkpoint is reported now."""
 
 
 class AgesView:

@@ -27,11 +27,11 @@ class Look:
 
     seen: Seen
     job: ElasticJob
-    """With what is asked of its scale in its status."""
+    """The job; its status has the requested scale."""
     workers: Workers
     """But for those that are to go."""
     fresh: Freshness
-    """Whose Pods have the resources that the job, as it is published, wants."""
+    """Workers whose Pods have the resources that the published job wants."""
     scale_requested: bool
     """Whether something was asked of its scale just now."""
     now: datetime
@@ -66,7 +66,7 @@ class Look:
 
     @cached_property
     def spare(self) -> Mapping[str, Overdrawn]:
-        """By uid, the workers that may fail for good."""
+        """Workers that may fail for good, by uid."""
         return spare_workers(self.job, self.workers)
 
     @cached_property

@@ -14,7 +14,7 @@ from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ExitClass
 from crds.job_status import ElasticJobStatus
-from crds.model import Condition
+from crds.model import Condition, ConditionStatus
 from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -34,7 +34,7 @@ from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.nodecheck.job_checks import named
-from reconcilers.observed.conditions import WORKERS_SCHEDULED, says, with_condition
+from reconcilers.observed.conditions import WORKERS_SCHEDULED, condition_of, is_same, with_condition
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import Migration
 from reconcilers.observed.workers import Workers
@@ -56,7 +56,7 @@ TOO_LATE = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one look, but for the account of the job's time."""
+    """The result of one look, but for the account of the job's time."""
 
     status: ElasticJobStatus
     events: tuple[Event, ...] = ()
@@ -78,13 +78,13 @@ class Training:
     """Workers that the world does without, though they are wanted."""
     failures: Assessment
     exhausted_workers: Mapping[str, str]
-    """By uid, whose Pod is not started again, and why."""
+    """Workers that get no further Pod, by uid, with the reason."""
     fresh: Freshness
-    """Whose Pods are outdated."""
+    """Workers whose Pods are outdated."""
     scale_requested: bool
     """Something was asked of the job's scale just now."""
     finding: Finding | None
-    """Of the checks of its nodes."""
+    """The finding of the checks of its nodes."""
     active_check: NodeCheck | None
     suspected_at: datetime | None
     standing_by: frozenset[int]
@@ -94,7 +94,7 @@ class Training:
 
 
 def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
-    """Of a job that goes on."""
+    """Returns the outcome of a job that goes on."""
     world, failures = training.world, training.failures
     phase = job_status.phase_of(job, workers, world)
     conditions = job_status.progress_conditions(job, workers, phase, world, now, training.neighbours)
@@ -139,7 +139,7 @@ def _has_begun(job: ElasticJob) -> bool:
 
 
 def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
-    """Of a job that is to hold, or whose Pods from before are still to be replaced."""
+    """Returns the outcome of a suspended job, or one whose Pods from before are still being replaced."""
     phase = JobPhase.SUSPENDED
     world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
     events = []
@@ -160,7 +160,7 @@ def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
 
 
 def failed(job: ElasticJob, workers: Workers, failures: Assessment, now: datetime) -> Outcome:
-    """Of a job that failed by what happened to its workers."""
+    """Returns the outcome of a job that failed by what happened to its workers."""
     ending = failures.ending
     assert ending is not None
     outcome = finished(
@@ -178,13 +178,12 @@ def failed(job: ElasticJob, workers: Workers, failures: Assessment, now: datetim
 
 
 def _with_blame(job: ElasticJob, incident: Incident | None) -> ElasticJob:
-    """The job, whose broken world says who was first, and the condition that repeats it."""
+    """The job, whose broken world says who was first."""
     world = job.status.rendezvous
     if incident is None or world is None:
         return job
     blamed = blaming(Decision(world), incident.failure.round, in_one_line(incident.failure)).rendezvous
-    conditions = job_status.with_reason_of_world(job.status.conditions, blamed)
-    return job.with_status(rendezvous=blamed, conditions=conditions)
+    return job.with_status(rendezvous=blamed)
 
 
 def finished(
@@ -198,9 +197,11 @@ def finished(
 ) -> Outcome:
     conditions = with_loss(job.status.conditions, job, workers, now)
     told = events_of_loss(job.status.conditions, conditions)
+    world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
+    if world is not None:
+        conditions = job_status.with_reason_of_world(conditions, world)
     conditions = with_end(job_status.final_conditions(conditions, phase, reason, message, now), now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
-    world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
     update = {"last_failure": last_failure(job, workers), "rendezvous": world} | more
     status = _status(
         job,
@@ -217,7 +218,7 @@ def finished(
 
 
 def over(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
-    """Of a job that has finished: its counts follow its Pods, and an earlier dlr may have left it a world.
+    """Returns the outcome of a finished job: its counts follow its Pods; an earlier dlr may leave a world.
 
     The write of the end knew the generation of its time: a later one is an edit that came too late.
     """
@@ -266,10 +267,10 @@ def of_world(
         yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))
     was_asked = published.hang_since is not None and not was_counted
     if new.hang_since is None and (decision.failed or was_asked):
-        why = incident_line(incident) or new.reason
+        why = incident_line(incident) or new.why
         yield Event("Warning", "WorldBroken", f"round {published.round}: {why}")
     elif decision.breaks and not decision.failed:
-        yield Event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
+        yield Event("Normal", "WorldChanged", f"round {published.round}: {new.why}")
     if new.phase is RendezvousPhase.FORMED and new.round != published.round:
         yield Event(
             "Normal",
@@ -282,7 +283,7 @@ def of_world(
 
 
 def _stepped_in(workers: Workers, members: Collection[int]) -> str:
-    """Who stood by until now, in words."""
+    """Names the members that stood by until now."""
     stood_by = {w.spec.index for w in workers.exceptional if w.status.standby}.intersection(members)
     return f"; stood by before: {named(stood_by)}" if stood_by else ""
 
@@ -304,7 +305,7 @@ def _of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
-    """Of a count or a plan that has just become desired state; not of probes, which come and go."""
+    """Yields Events for a count or plan that has just become desired state; none for probes."""
     if uptake.is_growth:
         return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
@@ -330,19 +331,23 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
     yield from events_of_silent(job.status.conditions, conditions)
     before = {c.type: c for c in job.status.conditions}
     for condition in conditions:
-        if says(before.get(condition.type), condition.status, condition.message):
+        if is_same(before.get(condition.type), condition):
             continue
-        if condition.type in (WORKERS_SCHEDULED, job_status.WORKERS_STARTED) and condition.message:
+        is_true, is_false = (
+            condition.status is ConditionStatus.TRUE,
+            condition.status is ConditionStatus.FALSE,
+        )
+        if condition.type in (WORKERS_SCHEDULED, job_status.WORKERS_STARTED) and is_false:
             yield Event("Warning", condition.reason, condition.message)
-        if condition.type == job_status.RUNNING and condition.message:
+        if condition.type == job_status.RUNNING and condition.reason == job_status.NO_REPLICAS:
             yield Event("Normal", job_status.NO_REPLICAS, condition.message)
-        if condition.type == job_status.WORKERS_GIVEN_UP and condition.message:
+        if condition.type == job_status.WORKERS_GIVEN_UP and is_true:
             yield Event("Warning", "WorkersGivenUp", condition.message)
         if condition.type == STEPS_KNOWN and condition.reason == NO_STEPS:
             yield Event("Warning", NO_STEPS, condition.message)
         if condition.type in (job_status.MASTER_IGNORED, TF_CONFIG_KEPT):
             yield Event("Normal", condition.type, condition.message)
-        if condition.type == PARAMETER_SERVER_HOT and condition.message:
+        if condition.type == PARAMETER_SERVER_HOT and is_true:
             yield Event("Warning", PARAMETER_SERVER_HOT, condition.message)
 
 
@@ -352,11 +357,11 @@ def _with_finding(
     """The conditions with what is known of the nodes; an Event when a check begins or has ended."""
     if finding is None:
         return conditions, ()
-    told: tuple[Event, ...] = ()
-    if finding.differs_from(job.status.conditions) and finding.of_a_check:
-        type_: EventType = "Normal" if finding.reason in QUIET else "Warning"
-        told = (Event(type_, finding.reason, finding.message),)
     conditions = with_condition(
-        conditions, NODES_CHECKED, finding.status, finding.reason, finding.message, now
+        conditions, NODES_CHECKED, finding.status, finding.reason, finding.message, now, finding.data
     )
-    return conditions, told
+    old, new = (condition_of(known, NODES_CHECKED) for known in (job.status.conditions, conditions))
+    if is_same(old, new) or not finding.of_a_check:
+        return conditions, ()
+    type_: EventType = "Normal" if finding.reason in QUIET else "Warning"
+    return conditions, (Event(type_, finding.reason, finding.message),)

@@ -25,11 +25,11 @@ def seconds_to_tell(status: dict[str, Any], patch: dict[str, Any], workers: int,
 
 def _are_counts(status: dict[str, Any], patch: dict[str, Any]) -> bool:
     world = patch.get("rendezvous", {}).keys()
-    if not patch.keys() <= _COUNTS or not world <= {"reason"}:
+    if not patch.keys() <= _COUNTS or not world <= {"reason", "waitsFor"}:
         return False
     known, wanted = status.get("conditions", []), patch.get("conditions")
     return wanted is None or list(map(_without_message, known)) == list(map(_without_message, wanted))
 
 
 def _without_message(condition: dict[str, Any]) -> dict[str, Any]:
-    return condition | {"message": ""}
+    return condition | {"message": "", "data": None}

@@ -12,14 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
+from controller.resources import Object
 from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
-from reconcilers.conditions import edits, older_agents, refusal
+from reconcilers.conditions import edits, refusal
 from reconcilers.conditions.job_finding import CheckState, finding_of
 from reconcilers.conditions.steps_known import seconds_to_notice
 from reconcilers.failure.hangs import was_counted
@@ -49,6 +49,7 @@ from reconcilers.observed.workers import WorkerPlan, plan_workers, slot_of
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
 from reconcilers.runtime.acts import Act, Event, create, deleted
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.scale import rolling
 from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
@@ -300,7 +301,6 @@ def _relaunches(
     job = look.job
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
-    renewed |= dict.fromkeys(older_agents.renewals(job, look.workers, world), older_agents.RENEWED)
     renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
     avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.resources import ELASTICWORLDS, Object
+from controller.resources import Object
 from crds import names
 from crds.cluster import first_port
 from crds.protocol import MAX_REQUEST
@@ -17,6 +17,7 @@ from crds.rendezvous import World
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Verb, create
+from reconcilers.runtime.kinds import ELASTICWORLDS
 
 FIRST_WORLD = "0"
 """Index of the only world of a job."""

@@ -16,7 +16,7 @@ from controller.client import Client
 from controller.errors import ApiError
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, Object
+from controller.resources import Object
 from controller.slices import computed, let_go
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
@@ -31,6 +31,7 @@ from reconcilers.runtime.acts import (
     tell,
 )
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01

@@ -20,7 +20,7 @@ from reconcilers.shards import by_shards
 @dataclass(frozen=True)
 class OwnScaling:
     job: ElasticJob
-    """With what growth remembers in its status."""
+    """The job; its status has what growth remembers."""
     acts: tuple[Act, ...] = ()
     """Automatic ScalePlans to make, and those to delete."""
     events: tuple[Event, ...] = ()

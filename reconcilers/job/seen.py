@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS
+from controller.resources import NODES, PODS, Object
 from controller.slices import Slices
 from controller.store import Memory
 from crds import names
@@ -30,13 +29,12 @@ from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker.reconciler import owner_uids
 from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,13 @@ class Seen:
     history: Sequence[ElasticJob] = ()
     """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
-    """On the job's nodes, if it has just become slow."""
+    """Other workers on the job's nodes, if it has just become slow."""
     trial: Trial | None = None
     """What the API server said to the job's Pods, if it was asked in this look."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
     workers_refused_seconds: float | None = None
-    """For so long no ElasticWorker is asked for, since the API server has just refused some."""
+    """Time without further ElasticWorkers, since the API server has just refused some."""
 
     @property
     def published(self) -> Rendezvous:

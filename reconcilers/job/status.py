@@ -11,12 +11,11 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import ReplicaStatus
-from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.launcher_flags import with_launcher_flags
 from reconcilers.conditions.loss import with_loss
-from reconcilers.conditions.older_agents import with_older_agents
 from reconcilers.conditions.saving import with_saving
 from reconcilers.conditions.silent import AGENTS_SILENT, with_silent
 from reconcilers.conditions.slow import SLOW, Neighbour, with_slow
@@ -30,7 +29,6 @@ from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT, with_hot
 from reconcilers.scale.scaled import SCALED
-from reconcilers.world.rendezvous import lasting
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"
@@ -123,7 +121,7 @@ def progress_conditions(
         conditions = with_hot(conditions, job, workers, now)
     else:
         formed = rendezvous.phase is RendezvousPhase.FORMED
-        why, phase_of_world = shortened(rendezvous.reason, MAX_WHY), rendezvous.phase.value
+        why, phase_of_world = shortened(rendezvous.why, MAX_WHY), rendezvous.phase.value
         conditions = with_condition(conditions, WORLD_FORMED, _status(formed), phase_of_world, why, now)
     if job.spec.suspend or any(c.type == SUSPENDED for c in conditions):
         reason = "Suspended" if job.spec.suspend else "Resumed"
@@ -135,7 +133,6 @@ def progress_conditions(
             conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
         )
     conditions = with_launcher_flags(conditions, job, now)
-    conditions = with_older_agents(conditions, job, workers.exceptional, now)
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
@@ -148,11 +145,13 @@ def _wants_pods(job: ElasticJob) -> bool:
     return any(spec.replicas or spec.standby for spec in job.spec.replica_specs.values())
 
 
-def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: datetime) -> list[Condition]:
+def with_given_up(conditions: Sequence[Condition], why: Collection[str], now: datetime) -> list[Condition]:
     """The conditions, with this one once there was a worker that is not started again."""
-    message = "; ".join(why)
-    if message:
-        return with_condition(conditions, WORKERS_GIVEN_UP, ConditionStatus.TRUE, "BudgetSpent", message, now)
+    if why:
+        message, data = "; ".join(why), ConditionData(count=len(why))
+        return with_condition(
+            conditions, WORKERS_GIVEN_UP, ConditionStatus.TRUE, "BudgetSpent", message, now, data
+        )
     if any(c.type == WORKERS_GIVEN_UP for c in conditions):
         return with_condition(conditions, WORKERS_GIVEN_UP, ConditionStatus.FALSE, "NoneGivenUp", "", now)
     return list(conditions)
@@ -184,7 +183,8 @@ def _with_wait(
         since = now if known is None or is_new else known.last_transition_time
         (name, why), pods = waiting[0], counted(len(waiting), "Pod")
         message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
-        return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
+        data = ConditionData(worker=name, count=len(waiting))
+        return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now, data)
     if known is not None:
         return with_condition(conditions, type_, ConditionStatus.TRUE, _NO_WAIT[type_], "", now)
     return conditions
@@ -194,11 +194,7 @@ def final_conditions(
     conditions: Sequence[Condition], phase: JobPhase, reason: str, message: str, now: datetime
 ) -> list[Condition]:
     """The end of the job: one of Succeeded and Failed becomes True."""
-    result = [
-        c.model_copy(update={"message": lasting(c.message)}) if c.type == WORLD_FORMED else c
-        for c in conditions
-    ]
-    result = without_present(result, phase, now)
+    result = without_present(conditions, phase, now)
     result = [
         c.model_copy(update={"message": shortened(f"{ENDED}; {c.message}", MAX_CONDITION_MESSAGE)})
         if c.type in _WAITS and c.status is ConditionStatus.FALSE
@@ -211,8 +207,8 @@ def final_conditions(
 
 
 def with_reason_of_world(conditions: Sequence[Condition], world: Rendezvous) -> list[Condition]:
-    """The conditions, of which the one of the world says why there is none as the world itself does now."""
-    why = shortened(world.reason, MAX_WHY)
+    """The conditions, of which the one of the world says what the world itself does."""
+    why = shortened(world.why, MAX_WHY)
     return [
         c.model_copy(update={"message": why})
         if c.type == WORLD_FORMED and c.status is ConditionStatus.FALSE

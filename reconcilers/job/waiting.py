@@ -43,7 +43,7 @@ def why_not_training(
         return Why(cause.reason, shortened(first_line(cause.message), MAX_MESSAGE))
     if world is None or world.phase is RendezvousPhase.FORMED or phase.finished:
         return Why()
-    return Why("", shortened(first_line(world.reason), MAX_MESSAGE))
+    return Why("", shortened(first_line(world.why), MAX_MESSAGE))
 
 
 def _cause(phase: JobPhase, conditions: Sequence[Condition]) -> Condition | None:

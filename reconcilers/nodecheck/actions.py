@@ -42,7 +42,7 @@ _XID = re.compile(xids.NUMBER_PATTERN)
 
 
 def action_for_text(text: str) -> Action:
-    """Of what a device's fault, or a failure of the hardware's, is said to be."""
+    """Returns the action for the text of a device's fault, or of a failure of the hardware."""
     numbers = {int(number) for number in _XID.findall(text)}
     if numbers & XIDS_TO_REPLACE or _has(text, BEYOND_REPAIR):
         return Action.REPLACE

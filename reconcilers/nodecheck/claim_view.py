@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from controller.resources import NODES, Object
 from controller.slices import Slices
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -19,6 +18,7 @@ from reconcilers.nodecheck.scope import is_idle, wanted_workers
 from reconcilers.nodecheck.steps import settled_nodes
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.trust import Trust
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.reconciler import BY_NODE
 
 BY_CLAIM = "claim"
@@ -27,8 +27,6 @@ where one of nodes waits for them."""
 MOST_WAITING = 32
 """Checks of a namespace that others wait for while they wait themselves. They are the oldest, half as many
 at times, so each has its turn."""
-
-Object = dict[str, Any]
 
 
 def claim_keys(check: Object) -> Iterable[str]:
@@ -176,7 +174,7 @@ class ClaimView:
         )
 
     def _nodes_of_job(self, check: NodeCheck, nodes: set[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Those of the nodes where a check of a job wants workers, and where these are idle already."""
+        """Returns the nodes where a check of a job wants workers, and those where they are idle already."""
         metadata = check.metadata
         raw = self._jobs.get(metadata.namespace, check.spec.job_name or "")
         job = None if raw is None else self._parse_job.parse_or_none(raw)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.cache import Cache
-from controller.resources import NODECHECKS
 from controller.slices import computed
 from controller.wording import counted
 from crds import names
@@ -25,6 +24,7 @@ from reconcilers.nodecheck.claims import (
 from reconcilers.nodecheck.nodes import Out
 from reconcilers.nodecheck.steps import settled_nodes
 from reconcilers.observed.observations import Observations
+from reconcilers.runtime.kinds import NODECHECKS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from controller.cache import Cache
-from controller.resources import NODECHECKS
 from controller.store import Memory
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
@@ -17,6 +16,7 @@ from reconcilers.nodecheck.record import CheckResult, results_of
 from reconcilers.nodecheck.reference import Reference, references_left_by
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.clock import LONG_AGO
+from reconcilers.runtime.kinds import NODECHECKS
 
 BY_VERDICT = "verdict"
 """Index of NodeChecks and ElasticWorkers, by the names of the nodes that they say something of."""
@@ -40,7 +40,7 @@ class FinishedCheck:
 
     @cached_property
     def verdicts(self) -> Mapping[str, NodeVerdict]:
-        """On every node of it, by name. Only a check that succeeded has any."""
+        """Verdicts on all its nodes, by name. Only a check that succeeded has any."""
         status = self.check.status
         if not self.succeeded:
             return {}
@@ -86,7 +86,7 @@ class FinishedCheck:
         return self._wanted is None or worker.spec.index in self._wanted
 
     def verdict_on(self, worker: ElasticWorker, node: str) -> NodeVerdict | None:
-        """On this worker's node, if the check was of this very incarnation there.
+        """Returns the verdict on this worker's node, if the check was of this very incarnation there.
 
         Of workers that share a node, one speaks for all. Who came there despite the verdict is another case.
         """
@@ -106,7 +106,7 @@ class FinishedCheck:
 
     @cached_property
     def _speakers(self) -> Mapping[str, tuple[int, int]]:
-        """By node, the index and incarnation of the worker that spoke for it."""
+        """Index and incarnation of the worker that spoke for a node, by node."""
         status = self.check.status
         return dict(zip(status.nodes, zip(status.workers, status.incarnations, strict=False), strict=False))
 

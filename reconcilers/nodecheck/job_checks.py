@@ -16,7 +16,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import NODECHECKS, NODES
+from controller.resources import NODES
 from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -31,6 +31,7 @@ from reconcilers.nodecheck.finished import (
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.ownership import BY_JOB
 from reconcilers.runtime.clock import LONG_AGO
+from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.worker.reconciler import owner_uids
 
 MAX_EVIDENCE = 300
@@ -42,9 +43,9 @@ class JobChecks:
     """The NodeChecks that concern a job, as one read shows them."""
 
     of_job: tuple[NodeCheck, ...] = ()
-    """Those that name the job, the oldest first."""
+    """Checks that name the job, the oldest first."""
     finished: tuple[FinishedCheck, ...] = ()
-    """Those of them that have finished."""
+    """Checks of `of_job` that have finished."""
     on_node: Mapping[str, Sequence[FinishedCheck]] = field(default_factory=dict)
     """The checks whose verdicts count for the job, by node: of the workers, and all found faulty."""
     nodes_created: Mapping[str, datetime] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class JobChecks:
 
     @property
     def outdated(self) -> list[NodeCheck]:
-        """Those to delete."""
+        """Checks to delete."""
         return outdated(self.of_job, self.owned)
 
     def next_for(self, job: ElasticJob, workers: Sequence[int]) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class JobChecks:
 
     @cached_property
     def newest(self) -> Mapping[str, FinishedCheck]:
-        """By node, the check with the last word on it."""
+        """The newest check on a node, by node."""
         found = ((node, newest_on(node, checks)) for node, checks in self.on_node.items())
         return {node: done for node, done in found if done is not None}
 
@@ -110,7 +111,7 @@ def standing_of(
     suspected_at: datetime | None,
     now: datetime,
 ) -> Standing:
-    """Without `enabled` in the job's policy, only what a person's check of it found faulty counts."""
+    """Judges the workers; unless checks are `enabled`, only faults that a person's check found count."""
     policy = job.spec.node_check
     if not policy.enabled and not checks.on_node:
         return UNJUDGED
@@ -146,7 +147,7 @@ def _passed_lately(node: str, checks: JobChecks, since: datetime) -> bool:
 
 
 def _faulty_nodes(checks: JobChecks, words: Mapping[str, NodeVerdict | None]) -> tuple[str, ...]:
-    """By the time of the verdict, the newest last."""
+    """Sorts faulty nodes by the time of the verdict, the newest last."""
     faulty = [node for node, word in words.items() if word is NodeVerdict.FAULTY]
     return tuple(sorted(faulty, key=lambda node: (checks.newest[node].ended, node)))
 
@@ -188,7 +189,7 @@ def _has_failed_check(worker: ElasticWorker, checks: JobChecks, since: datetime)
 
 
 def _node(worker: ElasticWorker) -> str:
-    """Where this incarnation's Pod is; empty if it is nowhere yet."""
+    """Returns the node of this incarnation's Pod; empty if it has none yet."""
     status = worker.status
     current = status.observed_incarnation == worker.spec.incarnation
     return (status.node_name or "") if current else ""
@@ -308,12 +309,12 @@ class JobChecksView:
         return on_node
 
     def _of(self, job: ElasticJob) -> list[dict[str, Any]]:
-        """Those that name it; not those that were of another job of its name."""
+        """Returns the checks that name it; not those of an earlier job of its name."""
         named = self._checks.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
         return [raw for raw in named if _concerns(raw, job)]
 
     async def _confirmed(self, job: ElasticJob, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """With what the API server says of a check that is to begin, or is under way and not in the cache.
+        """Adds what the API server says of a check that will begin, or is under way and not in the cache.
 
         By an old cache a check that has finished would cost the job its world again.
         """

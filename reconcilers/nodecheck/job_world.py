@@ -112,7 +112,7 @@ def _again_in(decision: Decision, seconds: float | None) -> Decision:
 
 
 def _without_faulty(participants: Sequence[Participant], standing: Standing) -> list[Participant]:
-    """Those on faulty nodes are lost."""
+    """Marks workers on faulty nodes as lost."""
     why = standing.faulty
     return [replace(p, alive=False, gone_because=why[p.index]) if p.index in why else p for p in participants]
 
@@ -138,7 +138,7 @@ def _idle_to_check(
     bounds: Bounds,
     unchecked: frozenset[int],
 ) -> tuple[tuple[int, ...], float | None]:
-    """Who stands by is checked beside a complete world, those who come together in one check.
+    """Chooses standby workers to check beside a complete world; those who come together share a check.
 
     Returns:
         the workers, and otherwise the seconds until they may be checked.
@@ -222,7 +222,7 @@ def decide_without_stragglers(
 def left_out(
     published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, slow: Collection[int]
 ) -> frozenset[int]:
-    """Those of the slow who could join and are not needed: the others make an allowed world without them."""
+    """Returns slow workers that could join and are not needed: the others make an allowed world."""
     if not slow:
         return frozenset()
     others = sum(p.joinable for p in participants if p.index not in slow)

@@ -40,7 +40,7 @@ class CheckedNode:
 
     @property
     def report(self) -> AgentReport | None:
-        """Of the incarnation that takes part. It stays readable when its Pod has ended."""
+        """Report of the incarnation that takes part. It stays readable when its Pod has ended."""
         said = None if self.worker is None else self.worker.status.agent
         return said if said is not None and said.incarnation == self.incarnation else None
 
@@ -85,7 +85,7 @@ class Out:
 
 
 def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[CheckedNode, ...]:
-    """In rank order."""
+    """Returns the nodes of the check in rank order."""
     status = check.status
     by_index = {worker.spec.index: worker for worker in workers}
     reused = set(status.reused)

@@ -20,12 +20,11 @@ from controller.contact import Contact
 from controller.errors import NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODECHECKS
 from controller.slices import Slices, computed
 from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.model import ConditionStatus, validated
+from crds.model import ConditionStatus
 from crds.nodecheck import (
     Accelerator,
     NodeCheck,
@@ -86,8 +85,9 @@ from reconcilers.nodecheck.workers import CheckWorkers
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.slots import wanted_slots
-from reconcilers.observed.status_patch import merge_patch
+from reconcilers.observed.status_patch import merge_patch, validated
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import NODECHECKS
 
 SLACK_SECONDS = 0.05
 BEHIND_SECONDS = 0.5

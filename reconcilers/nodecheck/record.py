@@ -50,7 +50,7 @@ _RESULTS = TypeAdapter(list[CheckResult])
 
 
 def read_record(node: Mapping[str, Any]) -> list[CheckResult]:
-    """Of a raw Node, the oldest first; what somebody made unreadable is none."""
+    """Returns the record of a raw Node, the oldest first; an unreadable one counts as empty."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD)
     if written is None:
         return []
@@ -74,7 +74,7 @@ def with_results(record: Sequence[CheckResult], new: Iterable[CheckResult]) -> l
 
 
 def as_evidence(record: Iterable[CheckResult], now: datetime) -> list[NodeRecord]:
-    """As `healthcheck.records` takes it."""
+    """Converts the record to what `healthcheck.records` takes."""
     return [
         NodeRecord(result.passed, tuple(result.failed_with), result.verdict is NodeVerdict.FAULTY)
         for result in record
@@ -130,7 +130,7 @@ def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterable[tuple[list[str]
 
 
 def nodes_in_domains(status: NodeCheckStatus) -> frozenset[str] | None:
-    """Those of the faulty racks and parts; None if not all are named, so that any node may be in one."""
+    """Returns the nodes of the faulty racks and parts; None if not all are named: any node may be in one."""
     if any(len(domain.nodes) >= MAX_NAMED_IN_DOMAIN for domain in status.faulty_domains):
         return None
     return frozenset[str]().union(*(domain.nodes for domain in status.faulty_domains))

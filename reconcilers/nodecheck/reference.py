@@ -38,7 +38,7 @@ class Reference(Model):
 
 
 def read_reference(node: Mapping[str, Any]) -> Reference | None:
-    """Of a raw Node; what somebody made unreadable is none."""
+    """Returns the reference of a raw Node; None if there is none that can be read."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_REFERENCE)
     return _parsed(written) if written is not None else None
 

@@ -53,9 +53,9 @@ class Candidate:
 @dataclass(frozen=True)
 class Scope:
     participants: tuple[Candidate, ...]
-    """In rank order."""
+    """Nodes that take part, in rank order."""
     reused: tuple[str, ...]
-    """Those of their nodes that passed a check which is still fresh."""
+    """Nodes that passed a check which is still fresh."""
     left_out: tuple[str, ...] = ()
     """Nodes that are not tested, because they passed lately and nobody needs them as partners."""
 
@@ -64,7 +64,7 @@ class Scope:
         return tuple(participant.node for participant in self.participants)
 
     def __str__(self) -> str:
-        """For people."""
+        """Describes the scope for people."""
         text = f"{len(self.participants)} nodes" if len(self.participants) > 1 else f"node {self.nodes[0]}"
         if self.reused:
             text += f", {len(self.reused)} of them have passed lately"
@@ -122,7 +122,7 @@ def one_each(nodes: Iterable[str]) -> tuple[Candidate, ...]:
 
 
 def wanted_workers(spec: NodeCheckSpec, workers: Iterable[ElasticWorker]) -> tuple[ElasticWorker, ...]:
-    """Those of a job's workers that the check is of, by index."""
+    """Returns the job's workers that the check is of, by index."""
     wanted = None if spec.workers is None else set(spec.workers)
     chosen = (
         worker
@@ -143,7 +143,7 @@ def is_idle(worker: ElasticWorker, world: Rendezvous) -> bool:
 
 
 def speakers(workers: Iterable[ElasticWorker]) -> tuple[Candidate, ...]:
-    """Of workers by index, the first on each node."""
+    """Returns the first worker on each node, by index."""
     by_node: dict[str, Candidate] = {}
     for worker in workers:
         node = worker.status.node_name

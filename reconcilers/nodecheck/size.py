@@ -26,7 +26,7 @@ FIRST_ROUND_BYTES_A_NODE = 44
 
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
-    """As it is written: of thousands of results, the first ones with texts, and the others as ranges."""
+    """Returns the wire form: of thousands of results, the first ones with texts, the others as ranges."""
     shortened = {
         "withdrawn": _within_budget(first_told(status.withdrawn, MAX_DETAILED)),
         "node_results": _within_budget(first_told(status.node_results, MAX_DETAILED)),
@@ -41,7 +41,7 @@ def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
 
 
 def _within_budget(entries: Sequence[Told]) -> list[Told]:
-    """With shorter messages where there are many."""
+    """Shortens the messages where there are many."""
     most = MAX_TEXTS // max(1, sum(bool(entry.message) for entry in entries))
     return [
         entry.model_copy(update={"message": entry.message[:most]}) if len(entry.message) > most else entry

@@ -72,7 +72,7 @@ def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> No
 def scoped(
     status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, Out], now: datetime
 ) -> NodeCheckStatus:
-    """Who takes part, from now on fixed."""
+    """Fixes who takes part."""
     return status.model_copy(
         update={
             "phase": NodeCheckPhase.PENDING,
@@ -94,7 +94,7 @@ def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datet
 
 
 def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: datetime) -> NodeCheckStatus:
-    """With what is wrong with whole classes of hardware, if anything is: it speaks against no node."""
+    """Adds what is wrong with whole classes of hardware, if anything is: it speaks against no node."""
     if not classes:
         return status
     message = "; ".join(_kind_told(found) for found in classes)[:MAX_TEXT]
@@ -116,7 +116,7 @@ def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
 
 
 def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckStatus:
-    """With what a step gave: a finished round, and who withdrew."""
+    """Adds what a step gave: a finished round, and who withdrew."""
     rounds = status.rounds
     if ended.round is not None:
         rounds = [*rounds, round_to_record(ended.round, status.nodes)]
@@ -135,7 +135,7 @@ def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckSt
 
 
 def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckStatus:
-    """With the nodes that failed their own tests, so that it is known even if their Pods go."""
+    """Adds the nodes that failed their own tests, so that it is kept even if their Pods go."""
     known = {result.node for result in status.node_results}
     failures = [
         _dropped(node, Cause.LOCAL_TEST, result.reason)
@@ -193,7 +193,7 @@ def seconds_to_expiry(check: NodeCheck, now: datetime) -> float | None:
 
 
 def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
-    """With the links and racks that the verdicts name: the first ones, where there are many."""
+    """Adds the links and racks that the verdicts name: the first ones, where there are many."""
     links = []
     for link in verdicts.links[:MAX_PLACES]:
         a, b = sorted(link.link)
@@ -262,7 +262,7 @@ def _was_added_since(node: Mapping[str, Any], began: datetime) -> bool:
 
 
 def _detailed(results: Sequence[NodeResult]) -> list[NodeResult]:
-    """Those that are kept, in rank order: of many, the worst."""
+    """Returns the results that are kept, in rank order: of many, the worst."""
     by_need = sorted(range(len(results)), key=lambda at: WORST_FIRST.index(results[at].verdict))
     return [results[at] for at in sorted(by_need[:MAX_DETAILED])]
 

@@ -179,7 +179,7 @@ def _ended_round(
 
 
 def first_told(entries: Sequence[Told], most: int) -> list[Told]:
-    """With so many messages at most, the first ones."""
+    """Keeps so many messages at most, the first ones."""
     left = most
     kept = []
     for entry in entries:
@@ -252,7 +252,7 @@ def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> 
 
 
 def _with_measured_again(round_: RoundResult, participants: Sequence[CheckedNode]) -> RoundResult:
-    """With the figures of groups of one: like those of local tests, only the agents' reports have them."""
+    """Adds the figures of groups of one: like those of local tests, only the agents' reports have them."""
     alone = {group.members[0] for group in round_.groups if len(group.members) == 1 and group.passed}
     if not alone:
         return round_

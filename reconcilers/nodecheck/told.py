@@ -58,7 +58,7 @@ def summary_of(
 
 
 def round_begun(step: Round) -> str:
-    """Who tests; nodes alone test nobody else."""
+    """Says who tests; nodes alone test nobody else."""
     alone = sum(len(group) == 1 for group in step.groups)
     meeting = len(step.groups) - alone
     parts = []

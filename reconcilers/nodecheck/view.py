@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Invalid, NotFound
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from controller.resources import NODES
 from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -19,6 +19,7 @@ from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_
 from reconcilers.nodecheck.scope import lost_job
 from reconcilers.observed.ownership import workers_owned_by
 from reconcilers.observed.trust import Trust
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.reconciler import owner_uids
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
@@ -98,7 +99,7 @@ class CheckView:
         return {name: raw for name, raw in found if raw is not None}
 
     def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
-        """Those of the nodes that need no test, because they passed another check lately enough."""
+        """Returns the nodes that need no test, because they passed another check lately enough."""
         seconds = check.spec.fresh_seconds
         if not seconds:
             return frozenset()
@@ -127,7 +128,7 @@ class CheckView:
         return self._trust.is_administrators(check.metadata.namespace)
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
-        """Of the check's workers; None if its job is gone."""
+        """Returns the uid of the owner of the check's workers; None if its job is gone."""
         if check.spec.job_name is None:
             return check.metadata.uid
         job = self.job_of(check)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, NotFound
-from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.store import Memory
 from controller.wording import shortened
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.nodes import MAX_MESSAGE
 from reconcilers.nodecheck.scope import new_check_worker
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.parallel import in_parallel
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 
@@ -26,7 +26,7 @@ class Refused:
 
     message: str
     retry_at: float
-    """On the monotonic clock. All looks until then ask for nothing: each agent that comes leads to one."""
+    """Time of the next try, on the monotonic clock. Looks before it create nothing: each agent causes one."""
 
 
 class CheckWorkers:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 
+from controller.resources import Object
 from controller.salvage import parsed
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -35,7 +35,6 @@ WEAKEST_PREFERENCE = 1
 # Kubernetes takes one value for a field, so every node is a requirement of its own; all of a term's must
 # hold. https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
 
-Object = dict[str, Any]
 Variables = Mapping[str, Object]
 """Environment variables by name, each an EnvVar without it."""
 
@@ -50,12 +49,12 @@ def heartbeat_seconds(workers: int, timeout_seconds: float) -> float:
 
 
 def labels(job: str, type_: str, index: int) -> dict[str, str]:
-    """Of a job's ElasticWorker and its Pods."""
+    """Returns the labels of a job's ElasticWorker and its Pods."""
     return {names.LABEL_JOB: job, **_common_labels(type_, index)}
 
 
 def check_labels(check: str, index: int) -> dict[str, str]:
-    """Of a NodeCheck's ElasticWorker and its Pod."""
+    """Returns the labels of a NodeCheck's ElasticWorker and its Pod."""
     return {names.LABEL_CHECK: check, **_common_labels(names.CHECK, index)}
 
 
@@ -235,7 +234,10 @@ def containers(spec: Object) -> list[Object]:
 
 
 def service_account(spec: Object) -> str:
-    """Whose rights the Pod has; empty if its template does not say. (`serviceAccount` is the old name.)"""
+    """Returns the account whose rights the Pod has; empty if its template names none.
+
+    `serviceAccount` is the old name of the field.
+    """
     return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
 
 
@@ -268,7 +270,7 @@ def rather_on(spec: Object, node: str) -> None:
 
 
 def last_good_node(worker: ElasticWorker) -> str:
-    """Where the slot's last Pod was, unless something speaks against that node; empty if it was nowhere."""
+    """Returns the node of the slot's last Pod, unless something speaks against it; empty if it had none."""
     earlier = [life for life in worker.status.history if life.incarnation < worker.spec.incarnation]
     node = next((life.node_name for life in reversed(earlier) if life.node_name), "")
     blamed = {*worker.spec.excluded_nodes, *worker.spec.faulty_nodes}
@@ -280,7 +282,7 @@ def never_on(spec: Object, nodes: Iterable[str]) -> None:
 
 
 def only_on(spec: Object, node: str) -> None:
-    """As a DaemonSet's Pods are pinned: the scheduler still sees to it that there is room."""
+    """Pins the Pod as a DaemonSet's Pods are: the scheduler still sees to it that there is room."""
     _require(spec, _by_name("In", [node]))
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from crds.job_status import ElasticJobStatus
-from crds.model import Condition, ConditionStatus
+from crds.model import Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheckStatus
 from crds.scaleplan import ScalePlanStatus
 
@@ -31,6 +31,7 @@ def with_condition(
     reason: str,
     message: str,
     now: datetime,
+    data: ConditionData | None = None,
 ) -> list[Condition]:
     """The conditions with this one set; in place of the earlier one of its type, if there is one.
 
@@ -46,18 +47,27 @@ def with_condition(
         last_transition_time=earlier.last_transition_time
         if earlier and unmoved
         else now.replace(microsecond=0),
+        data=data,
     )
     if earlier is None:
         return [*conditions, condition]
     return [condition if c.type == type_ else c for c in conditions]
 
 
-def says(known: Condition | None, status: ConditionStatus, message: str) -> bool:
-    """Whether the condition tells this already, or its beginning (`reconcilers/observed/large_job.py`)."""
-    if known is None or known.status != status:
-        return False
-    told = known.message
-    return told == message or (told.endswith("…") and message.startswith(told[:-1]))
+NO_DATA = ConditionData()
+
+
+def data_of(known: Condition | None) -> ConditionData:
+    """The condition's data; empty without a condition, or without data."""
+    return known.data if known is not None and known.data is not None else NO_DATA
+
+
+def is_same(one: Condition | None, other: Condition | None) -> bool:
+    """Whether both state the same facts, in whatever words."""
+    if one is None or other is None:
+        return one is other
+    facts = (other.status, other.reason, data_of(other))
+    return (one.status, one.reason, data_of(one)) == facts
 
 
 def observed_at(status: Status, generation: int) -> Status:

@@ -31,7 +31,7 @@ class Draft:
         return bool(merge_patch(self.stored, self.wire))
 
     def of(self, status: ElasticJobStatus) -> Draft:
-        """With another status; with the same one, what is known of it stays known."""
+        """Returns a draft of another status; of the same one, what was computed is kept."""
         return self if status is self.status else replace(self, status=status)
 
     def having(self, **update: Any) -> Draft:

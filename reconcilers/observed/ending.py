@@ -21,7 +21,6 @@ from typing import Any
 from crds import names
 from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticworker import AgentState, ExitClass, WorkerPhase
-from crds.protocol import DOES_NOT_HANG
 from reconcilers.observed.containers import (
     TERMINAL_PHASES,
     Container,
@@ -145,7 +144,7 @@ def last_failure(report: AgentReport | None) -> AgentFailure | None:
 
 def is_well(failure: AgentFailure) -> bool:
     """Whether it is no failure, but the answer of one that was asked where it hangs, and does not."""
-    return failure.exit_code is None and failure.message.startswith(DOES_NOT_HANG)
+    return failure.exit_code is None and failure.cause is None
 
 
 def _ended_well() -> Judgement:

@@ -38,6 +38,6 @@ def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
 
 
 def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:
-    """Of the worker's next Pod, where that is not for the template to say."""
+    """Returns the priority class of the worker's next Pod, where that is not for the template to say."""
     policy = policy_of(job)
     return policy.priority_class_name if policy is not None and is_extra(job, worker) else None

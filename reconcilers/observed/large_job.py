@@ -17,8 +17,7 @@ MAX_STATUS_BYTES = 8_500
 """Of a large job's status as JSON; spec and metadata have 1,500 (tests/crds/test_size.py). What is not in
 sentences may have more by itself, where half of the slots are out by chance."""
 LEAST_SENTENCE = 60
-"""Bytes of a sentence that are never cut, so that each can say what it is about; those who read conditions
-again (`loss.py`, `slow.py`, `saving.py`) find there what they look for."""
+"""Bytes of a sentence that are never cut, so that each can say what it is about."""
 OVER = {"Reconciled": "True", "Suspended": "False"}
 """Without one of these conditions the job is as it says: a failure of our own, or a pause, is over."""
 REFERENCES = {"WorldFormed": {"message": "see status.rendezvous.reason"}}
@@ -52,7 +51,7 @@ def wire_of(status: ElasticJobStatus, workers: int) -> dict[str, Any]:
 
 
 def _sentences(wire: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """Where they are: holder and key."""
+    """Lists the sentences as holder and key."""
     opportunity = wire.get("scaling", {}).get("opportunity", {})
     others = ((wire, "message"), (wire.get("lastFailure", {}), "message"), (opportunity, "reason"))
     conditions = [(each, "message") for each in wire["conditions"]]

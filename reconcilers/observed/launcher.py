@@ -107,7 +107,7 @@ def _launched_by_text(text: str) -> tuple[str, list[str]] | None:
     at_start = True
     for number, word in enumerate(words):
         if word[0] in _OPERATORS:
-            if "||" in word:
+            if "||" in word or word == "()":  # a function's body runs only if it is called
                 return None
             at_start = not set(word) & set("<>")
         elif at_start:

@@ -35,7 +35,7 @@ _QUOTES = str.maketrans("", "", "\"'\\")
 
 
 def minimum_workers(job: ElasticJob) -> int:
-    """In whole node units, at least 1 and at most `replicas`; 0 if the job is to have no workers."""
+    """Returns the minimum in whole node units, from 1 to `replicas`; 0 if the job has no workers."""
     worker = job.spec.replica_specs.get(names.WORKER)
     if worker is None:
         return 0

@@ -13,7 +13,7 @@ from controller.store import Memory, Store
 
 
 class Observations:
-    """Of each object of a store, the value last seen and since when, on the monotonic clock."""
+    """Values last seen of the objects of a store, each with its first time on the monotonic clock."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

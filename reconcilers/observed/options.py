@@ -15,19 +15,19 @@ DEFAULT_MOUNT_PATH = "/dlr"
 
 @dataclass(frozen=True)
 class AgentSource:
-    """Where the agent comes from that is injected into training images, and where it goes."""
+    """Source and destination of the agent that is injected into training images."""
 
     image: str = DEFAULT_AGENT_IMAGE
     """An image with `cp` and the files that `dlr bundle` writes."""
     path: str = DEFAULT_AGENT_PATH
     """The folder of those files in that image."""
     mount_path: str = DEFAULT_MOUNT_PATH
-    """Where the training container sees them."""
+    """Path at which the training container sees them."""
 
 
 @dataclass(frozen=True)
 class PodOptions:
     check_image: str = DEFAULT_CHECK_IMAGE
-    """Of the Pods that check nodes, where a NodeCheck brings no template: it has torch."""
+    """Image of the Pods that check nodes, where a NodeCheck has no template: it has torch."""
     agent: AgentSource | None = field(default_factory=AgentSource)
     """None: nothing is injected, so that every image has to bring dlr."""

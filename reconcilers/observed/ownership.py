@@ -7,17 +7,14 @@ what the earlier one left, the name is held by an object that will go.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from controller.client import Client
 from controller.errors import AlreadyExists, Forbidden, NotFound
-from controller.resources import Resource
+from controller.resources import Object, Resource
 from controller.store import Store
 
 BY_JOB = "job"
 
-
-Object = dict[str, Any]
 
 BY_OWNER = "owner"
 """Index of Pods and ElasticWorkers, by `owner_uids`."""
@@ -77,8 +74,8 @@ async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
 
 
 def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
-    """Of a job or a check: whoever names its uid in another namespace is not its worker, and goes with the
-    next garbage collection."""
+    """Returns the workers of a job or check. An object of another namespace that names its uid is not its
+    worker, and goes with the next garbage collection."""
     return _of_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
 
 

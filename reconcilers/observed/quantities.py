@@ -40,7 +40,7 @@ def parse(quantity: str | int) -> Fraction:
 
 
 def whole(quantity: str | int) -> int:
-    """In whole units, rounded up, as Kubernetes rounds.
+    """Returns the quantity in whole units, rounded up, as Kubernetes rounds.
 
     Raises:
         ValueError: it is not a quantity.

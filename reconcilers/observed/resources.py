@@ -12,12 +12,12 @@ from typing import Any
 
 import orjson
 
+from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.job_spec import MemoryCheckpoint
 from crds.model import ResourceRequirements
 from reconcilers.observed.quantities import parse
 
-Object = dict[str, Any]
 KINDS = ("limits", "requests")
 CUT = "dlrCut"
 """Key of a template that is not whole; its value is the digest of the whole."""

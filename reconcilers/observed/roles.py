@@ -19,7 +19,7 @@ class Role:
     """So many Pods a job has at least, whatever a ScalePlan asks for."""
     most: int = MAX_TASKS
     is_vital: bool = False
-    """Without all of them nothing is trained."""
+    """Whether nothing is trained unless all of them run."""
     makes_version: bool = False
     """What it holds is lost with its Pod: a change of its tasks, or of their Pods, is another cluster."""
     ends_job: bool = False

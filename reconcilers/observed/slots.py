@@ -49,7 +49,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class Slots:
-    """Of one type: what its status says."""
+    """Slots of one type, as the status has them."""
 
     retired: frozenset[int] = frozenset()
     moves: Mapping[int, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Slots:
         return replace(self, retired=self.retired.union(indices)).moving(self.moves, count)
 
     def grown(self, by: int, count: int, vacant: Collection[int]) -> Slots:
-        """With vacant slots in use again for some of those that a greater count asks for.
+        """Uses vacant slots again for some of those that a greater count asks for.
 
         Args:
             by: how many slots more are wanted than before.
@@ -90,7 +90,7 @@ class Slots:
         )
 
     def moving(self, sources: Collection[int], count: int, vacant: Collection[int] = ()) -> Slots:
-        """With moves of these and of no others, as far as they are wanted; those under way go on.
+        """Moves these and no others, as far as they are wanted; moves under way go on.
 
         A target that is given up is retired if slots behind it are in use, or it would count in their stead.
 
@@ -131,7 +131,7 @@ def migrations_of(job: ElasticJob) -> list[Migration]:
 
 
 def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozenset[int]]:
-    """By type, the retired slots of which nothing is left.
+    """Returns the retired slots of which nothing is left, by type.
 
     Args:
         job: as it is published: what is retired from now on is not vacant yet.
@@ -152,7 +152,7 @@ def wanted_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
 
 
 def place_of(job: ElasticJob, type_: str, index: int) -> int | None:
-    """Where a slot is in `wanted_slots`, without making them all; None if it is not there."""
+    """Returns the place of a slot in `wanted_slots`, without making them all; None if it is not there."""
     moves, retired = job.status.migrations.get(type_, Moves()), job.status.retired.get(type_, ())
     place = index
     for gone in (retired, moves.targets):  # both ascend, and have none in common

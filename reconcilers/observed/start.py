@@ -11,15 +11,19 @@ Pure, and imported by the CLI, so it asks for no client.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from controller.wording import last_line
+from controller.resources import Object
 from crds.model import Condition
 from crds.names import LABEL_CHECK, key_secret
 from reconcilers.observed.containers import CRASH_LOOP
 
-Object = dict[str, Any]
+_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
+_PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
+"""As tqdm, rich and pip draw them."""
+
 
 STARTED = "Started"
 """Condition of an ElasticWorker, only while something keeps its Pod from starting."""
@@ -107,7 +111,7 @@ class Asked(NamedTuple):
     at: float
     """Monotonic seconds."""
     pod: str
-    """Of which Pod they were, by its uid."""
+    """Uid of the Pod that they are of."""
     times: int = 1
 
 
@@ -149,3 +153,11 @@ def is_starting(pod: Object) -> bool:
     if not pod["spec"].get("nodeName") or pod.get("status", {}).get("phase", "Pending") != "Pending":
         return False
     return "deletionTimestamp" not in pod["metadata"] and hindrance_of(pod, None) is None
+
+
+def last_line(text: str) -> str:
+    """The last that is neither blank nor a progress bar, without the rank that torch puts before it; "" if
+    there is none."""
+    drawn = (line.rstrip("\r").rpartition("\r")[2].strip() for line in reversed(text.splitlines()))
+    said = (_RANK_PREFIX.sub("", line) for line in drawn)
+    return next((line for line in said if line and not _PROGRESS_BAR.search(line)), "")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from crds.model import Model, validated
+from pydantic import ValidationError
+
+from controller.reconciler import TerminalError
+from crds.model import WRITTEN, Model
 
 
 def merge_patch(current: dict[str, Any], desired: dict[str, Any]) -> dict[str, Any]:
@@ -37,3 +40,30 @@ def validated_patch(
     if patch:
         validated(status, wire)
     return patch
+
+
+class StatusBeyondLimits(TerminalError):
+    """A status beyond its own limits: the API server would refuse it at every attempt."""
+
+
+def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the wire form of a status, checked against its model's limits, which `model_copy` does not.
+
+    Args:
+        status: to be written.
+        wire: its wire form, where that is more than `to_wire` tells.
+
+    Raises:
+        StatusBeyondLimits: the message names the field. That is a bug of the controller.
+    """
+    wire = status.to_wire() if wire is None else wire
+    try:
+        type(status).model_validate(wire, context=WRITTEN)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = ".".join(map(str, ("status", *first["loc"])))
+        more = f" (and {error.error_count() - 1} more fields)" if error.error_count() > 1 else ""
+        raise StatusBeyondLimits(
+            f"{path} is beyond its limit, so the status is not written: {first['msg']}{more}"
+        ) from error
+    return wire

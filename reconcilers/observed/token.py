@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Object = dict[str, Any]
+from controller.resources import Object
 
 VOLUME = "dlr-token"
 FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"

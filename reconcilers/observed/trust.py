@@ -9,13 +9,10 @@ them say anything. Readers of other namespaces' objects ask here before they par
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from controller.cache import Cache
-from controller.resources import NAMESPACES
+from controller.resources import NAMESPACES, Object
 from crds import names
-
-Object = dict[str, Any]
 
 BY_LABEL = "may-cordon"
 """Index of Namespaces: those whose statements count everywhere, under MAY_CORDON."""

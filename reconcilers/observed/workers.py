@@ -70,7 +70,7 @@ class Workers(Sequence[ElasticWorker]):
 
     @property
     def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
-        """By type, and then by index."""
+        """Workers by type, and then by index."""
         return self._indexes.by_index
 
     @property
@@ -79,7 +79,7 @@ class Workers(Sequence[ElasticWorker]):
 
     @property
     def training(self) -> Sequence[ElasticWorker]:
-        """Those that make up the world."""
+        """Workers that make up the world."""
         return self.of_type.get(names.WORKER, ())
 
     @cached_property
@@ -93,16 +93,16 @@ class Workers(Sequence[ElasticWorker]):
 
     @property
     def telling_steps(self) -> Sequence[ElasticWorker]:
-        """Those whose agents have told of a round's steps: what is known of steps, others do not change."""
+        """Workers whose agents have reported a round's steps; other workers change nothing about steps."""
         return self._indexes.telling_steps
 
     @property
     def telling_shards(self) -> Sequence[ElasticWorker]:
-        """Those whose agents pull from shard sets, or have."""
+        """Workers whose agents pull from shard sets, or have."""
         return self._indexes.telling_shards
 
     def rank_0(self, world: Rendezvous) -> ElasticWorker | None:
-        """Of a world that has members: the first worker or nearly so, since ranks ascend with indices."""
+        """Returns rank 0 of a world with members: one of the first workers, as ranks ascend with indices."""
         first = world.members[0]
         ranked = (worker for worker in self._all if worker.spec.type == names.WORKER)
         return next((worker for worker in ranked if worker.spec.index == first), None)

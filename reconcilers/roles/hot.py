@@ -11,8 +11,8 @@ from statistics import median
 
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.model import Condition, ConditionStatus
-from reconcilers.observed.conditions import condition_of, is_true, with_condition
+from crds.model import Condition, ConditionData, ConditionStatus
+from reconcilers.observed.conditions import condition_of, data_of, is_true, with_condition
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import runs
@@ -56,14 +56,14 @@ def with_hot(
             return list(conditions)
         return with_condition(conditions, PARAMETER_SERVER_HOT, ConditionStatus.FALSE, EVEN, "", now)
     index, own, others = found
-    known = condition_of(conditions, PARAMETER_SERVER_HOT)
-    if was_hot and known is not None and known.message.startswith(f"ps {index} "):
+    data = ConditionData(worker=workers.by_slot[(names.PS, index)].metadata.name)
+    if was_hot and data_of(condition_of(conditions, PARAMETER_SERVER_HOT)) == data:
         return list(conditions)
     message = (
         f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the "
         "variables that everybody asks for over all (a variable_partitioner), or give type ps more CPU"
     )
-    return with_condition(conditions, PARAMETER_SERVER_HOT, ConditionStatus.TRUE, HOT, message, now)
+    return with_condition(conditions, PARAMETER_SERVER_HOT, ConditionStatus.TRUE, HOT, message, now, data)
 
 
 def seconds_to_look(job: ElasticJob) -> float | None:

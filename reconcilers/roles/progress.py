@@ -25,7 +25,7 @@ _HAS_RUN = (JobPhase.RUNNING, JobPhase.SCALING, JobPhase.RESTARTING)
 
 
 def phase_of(job: ElasticJob, workers: Workers) -> JobPhase:
-    """Of a job that has neither finished nor been suspended: a worker more or less makes no difference."""
+    """Returns the phase of an unfinished job that runs: a worker more or less makes no difference."""
     if not missing(job, workers):
         return JobPhase.RUNNING
     return JobPhase.RESTARTING if job.status.phase in _HAS_RUN else JobPhase.PENDING
@@ -52,7 +52,7 @@ def _is_done(worker: ElasticWorker | None) -> bool:
 
 
 def ending(job: ElasticJob, workers: Workers) -> str:
-    """Whose end is the job's, in words; empty if training goes on. Without a chief all workers end it."""
+    """Says whose end is the job's; empty if training goes on. Without a chief all workers end it."""
     enders = [type_ for type_ in of_types(job) if ROLES[type_].ends_job] or [names.WORKER]
     slots = [(type_, index) for type_ in enders for index in wanted_slots(job, type_)]
     done = bool(slots) and all(_is_done(workers.by_slot.get(slot)) for slot in slots)

@@ -133,7 +133,7 @@ def runs(worker: ElasticWorker | None) -> bool:
 
 
 def dated(known: ClusterStatus | None, cluster: ClusterStatus, now: datetime) -> ClusterStatus:
-    """With when its version was published first."""
+    """Adds when its version was published first."""
     is_same = known is not None and known.version == cluster.version
     since = known.since if known is not None and is_same else None
     return cluster.model_copy(update={"since": since or now})
@@ -146,7 +146,7 @@ class Served:
 
     uids: frozenset[str] = frozenset()
     seconds: float | None = None
-    """For so long, at most; None while the version without them is still to be published."""
+    """Longest time that they are still served; None until the version without them is published."""
 
 
 def still_served(

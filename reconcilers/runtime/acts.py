@@ -16,7 +16,7 @@ from reconcilers.runtime.parallel import in_parallel
 
 
 class Event(NamedTuple):
-    """Of the object that the plan is of."""
+    """An Event on the object of the plan."""
 
     type: EventType
     reason: str
@@ -41,7 +41,7 @@ class Act:
     """The object to create, or the merge patch."""
     subresource: str | None = None
     uid: str | None = None
-    """Of the object to delete."""
+    """Uid of the object to delete."""
     events: tuple[Event, ...] = ()
     """Told when it is done."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from controller import clock
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -18,5 +19,5 @@ def _utc_now() -> datetime:
 class Clock:
     now: Callable[[], datetime] = _utc_now
     """The wall clock, for times that are written down."""
-    monotonic: Callable[[], float] = time.monotonic
-    """For durations."""
+    monotonic: Callable[[], float] = clock.monotonic
+    """The clock of durations, the event loop's."""

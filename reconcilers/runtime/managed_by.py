@@ -6,14 +6,12 @@ As in a batch/v1 Job: https://kep.k8s.io/4368. The field cannot be changed, so n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from controller.cache import Cache
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, Resource
+from controller.resources import Object, Resource
 from crds import names
-
-Object = dict[str, Any]
+from reconcilers.runtime.kinds import ELASTICJOBS
 
 
 class OfOurJobs(Reconciler):

@@ -7,7 +7,6 @@ failure, so that the write, which wakes the object's reconciler, cannot make a l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,22 +14,20 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import InvalidStatus
 from controller.events import EventRecorder
-from controller.loop import ReconcileTimeout
-from controller.reconciler import Reporter, Request, TerminalError
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, Resource
+from controller.reconciler import ReconcileTimeout, Reporter, Request, TerminalError
+from controller.resources import Object, Resource
 from controller.wording import shortened
-from crds.model import ConditionStatus, StatusBeyondLimits, first_fault
+from crds.model import ConditionStatus, first_fault
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 
 RECONCILED = "Reconciled"
 ERROR_LIMIT = 400
 """Characters of the error itself in the message."""
 
-Object = dict[str, Any]
-
 
 class ReconciledCondition(Reporter):
-    """For one controller; of two controllers that look at the same objects, each withdraws its own word."""
+    """Reporter of one controller; of two that look at the same objects, each withdraws its own condition."""
 
     def __init__(
         self,
@@ -64,7 +61,7 @@ class ReconciledCondition(Reporter):
     async def succeeded(self, request: Request) -> None:
         raw = self._store.get(request.namespace, request.name)
         known = {} if raw is None else condition_in(raw)
-        ours = known.get("message", "").startswith(f"{self._controller}: ")
+        ours = (known.get("data") or {}).get("controller") == self._controller
         if raw is not None and ours and known["status"] == ConditionStatus.FALSE:
             await self._write(raw, ConditionStatus.TRUE, "Recovered", "")
 
@@ -88,6 +85,7 @@ class ReconciledCondition(Reporter):
             "status": status.value,
             "reason": reason,
             "message": message,
+            "data": {"controller": self._controller},
             "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             "observedGeneration": metadata.get("generation", 0),
         }
@@ -110,7 +108,7 @@ def sentence(error: Exception) -> str:
             f"the API server refuses the status that was computed: {text}; "
             "the controller tries again when the object changes"
         )
-    if isinstance(error, TerminalError | StatusBeyondLimits):
+    if isinstance(error, TerminalError):
         return f"{text}; the controller tries again when the object changes"
     if isinstance(error, ReconcileTimeout):
         return f"the controller's look at it {text}; it tries again"

@@ -1,50 +1,24 @@
 """Objects that the controller cannot read: each gets an Event and the condition `Reconciled=False`.
 
-The cache leaves them out (`controller/informer.py`), so their reconcilers do not see them. Of such an object
-nothing is read but its metadata and its conditions. When it is corrected it comes back by itself, and its
-reconciler withdraws the condition.
+The cache leaves them out, so their reconcilers do not see them. Of such an object nothing is read but its
+metadata and its conditions. When it is corrected it comes back by itself, and its reconciler withdraws the
+condition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from controller import salvage
 from controller.cache import Cache
 from controller.client import Client
-from controller.controller import Controller
 from controller.errors import NotFound
 from controller.events import EventRecorder
-from controller.loop import ReconcileLoop
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import Resource
-from controller.salvage import Unreadable
-from controller.store import key_of
-from controller.workqueue import WorkQueue
+from controller.resources import Object, Resource
 from reconcilers.runtime.reconciled import ReconciledCondition, condition_in
 
 REASON = "Unreadable"
-
-Object = dict[str, Any]
-
-
-class UnreadableController(Controller):
-    """Looks at what the cache skips."""
-
-    def __init__(self, name: str, queue: WorkQueue[Request], loop: ReconcileLoop) -> None:
-        super().__init__(name, (), queue, loop)
-
-    async def run(self, cache: Cache) -> None:
-        cache.add_unreadable_handler(self._note)
-        for resource, found in cache.unreadable():
-            self._note(resource, found)
-        await self._loop.run()
-
-    def _note(self, resource: Resource, found: Unreadable) -> None:
-        if found.has_name:
-            namespace, name = key_of(found.obj)
-            self._queue.add(Request(namespace, f"{resource.group_resource}/{name}"))
 
 
 class UnreadableReconciler(Reconciler):

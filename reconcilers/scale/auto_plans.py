@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller.resources import SCALEPLANS, Object
+from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.acts import Act, create, deleted
+from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.scale.opportunity import REMEMBERED_SECONDS
 from reconcilers.scale.plan import AUTO, LABEL_ASKED_BY, LABEL_SCALE_TYPE
 from reconcilers.scale.uptake import Plans
@@ -29,7 +30,7 @@ class Scale:
     removed: tuple[int, ...] = ()
     """The slots that go, of a smaller one."""
     resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By type, amounts for each of its Pods."""
+    """Amounts for each Pod of a type, by type."""
 
 
 def acts(job: ElasticJob, scale: Scale, plans: Plans, why: str, now: datetime) -> tuple[Act, ...]:
@@ -82,7 +83,7 @@ def _seconds_to_retry(refused: ScalePlan, now: datetime) -> float:
 
 
 def plan_name(job: ElasticJob, why: str) -> str:
-    """Of the plan that asks for something of this generation of the job."""
+    """Returns the name of the plan that asks for something of this generation of the job."""
     return f"{job.metadata.name}-{why}-{job.metadata.generation}"
 
 

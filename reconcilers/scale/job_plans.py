@@ -8,13 +8,14 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS, Object
+from controller.resources import PODS, Object
 from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.observed.ownership import BY_JOB, number_label
 from reconcilers.observed.slots import Slot, vacant_slots
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.scale.auto_plans import is_ours
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
 
@@ -32,7 +33,7 @@ class JobPlans:
         self._parse = cache.models(SCALEPLANS, ScalePlan)
 
     async def read(self, job: ElasticJob) -> Plans:
-        """From the cache; but the plan that may have changed the count which is seen, from the server."""
+        """Reads plans from the cache; the one that may have changed the count, from the API server."""
         metadata = job.metadata
         found = self._plans.by_index(BY_OWNER_JOB, f"{metadata.namespace}/{metadata.name}")
         there = [raw for raw in found if is_for(raw, metadata.uid)]

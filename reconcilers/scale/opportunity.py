@@ -42,12 +42,12 @@ class Room:
     """What is seen of a job's extra workers, and of what they cost and give."""
 
     count: int
-    """Of workers, as the job's spec has it."""
+    """Count of workers in the job's spec."""
     most: int
-    """As many as there may be, in whole units."""
+    """Largest count of workers, in whole units."""
     unit: int
     asked_seconds: float
-    """Since the count was set, or the newest Pod was asked for."""
+    """Time since the count was set, or the newest Pod was requested."""
     is_steady: bool
     """The world trains, is complete but for extra workers, and nothing else is changing."""
     world: int = 0
@@ -79,10 +79,10 @@ class Step:
     known: Opportunity
     """To be remembered."""
     count: int
-    """Of workers, that is to be."""
+    """The wanted count of workers."""
     look_again_seconds: float | None = None
     told: str = ""
-    """For an Event: why workers that had a node are given back."""
+    """Text of an Event: why workers that had a node are given back."""
 
 
 def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
@@ -137,7 +137,7 @@ def _has_paid(room: Room, before: int) -> bool:
 
 
 def _present(room: Room) -> int:
-    """Those of whom nothing is missing."""
+    """Counts the workers that lack nothing."""
     return room.count - room.stuck - room.on_their_way
 
 

@@ -40,7 +40,7 @@ MANY = 10_000
 @dataclass(frozen=True)
 class Refusal:
     reason: str
-    """Of the plan's condition Failed."""
+    """Reason of the plan's condition Failed."""
     message: str
 
 
@@ -177,7 +177,7 @@ def refusal(
 
 
 def _bad_counts(plan: ScalePlan, job: ElasticJob, intent: Intent) -> Refusal | None:
-    """Of the counts, and of what is asked for besides extra workers."""
+    """Refuses wrong counts, and what is asked for besides extra workers."""
     base = asked_base(plan, job)
     counts = [*intent.replicas.items(), *([] if base is None else [(names.WORKER, base)])]
     found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
@@ -310,7 +310,7 @@ def _named(pods: Iterable[PodMeta], name: str, job: ElasticJob) -> list[NamedPod
 
 
 def _resolved(pod: PodMeta, path: str, job: ElasticJob) -> NamedPod:
-    """By the name of the ElasticWorker or its Pod; without one, by type and rank."""
+    """Finds the slot by the name of the ElasticWorker or its Pod; without a name, by type and rank."""
     if pod.name is None:
         index, type_ = pod.id if pod.rank_index is None else pod.rank_index, pod.type or names.WORKER
         if index is None:

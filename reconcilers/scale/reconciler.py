@@ -6,27 +6,24 @@ All else that a plan asks, the ElasticJob reconciler takes over into the job's s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, SCALEPLANS
+from controller.resources import NODES, Object
 from controller.slices import Slices, computed
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.model import validated
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.observed.ownership import BY_JOB
-from reconcilers.observed.status_patch import merge_patch
+from reconcilers.observed.status_patch import merge_patch, validated
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.runtime.refused import is_refusal
 from reconcilers.scale.job_plans import BY_OWNER_JOB, is_for
 from reconcilers.scale.progress import Situation, Step, next_step, refused_by_server
-
-Object = dict[str, Any]
 
 
 class ScalePlanReconciler(Reconciler):

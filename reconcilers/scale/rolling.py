@@ -34,7 +34,7 @@ REASON = "its resources were changed"
 
 @dataclass(frozen=True)
 class Freshness:
-    """Whose Pods have not the resources that their next ones will have."""
+    """Workers whose Pods lack the resources that their next ones will have."""
 
     outdated: frozenset[Slot] = frozenset()
     unknown: frozenset[Slot] = frozenset()
@@ -158,7 +158,7 @@ def _in_world(worker: ElasticWorker, published: Rendezvous) -> bool:
 
 
 def _one_each(job: ElasticJob, workers: Workers, lonely: Iterable[ElasticWorker]) -> list[ElasticWorker]:
-    """Of each type that has no world, the first, if all of its type are running."""
+    """Returns the first of each type that has no world, if all of its type are running."""
     first: dict[str, ElasticWorker] = {}
     for worker in lonely:
         first.setdefault(worker.spec.type, worker)

@@ -1,4 +1,4 @@
-"""Whose count a job has, which ScalePlan it carries out, and what of it becomes desired state. Pure.
+"""The origin of a job's count, its ScalePlan, and what of the plan becomes desired state. Pure.
 
 Counts arrive in the job's spec, whoever asks; everything else that a plan asks is taken over into the job's
 status here, once, in the look that sees the plan's counts in the spec.
@@ -56,7 +56,7 @@ class Plans:
     named: ScalePlan | None = None
     """The one in the job's status, whatever became of it."""
     spent: tuple[ScalePlan, ...] = ()
-    """Those that the controller made, which have ended, but for that one."""
+    """Plans that the controller made and that have ended, but for `named`."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Uptake:
     """What has become desired state."""
 
     job: ElasticJob
-    """With the status that is to be written."""
+    """The job with the status that will be written."""
     plan: ScalePlan | None = None
     """The plan that was taken over just now."""
     count_changed_from: int | None = None
@@ -240,7 +240,7 @@ def _scaling(
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> Scaling | None:
-    """Whose count it is now.
+    """Returns the scaling: the count and its origin.
 
     Args:
         plan: that the job carries out.
@@ -271,7 +271,7 @@ def _begun_anew(job: ElasticJob, known: Scaling, due: ScalePlan | None, now: dat
 
 
 def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | None:
-    """With one if the job is to grow by itself, or has still to give back what it came to when it was."""
+    """Adds an opportunity if the job may grow by itself, or has to give back what it grew to."""
     if scaling is None:
         return None
     known = scaling.opportunity

@@ -1,4 +1,4 @@
-"""As many workers as a job's shard sets have work for (`elasticPolicy.shardScaling`, docs/tasks.md). Pure.
+"""Worker count that a job's shard sets have work for (`elasticPolicy.shardScaling`, docs/tasks.md). Pure.
 
 What is decided here becomes an automatic ScalePlan, as anybody could make one: so it keeps within the job's
 limits, is told in its history, and ends where other plans end.

@@ -71,7 +71,7 @@ def with_shards(
 
 
 def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
-    """Of elements that have failed for good, and of sets that are over."""
+    """Returns Events for elements that have failed for good, and for sets that are over."""
     if before.status.shards == after.status.shards:
         return ()
     known = {each.definition.name: each for each in map(of_status, before.status.shards)}

@@ -1,4 +1,4 @@
-"""Who works on what next: leases of a job's shard sets, as one pure function.
+"""Leases of a job's shard sets, as one pure function: which worker works on what next.
 
 All that decides is in the job's own status, and the status is written with the resourceVersion that it was
 decided from. So of two controllers one alone gives out a range, and a crash leaves either all of a decision
@@ -200,7 +200,7 @@ def _granted(
     crew: Crew,
     least: int,
 ) -> ShardSet:
-    """With more for those that ask, in this order.
+    """Leases more to those that ask, in this order.
 
     Args:
         least: elements of a lease, unless then some would have none.

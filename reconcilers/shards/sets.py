@@ -156,7 +156,7 @@ def of_status(status: ShardSetStatus) -> ShardSet:
 
 
 def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
-    """Those of the same workers as one, without the empty ones."""
+    """Merges the histories of the same workers, and drops empty ones."""
     found: dict[tuple[int, ...], list[Intervals]] = {}
     for each in histories:
         if each.elements:

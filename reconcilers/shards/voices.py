@@ -48,7 +48,7 @@ def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
 
 
 def voices_of(worker: ElasticWorker) -> Iterator[Voice]:
-    """Of an incarnation that has ended, its last words count too."""
+    """Yields what the worker reports; the last report of an ended incarnation counts too."""
     report = worker.status.agent
     if report is None:
         return

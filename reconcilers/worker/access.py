@@ -13,28 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    ELASTICWORLDS,
     LEASES,
-    NODECHECKS,
     ROLEBINDINGS,
     ROLES,
     SERVICEACCOUNTS,
+    Object,
     Resource,
 )
 from controller.shared_calls import SharedCalls
 from controller.store import Change
 from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 
-Object = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 
@@ -80,7 +76,7 @@ class WorkerAccess:
             self._note(key)
 
     def _is_there(self, resource: Resource, key: Key, *, missed: bool) -> bool:
-        """As far as we know without a request."""
+        """Whether it is there, as far as we know without a request."""
         if not missed and self._cached[resource].get(*key[1:]) is not None:
             return True
         return self._is_known(key, MISSED_RECHECK_SECONDS if missed else RECHECK_SECONDS)

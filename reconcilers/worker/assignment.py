@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, NODECHECKS, NODES
+from controller.resources import NODES, Object
 from controller.slices import LARGE, computed
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -23,11 +23,12 @@ from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
-from reconcilers.observed.builder import Object, grace_seconds
+from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.extra import is_extra
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import slot_count
+from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.worker.check_pod import CHECK_GRACE_SECONDS, CHECK_HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
 from reconcilers.worker.gang import PodGroup, pod_group_of
 from reconcilers.worker.job_pod import build_job_pod
@@ -57,7 +58,7 @@ class Assignment(ABC):
     @property
     @abstractmethod
     def heartbeat_timeout_seconds(self) -> float:
-        """For how long its agent may be silent."""
+        """Time for which its agent may be silent."""
 
     @property
     @abstractmethod

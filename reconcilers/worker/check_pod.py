@@ -6,13 +6,13 @@ asked for is not seen, and what somebody else uses cannot be tested.
 
 from __future__ import annotations
 
+from controller.resources import Object
 from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import Accelerator, NodeCheck
 from reconcilers.observed.builder import (
     GPU_RESOURCE,
     Environment,
-    Object,
     containers,
     copied,
     fixed_variables,

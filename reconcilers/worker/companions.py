@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
@@ -19,11 +18,10 @@ from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotF
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import (
-    ELASTICJOBS,
     NETWORKPOLICIES,
-    NODECHECKS,
     PODDISRUPTIONBUDGETS,
     SERVICES,
+    Object,
     Resource,
 )
 from crds import names
@@ -39,6 +37,7 @@ from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.runtime.refused import is_refusal
 from reconcilers.worker.gang import (
     UNAVAILABLE_RETRY_SECONDS,
@@ -46,8 +45,6 @@ from reconcilers.worker.gang import (
     not_served,
     pod_group_of,
 )
-
-Object = dict[str, Any]
 
 RECHECK_SECONDS = 60.0
 """PodGroups are not watched, since a cluster need not know them; nor are the few Services."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.wording import last_line, shortened
+from controller.wording import shortened
 from crds.agent_report import AgentFailure, AgentReport
 from crds.elasticworker import (
     AgentState,
@@ -19,10 +19,12 @@ from crds.elasticworker import (
 from crds.failure_policy import FailureRule
 from reconcilers.failure import budgets
 from reconcilers.failure.ground import highest_told
+from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.containers import containers_of, may_run, training_container
 from reconcilers.observed.ending import last_failure
 from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
+from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import MAX_MESSAGE, REPLACED
 
 QUICK_EXIT_SECONDS = 60.0
@@ -70,12 +72,14 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         counts = has_ended and report.failure.round >= report.observed_round
     if not counts:
         return None
+    words = _words(report.failure)
     return WorkerExit(
         incarnation=report.incarnation,
         exit_class=exit_class,
         reason=REPLACED,
         exit_code=report.failure.exit_code,
-        **_words(report.failure),
+        **words,
+        suspects_hardware=smells_of_hardware(exit_class, words["message"]) or None,
         node_name=status.node_name or "",
         pod_uid=report.pod_uid,
         time=now,
@@ -130,6 +134,7 @@ def ended(
         node_name=status.node_name or "",
         pod_uid=status.pod_uid or "",
         action=action,
+        suspects_hardware=smells_of_hardware(end.exit_class, text) or None,
         in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
         time=now,
     )
@@ -161,7 +166,7 @@ def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
 
 
 def _told_by_its_log(end: PodEnd) -> str:
-    """Of a process that left by itself, with the last line that it wrote, which mostly says why."""
+    """Describes the exit of a process with the last line of its log, which mostly says why."""
     text, line = f"exit code {end.exit_code}", last_line(end.log)
     if end.other_container:
         text = f"{end.role} {end.container}: {text}"

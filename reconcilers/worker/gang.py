@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS, Resource
+from controller.resources import Object, Resource
 from controller.store import Memory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -28,8 +27,7 @@ from reconcilers.observed.builder import companion_metadata
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import belongs_to, is_leftover
-
-Object = dict[str, Any]
+from reconcilers.runtime.kinds import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS
 
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 VOLCANO_NAME = "volcano"
@@ -59,7 +57,7 @@ Answer = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Of one job, as its scheduler wants it."""
+    """The PodGroup of one job, as its scheduler wants it."""
 
     gang: Gang
     resource: Resource

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from typing import Any
 
+from controller.resources import Object
 from crds import names
 from reconcilers.observed.launcher import (
     LAUNCHERS,
@@ -22,8 +22,6 @@ from reconcilers.observed.launcher import (
     place_of_text,
 )
 from reconcilers.observed.options import AgentSource
-
-Object = dict[str, Any]
 
 VOLUME = "dlr-agent"
 INIT_CONTAINER = "dlr-agent"

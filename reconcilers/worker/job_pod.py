@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.observed.builder import (
     GPU_RESOURCE,
     Environment,
-    Object,
     Variables,
     copied,
     fixed_variables,
@@ -99,7 +99,7 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Obj
 
 
 def _policy(job: ElasticJob, type_: str) -> Variables:
-    """Whose the Pod is, and what its agent has to know of the job beforehand."""
+    """Returns the owner of the Pod, and what its agent has to know of the job beforehand."""
     variables = {names.ENV_JOB_NAME: plain(job.metadata.name)}
     if job.spec.elastic_policy.network_interfaces is not None:
         variables[names.ENV_NETWORK_INTERFACES] = plain(job.spec.elastic_policy.network_interfaces.value)
@@ -118,7 +118,7 @@ def _cluster_variables(job: ElasticJob, type_: str) -> Variables:
 
 
 def _tf_config(job: ElasticJob, worker: ElasticWorker) -> Variables:
-    """As long as nothing changes, a command without our agent does with that."""
+    """Returns TF_CONFIG, with which a command without our agent does until something changes."""
     cluster, slot = cluster_of(job), (worker.spec.type, worker.spec.index)
     if cluster.place(*slot) is None:
         return {}

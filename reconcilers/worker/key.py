@@ -13,19 +13,17 @@ import base64
 import contextlib
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, SECRETS
+from controller.resources import PODS, SECRETS, Object
 from controller.shared_calls import SharedCalls
 from controller.store import Memory
 from crds import names
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.ownership import BY_OWNER
-
-Object = dict[str, Any]
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 
 KEY_BYTES = 32
 MISSED_RECHECK_SECONDS = 5.0

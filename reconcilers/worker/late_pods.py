@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ClientError
-from controller.resources import ELASTICJOBS, EVENTS, PODS
+from controller.resources import EVENTS, PODS, Object
 from controller.store import Memory
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.start import (
@@ -20,8 +19,7 @@ from reconcilers.observed.start import (
     next_reading,
     warning_of,
 )
-
-Object = dict[str, Any]
+from reconcilers.runtime.kinds import ELASTICJOBS
 
 
 class LatePods:

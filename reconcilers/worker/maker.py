@@ -11,16 +11,16 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, Forbidden
 from controller.events import EventRecorder
-from controller.resources import ELASTICJOBS, LEASES, PODS, Object
+from controller.resources import LEASES, PODS, Object
+from controller.store import Memory
 from controller.wording import shortened
-from crds.model import ConditionStatus
 from reconcilers.observed.builder import pod_name, service_account
-from reconcilers.observed.conditions import condition_of, says
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure
 from reconcilers.observed.start import lacks_key
-from reconcilers.observed.worker_state import MAX_MESSAGE, POD_REFUSED, SCHEDULED
+from reconcilers.observed.worker_state import MAX_MESSAGE, POD_REFUSED
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.access import WorkerAccess
 from reconcilers.worker.assignment import Assignment
@@ -47,6 +47,7 @@ class PodMaker:
         self._access = WorkerAccess(client, cache, clock.monotonic)
         self._keys = OwnerKeys(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
+        self._refusals: Memory[str] = cache.store(ELASTICWORKERS).memory()
         self._draw = random.Random(0)  # the same in each run of the simulator
 
     async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
@@ -67,15 +68,16 @@ class PodMaker:
             return None, Obstacle(POD_REFUSED, message, self._refused_retry_seconds(assignment))
 
     def _tell(self, assignment: Assignment, message: str) -> None:
-        """Once a reason: the worker's condition says it from then on. A probe for room is told of nowhere but
-        in what the job remembers of its growth."""
-        known = condition_of(assignment.worker.status.conditions, SCHEDULED)
-        if not assignment.is_probe and not says(known, ConditionStatus.FALSE, message):
+        """Once for each answer of the API server. A probe for room is told of nowhere but in what the job
+        remembers of its growth."""
+        uid = assignment.worker.metadata.uid
+        if not assignment.is_probe and self._refusals.get(uid) != message:
+            self._refusals.put(uid, message)
             self._recorder.event(assignment.owner, "Warning", POD_REFUSED, message)
 
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
-        """Without a rhythm: a try must not come again and again just when others use a quota up that have
-        one, such as a job that probes for room (`reconcilers/capacity`)."""
+        """Returns a random wait: tries must not coincide again and again with others that use up a quota at
+        regular times, such as a job that probes for room (`reconcilers/capacity`)."""
         return retry_seconds(assignment.workers) * self._draw.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:

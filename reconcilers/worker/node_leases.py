@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 from controller.client import Client
 from controller.errors import Forbidden, NotFound
-from controller.resources import LEASES, NODES
+from controller.resources import LEASES, NODES, Object
 from controller.store import Memory, Store
 from reconcilers.observed.silence import (
     DEFAULT_NODE_LEASE_SECONDS,
@@ -28,8 +27,6 @@ READ_AGAIN_SECONDS = 1.0
 """Workers of one node share what was read, for so long."""
 
 log = logging.getLogger(__name__)
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

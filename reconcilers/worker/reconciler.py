@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
@@ -20,7 +19,7 @@ from controller.contact import Contact
 from controller.errors import Conflict, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICWORKERS, NODES, PODS
+from controller.resources import NODES, PODS, Object
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
@@ -41,6 +40,7 @@ from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment, Assignments
 from reconcilers.worker.gang import Obstacle
 from reconcilers.worker.late_pods import LatePods
@@ -62,8 +62,6 @@ START_SECONDS = 3.0
 STARTS_PER_SECOND = 250
 """That a cluster's scheduler manages at least; the Pods of more workers may take as much longer."""
 
-Object = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class UnrecordedPod:
@@ -73,7 +71,7 @@ class UnrecordedPod:
     """Uid of the worker, and incarnation."""
     pod_uid: str
     seen_at: float
-    """By the monotonic clock."""
+    """Time of the first sight, on the monotonic clock."""
 
 
 class WorkerReconciler(Reconciler):

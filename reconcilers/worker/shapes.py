@@ -15,16 +15,20 @@ from typing import Any
 import orjson
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, SCALEPLANS
+from controller.resources import PODS, Object
 from crds import names
 from crds.cluster import PORT_NAME
 from crds.job_spec import MemoryCheckpoint
 from reconcilers.observed.containers import kept_of_container
 from reconcilers.observed.resources import CUT, KINDS, digest_of
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from reconcilers.scale.uptake import wrote_count
 from reconcilers.worker.gang import VOLCANO_QUEUE
-
-Object = dict[str, Any]
 
 WHOLE_BYTES = 16 << 10
 """JSON of an object that is kept whole, without managedFields and status."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.resources import ELASTICWORKERS, LEASES, NODES
+from controller.resources import LEASES, NODES, Object
 from controller.slices import Slices
 from crds.elasticworker import WorkerPhase
 from reconcilers.observed.builder import heartbeat_seconds
@@ -21,6 +20,7 @@ from reconcilers.observed.silence import (
     judge_silence,
 )
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.heartbeat import Heartbeats
 from reconcilers.worker.node_leases import NodeLeases
@@ -35,8 +35,6 @@ COMPANY_SECONDS = 5.0
 COMPANY_GAP_SECONDS = 30.0
 """A company that was not counted for longer is counted as if for the first time."""
 
-Object = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class _Counted:
@@ -45,7 +43,7 @@ class _Counted:
     at: float
     company: Company
     few_since: float
-    """Since when it is few, if it is."""
+    """Time from which it is few, if it is."""
 
 
 class Silences:

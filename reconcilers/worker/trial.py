@@ -21,7 +21,7 @@ from itertools import islice
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
-from controller.resources import PODS
+from controller.resources import PODS, Object
 from controller.slices import LARGE, computed
 from controller.wording import shortened
 from crds import names
@@ -29,7 +29,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import SchedulingPolicy
 from crds.protocol import SMALLEST_SLOT_BYTES, slot_count
-from reconcilers.observed.builder import Object, service_account
+from reconcilers.observed.builder import service_account
 from reconcilers.observed.extra import policy_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.quantities import parse, whole
@@ -122,7 +122,7 @@ class PodTrial:
         return await self._of_extra(job, type_, pod)
 
     async def _of_extra(self, job: ElasticJob, type_: str, pod: Object) -> Trial:
-        """Of the Pods by which the job is to grow, which differ by their priority."""
+        """Tries the Pods by which the job grows, which differ by their priority."""
         policy = policy_of(job)
         if policy is None or type_ != names.WORKER:
             return Trial(Answer.ACCEPTED)
@@ -143,7 +143,7 @@ class PodTrial:
         return Trial(Answer.ACCEPTED)
 
     def _pod(self, job: ElasticJob, raw: Object, type_: str) -> Object:
-        """Of the type's first slot."""
+        """Builds the Pod of the type's first slot."""
         alone = job.spec.model_copy(update={"scheduling_policy": SchedulingPolicy()})
         job = job.model_copy(update={"spec": alone})
         worker = new_worker(job, type_, 0)

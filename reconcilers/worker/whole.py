@@ -7,22 +7,21 @@ kept as text: parsing it is cheaper than copying objects, and it takes a twentie
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 import orjson
 
 from controller.client import Client
 from controller.errors import Conflict
-from controller.resources import ELASTICJOBS, NODECHECKS, Resource
+from controller.resources import Object, Resource
 from controller.salvage import parsed
 from controller.shared_calls import SharedCalls
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
 from reconcilers.observed.resources import is_cut
+from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 
 MOST_BYTES = 32 << 20
 
-Object = dict[str, Any]
 Version = tuple[str, int]
 """Uid and generation."""
 

@@ -68,17 +68,17 @@ class Observation:
 
     pod: dict[str, Any] | None
     gone_pod_uid: str | None = None
-    """Of a Pod that was there, is gone, and is not in the status yet."""
+    """Uid of a Pod that was there, is gone, and is not in the status yet."""
     silence: Silence | None = None
     """The silence of the Pod's agent; None if it was never heard."""
     node_lost: str | None = None
     """Set when the Pod's node is gone or not ready: why."""
     node: Mapping[str, Any] | None = None
-    """Where the Pod is, or was."""
+    """Node of the Pod, also after its end."""
     topology_keys: Sequence[str] = ()
     """Labels of nodes that say what they share."""
     warning: Hindrance | None = None
-    """Of its Events, if it is late to start."""
+    """The Events' reason why it is late to start, if it is."""
     rules: Sequence[FailureRule] = ()
     """The job's failurePolicy."""
     restart_count: int = 0
@@ -314,7 +314,7 @@ def _with_failures(
 
 
 def _topology(seen: Observation) -> list[str] | None:
-    """As the status has it; None where nothing is asked for, or the node is not known."""
+    """Returns `status.topology`; None where nothing is asked for, or the node is not known."""
     if seen.node is None or not seen.topology_keys:
         return None
     labels = seen.node["metadata"].get("labels") or {}

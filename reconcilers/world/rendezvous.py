@@ -1,4 +1,4 @@
-"""World forming: which workers train together, as desired state (docs/architecture.md, "The world").
+"""World forming: which workers train together, as desired state (docs/contract.md, "States").
 
 `decide` is a pure function. It sees the world that is published and the workers as they are, and answers
 with the world that should be published and when to look again. Rank is the position by index, so ranks are
@@ -8,7 +8,6 @@ stable and rank 0 is always the lowest slot. A round, once published as Formed, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,9 +24,7 @@ from reconcilers.world.participants import Bounds, Participant
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
 MAX_BREAKS = 184
-"""Characters of their reasons; what it waits for comes behind them, within `MAX_WORLD_REASON`."""
-_TOO_FEW = re.compile(r"(^|; )\d+ of at least \d+ workers are ready$")
-_HELD = re.compile(r"; the next world waits [^;]*$")
+"""Characters of their reasons, within `MAX_WORLD_REASON`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,9 @@ class Decision:
         return _leaves_dead_peers(self.breaks)
 
     def changes(self, published: Rendezvous) -> bool:
-        return self.rendezvous != published
+        """Whether the world becomes another; in other words it stays the same."""
+        words = {"reason": published.reason, "waits_for": published.waits_for}
+        return self.rendezvous.model_copy(update=words) != published
 
 
 def decide(
@@ -82,7 +81,7 @@ def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
 
 def at_the_end(published: Rendezvous) -> Rendezvous:
     """The last world of a job that has ended: it waits for nothing, and nobody is asked where it hangs."""
-    update = {"hang_since": None, "checkpoint_awaited_since": None, "reason": lasting(published.reason)}
+    update = {"hang_since": None, "checkpoint_awaited_since": None, "waits_for": ""}
     return published.model_copy(update=update)
 
 
@@ -94,8 +93,7 @@ def held(
     if wait <= 0 or not _replaces_a_broken_world(published, decision):
         return decision
     kept = without_new_world(published, decision, now)
-    reason = f"{lasting(kept.rendezvous.reason)}; the next world waits {why}".removeprefix("; ")
-    world = kept.rendezvous.model_copy(update={"reason": reason})
+    world = kept.rendezvous.model_copy(update={"waits_for": f"the next world waits {why}"})
     return replace(kept, rendezvous=world, look_again_seconds=wait)
 
 
@@ -106,10 +104,9 @@ def blaming(decision: Decision, broken: int | None, why: str) -> Decision:
     """
     world = decision.rendezvous
     before = world.round - 1 if world.phase is RendezvousPhase.FORMED else world.round
-    if broken is None or broken != before or not world.reason:
+    if broken is None or broken != before or world.phase is RendezvousPhase.FORMING:
         return decision
-    moment = world.reason.removeprefix(lasting(world.reason))
-    reason = shortened(why, MAX_BREAKS) + moment
+    reason = shortened(why, MAX_BREAKS)
     return replace(decision, rendezvous=world.model_copy(update={"reason": reason}))
 
 
@@ -138,6 +135,7 @@ def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool 
         update={
             "phase": RendezvousPhase.REFORMING,
             "reason": reason,
+            "waits_for": "",
             "reforming_since": now,
             "checkpoint_awaited_since": None,
             "resume": None,
@@ -288,7 +286,7 @@ def _judge_reforming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
-    reason = lasting(published.reason)
+    reason = published.reason
     leaving = {p.index for p in ranked if p.leaving}
     complete = len(joinable) >= bounds.desired or _nobody_is_lost(published, leaving, joinable)
     if complete and bounds.floor(len(joinable)):
@@ -321,17 +319,10 @@ def _judge_forming(
 
 
 def _told(waiting: Rendezvous, joinable: Sequence[Participant], bounds: Bounds) -> Rendezvous:
-    """The same, whose reason says what it waits for, if that is more workers than there are."""
-    reason = lasting(waiting.reason)
-    if joinable and not bounds.floor(len(joinable)):
-        few = f"{len(joinable)} of at least {bounds.least} workers are ready"
-        reason = f"{reason}; {few}" if reason else few
-    return waiting if reason == waiting.reason else waiting.model_copy(update={"reason": reason})
-
-
-def lasting(reason: str) -> str:
-    """Without what it says of the moment."""
-    return _TOO_FEW.sub("", _HELD.sub("", reason))
+    """The same, which says that it waits for more workers, if there are too few."""
+    is_short = joinable and not bounds.floor(len(joinable))
+    few = f"{len(joinable)} of at least {bounds.least} workers are ready" if is_short else ""
+    return waiting.model_copy(update={"waits_for": few})
 
 
 def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:

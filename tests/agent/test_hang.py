@@ -24,7 +24,6 @@ from agent.monitor.hang import (
 from agent.monitor.hang_guard import HangGuard, Started
 from agent.monitor.progress import ProgressFiles, RankProgress
 from agent.monitor.stacks import Capture, StackFiles
-from crds.protocol import NO_STACK_OFFERED
 
 LIMIT = 60.0
 ALWAYS = StepReporting(as_first=True, as_other=True)
@@ -196,7 +195,7 @@ def stack(rank: int, step: int | None, *, in_collective: bool = False) -> RankSt
 
 
 def test_who_waits_for_others_is_never_first_nor_who_does_not_say_before_who_does() -> None:
-    waits, mute = stack(0, 40, in_collective=True), replace(stack(1, 41), frames=NO_STACK_OFFERED)
+    waits, mute = stack(0, 40, in_collective=True), replace(stack(1, 41), offered=False)
     hangs = stack(2, 41)
     for told in permutations([waits, mute, hangs]):
         assert order_by_suspicion(told) == [hangs, mute, waits]

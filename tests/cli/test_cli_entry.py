@@ -42,7 +42,7 @@ def run_without(blocked: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-CLI_ONLY = "typer,rich,pykube,requests,kubernetes,pydantic,orjson,yaml,grpc,aiohttp,prometheus_client"
+CLI_ONLY = "typer,rich,pykube,requests,kubernetes,pydantic,orjson,yaml,aiohttp,prometheus_client"
 
 
 def test_run_needs_nothing_but_torch_and_the_agent_s_own_packages() -> None:
@@ -253,8 +253,6 @@ def test_controller_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -
                 "--metrics-port",
                 str(port),
                 "--health-port",
-                "0",
-                "--grpc-health-port",
                 "0",
                 "--log-level",
                 "error",

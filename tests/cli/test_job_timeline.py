@@ -10,9 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticworker import ExitClass
-from crds.failure_policy import FailureAction
-from crds.job_status import JobFailure
 from dlr.job.timeline import life as lives
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span, members_of
@@ -23,9 +20,7 @@ from dlr.job.timeline.life import (
     life_of,
     training_share,
 )
-from reconcilers.failure.incidents import Guilt, Incident
-from reconcilers.job.outcome import incident_line
-from tests.cli.scripted import event, job, worker
+from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
     END_SECONDS,
     NOW,
@@ -33,6 +28,7 @@ from tests.cli.troubled import (
     SUBMITTED,
     at,
     episode,
+    failed,
     life,
     troubled_job,
     troubled_workers,
@@ -47,7 +43,7 @@ def states(spans: tuple[Span, ...]) -> list[tuple[str, float, float]]:
 
 @pytest.fixture
 def troubled() -> Life:
-    return life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
+    return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
 
 
 def test_job_s_states_follow_each_other_up_to_now(troubled: Life) -> None:
@@ -63,9 +59,7 @@ def test_job_s_states_follow_each_other_up_to_now(troubled: Life) -> None:
 
 
 def test_job_that_has_ended_ends_there() -> None:
-    ended = life_of(
-        troubled_job(phase="Succeeded", completionTime=at(200)), troubled_workers(), [], None, NOW
-    )
+    ended = life_of(troubled_job(phase="Succeeded", completionTime=at(200)), troubled_workers(), None, NOW)
     assert ended.seconds == 200
     assert max(span.end for lane in ended.lanes for span in lane.spans) == 200
 
@@ -92,7 +86,7 @@ def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
 
 def test_worker_without_a_place_in_the_world_waits() -> None:
     made = troubled_job(history=[episode("Training", 0, 1, "0-1,4")])
-    spare = life_of(made, [worker(3, history=[life(1, "node-3", 0, 0)])], [], None, NOW).lanes[0]
+    spare = life_of(made, [worker(3, history=[life(1, "node-3", 0, 0)])], None, NOW).lanes[0]
     assert states(spare.spans) == [("Waiting", 0, 300)]
 
 
@@ -100,12 +94,12 @@ def test_worker_that_was_scaled_away_has_the_bar_of_the_worlds_that_it_was_in() 
     history = [
         episode("Forming", 0, 1, "0-2", "all 3 workers are ready"),
         episode("Training", 10, 1, "0-2"),
-        episode("Recovering", 60, 1, "0-2", "worker 2 failed: UserError: no"),
+        episode("Recovering", 60, 1, "0-2", "", failed(2, 60, "UserError", "no", 1)),
         episode("Training", 80, 2, "0-2"),
         episode("Forming", 200, 3, "0-1"),
         episode("Training", 210, 3, "0-1"),
     ]
-    drawn = life_of(troubled_job(history=history, lastFailure=None), troubled_workers()[:2], [], None, NOW)
+    drawn = life_of(troubled_job(history=history, lastFailure=None), troubled_workers()[:2], None, NOW)
     gone = drawn.lanes[2]
     assert (gone.title, gone.worker, drawn.lanes_left_out) == ("worker-2", "digits-worker-2", 0)
     assert states(gone.spans) == [
@@ -120,7 +114,7 @@ def test_worker_that_was_scaled_away_has_the_bar_of_the_worlds_that_it_was_in() 
 def test_of_members_that_were_cut_off_the_rest_is_taken_for_members() -> None:
     made = troubled_job(history=[episode("Training", 0, 1, "0-1,4,…")])
     slots = [worker(index, history=[life(1, "n", 0, 0)]) for index in (3, 4, 900)]
-    drawn = life_of(made, slots, [], None, NOW)
+    drawn = life_of(made, slots, None, NOW)
     assert [lane.spans[0].state for lane in drawn.lanes[:3]] == ["Waiting", "Training", "Training"]
 
 
@@ -134,10 +128,8 @@ def test_each_failure_is_told_once_in_its_best_words(troubled: Life) -> None:
 
 def test_failures_that_only_the_worlds_reasons_remember_are_shown() -> None:
     made = troubled_job(lastFailure=None)
-    plain = life_of(made, [worker(1, history=[life(1, "node-1", 0, 5)])], [], None, NOW)
-    assert plain.lanes[0].failures == (
-        Failure(60, "failed", "worker 1 failed: UserError: ValueError: a <bad> batch"),
-    )
+    plain = life_of(made, [worker(1, history=[life(1, "node-1", 0, 5)])], None, NOW)
+    assert plain.lanes[0].failures == (Failure(60, "UserError", "ValueError: a <bad> batch"),)
 
 
 @pytest.mark.parametrize("ended", [59, 62, 85])
@@ -149,96 +141,61 @@ def test_deleted_pod_is_one_failure_though_the_next_world_names_its_worker_too(e
         episode("Training", 86, 2, "0-1"),
     ]
     lives = [life(1, "n", 0, 5, endedAt=at(ended), exitClass="Killed"), life(2, "n", 63, 70)]
-    drawn = life_of(
-        troubled_job(lastFailure=None, history=history), [worker(1, history=lives)], [], None, NOW
-    )
+    drawn = life_of(troubled_job(lastFailure=None, history=history), [worker(1, history=lives)], None, NOW)
     assert [(each.at, each.what) for each in drawn.lanes[0].failures] == [(ended, "Killed")]
 
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
 
 
-def broken(second: float, message: str) -> JSON:
-    return event("ElasticJob", "digits", "WorldBroken", at(second), message, firstTimestamp=at(second))
-
-
-def failures(events: list[JSON], **status: Any) -> list[tuple[Failure, ...]]:
+def failures(*history: JSON) -> list[tuple[Failure, ...]]:
     """Of three workers that themselves keep nothing."""
     slots = [worker(index, history=[life(1, f"node-{index}", 0, 5)]) for index in range(3)]
-    drawn = life_of(troubled_job(lastFailure=None, **status), slots, events, None, NOW)
+    drawn = life_of(troubled_job(lastFailure=None, history=list(history)), slots, None, NOW)
     return [lane.failures for lane in drawn.lanes]
 
 
-def test_events_tell_whose_fault_the_end_of_an_earlier_round_was() -> None:
-    said = "round 1: digits-worker-2 rank 2: MemoryError: too (much) (OOM, Replace by failurePolicy)"
-    assert failures([broken(60, said)]) == [
+def test_history_tells_whose_fault_the_end_of_an_earlier_round_was() -> None:
+    blamed = failed(2, 60, "OOM", "MemoryError: too (much)", 1)
+    assert failures(
+        episode("Training", 12, 1, "0-2"),
+        episode("Recovering", 60, 1, "0-2", "training processes of worker 1 failed", blamed),
+        episode("Training", 72, 2, "0-2"),
+        episode("Recovering", 120, 2, "0-2", "worker 2 was lost", failed(2, 120, "NodeLost", "it is gone")),
+    ) == [
         (),
         (),  # the world's reason names worker 1, which was only heard of first
-        (Failure(60, "OOM", "MemoryError: too (much)"), Failure(120, "failed", LOST)),
+        (Failure(60, "OOM", "MemoryError: too (much)"), Failure(120, "NodeLost", "it is gone")),
     ]
 
 
-LOST = "worker 2 was lost: its node node-2 is gone"
-
-
-def test_event_s_whole_second_is_made_exact_by_the_state_that_began_in_it() -> None:
-    history = [episode("Training", 0, 1, "0-2"), episode("Recovering", 60.7, 1, "0-2", "worker 1 failed")]
-    said = "round 1: digits-worker-1 rank 1: ValueError: bad (UserError)"
-    assert [each.at for each in failures([broken(60, said)], history=history)[1]] == [60.7]
-    assert [each.at for each in failures([broken(50, said)], history=history)[1]] == [50]
-
-
 def test_failures_in_quick_succession_are_all_there() -> None:
-    said = [f"round {round_}: digits-worker-0 rank 0: ValueError: bad (UserError)" for round_ in (1, 2, 3)]
     ended = [life(1, "n", 0, 5, endedAt=at(80), exitClass="Killed"), life(2, "n", 80, 81)]
     ended[1] |= {"endedAt": at(82), "exitClass": "Killed"}
-    slot = worker(0, history=ended)
-    events = [broken(second, text) for second, text in zip((61, 63, 64), said, strict=True)]
-    lane = life_of(troubled_job(lastFailure=None), [slot], events, None, NOW).lanes[0]
+    history = [
+        episode(
+            "Recovering", second, round_, "0", "", failed(0, second, "UserError", "ValueError: bad", round_)
+        )
+        for second, round_ in ((61, 1), (63, 2), (64, 3))
+    ]
+    job = troubled_job(lastFailure=None, history=history)
+    lane = life_of(job, [worker(0, history=ended)], None, NOW).lanes[0]
     assert [(each.at, each.what) for each in lane.failures] == [
         *[(second, "UserError") for second in (61, 63, 64)],
         *[(second, "Killed") for second in (80, 82)],
     ]
 
 
-def test_event_is_read_as_the_controller_writes_it() -> None:
-    failure = JobFailure(
-        worker="digits-worker-0", rank=0, exit_class="OOM", message="MemoryError: (all)\nof it", time=NOW
-    )
-    for action, late in ((None, ""), (FailureAction.REPLACE, " was first, and not digits-worker-1")):
-        line = incident_line(Incident(ExitClass.OOM, failure, Guilt.OWN, action=action))
-        told = failures([broken(60, f"round 1: {line}{late}")])[0]
-        assert [(each.what, each.text) for each in told] == [("OOM", "MemoryError: (all)")]
-
-
-def test_late_word_on_who_was_first_counts() -> None:
-    early = "round 1: digits-worker-1 rank 1: no step for 11 s (Hang)"
-    late = "round 1: digits-worker-0 rank 0: no step for 12 s (Hang) was first, and not digits-worker-1"
-    for events in ([broken(61, early), broken(62, late)], [broken(61, late), broken(61, early)]):
-        first, second, _ = failures(events)
-        assert [failure.text for failure in first] == ["no step for 12 s"]
-        assert second == ()
-
-
-def test_combined_event_is_of_the_last_that_it_tells() -> None:
-    said = "(combined from similar events): round 1: digits-worker-0 rank 0: ValueError: bad (UserError)"
-    assert failures([broken(100, said) | {"firstTimestamp": at(20)}])[0] == (
-        Failure(100, "UserError", "ValueError: bad"),
-    )
-
-
-def test_event_that_only_heard_of_consequences_blames_nobody() -> None:
-    failure = JobFailure(worker="digits-worker-0", rank=0, exit_class="Unknown", message=GLOO, time=NOW)
-    line = incident_line(Incident(ExitClass.UNKNOWN, failure, Guilt.FOLLOWS))
-    _, named, _ = failures([broken(60, f"round 1: {line}")])
-    assert [failure.what for failure in named] == ["failed"]
+def test_who_only_followed_is_blamed_for_nothing() -> None:
+    follows = failed(1, 60, "Unknown", GLOO, 1)
+    assert failures(episode("Recovering", 60, 1, "0-2", "", follows))[0] == ()
 
 
 def test_who_died_of_another_s_failure_is_told_apart() -> None:
     workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": GLOO, "time": at(61)}
     workers[2]["status"]["agent"]["failure"] = RAISED | {"rank": 2, "exitCode": -9, "time": at(61)}
-    drawn = life_of(troubled_job(), workers, [], None, NOW)
+    drawn = life_of(troubled_job(), workers, None, NOW)
     assert [[(each.what, each.follows) for each in lane.failures] for lane in drawn.lanes] == [
         [("after a peer", True)],
         [("UserError", False)],
@@ -256,24 +213,24 @@ def test_rounds_begin_where_they_are_first_seen(troubled: Life) -> None:
 
 def test_history_that_lost_its_beginning_is_not_made_up() -> None:
     cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
-    found = life_of(cut, troubled_workers(), [], 0.81, NOW)
+    found = life_of(cut, troubled_workers(), 0.81, NOW)
     assert found.known_since == 120
     assert states(found.lanes[0].spans)[:2] == [("Pending", 0, 5), ("Up", 5, 120)]
     # 98 s of training were counted before, so the share goes on where it was.
     assert found.training_share[0][1] == pytest.approx(98 / 120, abs=0.01)
-    whole = life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
+    whole = life_of(troubled_job(), troubled_workers(), 0.81, NOW)
     assert found.training_share[-1] == pytest.approx(whole.training_share[-1], abs=0.01)
 
 
 def test_job_without_history_is_said() -> None:
     with pytest.raises(NoHistory):
-        life_of(job(), [], [], None, NOW)
+        life_of(job(), [], None, NOW)
 
 
 def test_of_very_many_workers_those_are_drawn_to_which_something_happened() -> None:
     crowd = [worker(index, history=[life(1, "n", 0, 5)]) for index in range(1_000)]
     crowd[900] = worker(900, incarnation=2, history=[life(1, "n", 0, 5, endedAt=at(9)), life(2, "n", 9, 12)])
-    found = life_of(troubled_job(), crowd, [], None, NOW)
+    found = life_of(troubled_job(), crowd, None, NOW)
     assert len(found.lanes) == lives.MOST_LANES
     assert found.lanes_left_out == 1_000 - lives.MOST_LANES
     assert [lane.index for lane in found.lanes] == [*range(lives.MOST_LANES - 1), 900]
@@ -315,7 +272,7 @@ def slot_histories(draw: st.DrawFn) -> list[JSON]:
 def test_nothing_overlaps_and_nothing_is_outside_the_job_s_life(
     history: list[JSON], slot: list[JSON]
 ) -> None:
-    found = life_of(troubled_job(history=history), [worker(0, history=slot)], [], None, NOW)
+    found = life_of(troubled_job(history=history), [worker(0, history=slot)], None, NOW)
     for spans in (found.states, *(lane.spans for lane in found.lanes)):
         for span in spans:
             assert 0 <= span.begin <= span.end <= found.seconds

@@ -31,7 +31,7 @@ WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 
 @pytest.fixture
 def troubled() -> Life:
-    return life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
+    return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
 
 
 def texts_of(svg: str, tag: str) -> list[str]:
@@ -57,7 +57,7 @@ def test_verdict_stands_above_the_drawing_whole(troubled: Life, sheet: Sheet) ->
 
 def test_texts_of_the_cluster_are_neither_formulas_nor_markup() -> None:
     hostile = [worker(0, nodeName="$\\frac{1}{0}$", history=[life(1, "<b>&\x1b", 0, 5)])]
-    svg = draw_svg(life_of(troubled_job(), hostile, [], None, NOW))
+    svg = draw_svg(life_of(troubled_job(), hostile, None, NOW))
     assert "worker-0 ($\\frac{1}{0}$)" in texts_of(svg, "text")
     assert any("Pod 1 on <b>&  is not up yet" in tip for tip in texts_of(svg, "title"))
 
@@ -128,7 +128,7 @@ def test_a_lonely_cross_has_its_label_at_the_right_and_at_the_end_at_the_left() 
 
 def test_title_says_what_is_not_shown() -> None:
     cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
-    assert title(life_of(cut, [], [], 0.5, NOW)) == (
+    assert title(life_of(cut, [], 0.5, NOW)) == (
         "default/digits · Running · 5m since 2026-01-01 00:00:00 UTC · goodput 50.0% "
         "· the first 2m are forgotten"
     )
@@ -136,7 +136,7 @@ def test_title_says_what_is_not_shown() -> None:
 
 def test_failures_before_the_known_history_are_not_drawn_beside_it() -> None:
     cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
-    tips = texts_of(draw_svg(life_of(cut, troubled_workers(), [], 0.5, NOW)), "title")
+    tips = texts_of(draw_svg(life_of(cut, troubled_workers(), 0.5, NOW)), "title")
     assert any(tip.startswith("NodeLost") for tip in tips)
     assert not any(tip.startswith("UserError") for tip in tips)
 

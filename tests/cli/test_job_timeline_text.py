@@ -23,7 +23,7 @@ OF_TWO = [
 
 @pytest.fixture
 def troubled() -> Life:
-    return life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
+    return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
 
 
 def test_drawing_for_a_terminal(troubled: Life) -> None:
@@ -59,20 +59,20 @@ def test_what_lasted_a_moment_of_a_long_life_is_seen() -> None:
         episode("Recovering", 100, 1, "0"),
         episode("Training", 101, 2, "0"),
     ]
-    drawn = life_of(troubled_job(history=history), [], [], None, NOW)
+    drawn = life_of(troubled_job(history=history), [], None, NOW)
     assert text_of(drawn, 60)[3].count("▒") == 1
 
 
 def test_texts_of_the_cluster_do_not_steer_the_terminal() -> None:
     ended = [life(1, "n", 0, 5, endedAt=at(9), exitClass="Killed", reason="\x1b[2J gone")]
-    drawn = life_of(troubled_job(lastFailure=None), [worker(0, history=ended)], [], None, NOW)
+    drawn = life_of(troubled_job(lastFailure=None), [worker(0, history=ended)], None, NOW)
     assert all(line.isprintable() for line in text_of(drawn, 60))
 
 
 def test_verdict_on_a_life_without_failures() -> None:
     history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
     calm = troubled_job(history=history, lastFailure=None)
-    assert verdict(life_of(calm, [], [], None, NOW)) == "Running: Training for 4m50s, without a failure."
+    assert verdict(life_of(calm, [], None, NOW)) == "Running: Training for 4m50s, without a failure."
 
 
 def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_save() -> None:
@@ -85,7 +85,7 @@ def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_sa
     ended = {"endedAt": at(129), "exitClass": "Killed", "reason": "Deleted"}
     lives = [life(1, "node-b", 0, 2, **ended), life(2, "node-b", 129, 130)]
     workers = [worker(0, history=[life(1, "node-a", 0, 2)]), worker(1, history=lives)]
-    told = verdict(life_of(troubled_job(history=history, lastFailure={}), workers, [], None, NOW))
+    told = verdict(life_of(troubled_job(history=history, lastFailure={}), workers, None, NOW))
     assert told == (
         "Running: Training for 2m50s; 1 failure cost 30s. It was Killed of worker-1, after 2m9s: Deleted."
     )
@@ -94,25 +94,18 @@ def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_sa
         episode("Forming", 100, 1, "0", "the world shrinks from 2 to 1 worker"),
         history[-1],
     ]
-    planned = life_of(troubled_job(history=shrunk, lastFailure={}), workers[:1], [], None, NOW)
+    planned = life_of(troubled_job(history=shrunk, lastFailure={}), workers[:1], None, NOW)
     assert verdict(planned) == "Running: Training for 2m50s, without a failure."
 
 
 def test_verdict_counts_the_steps_that_were_trained_again() -> None:
-    with_steps = life_of(troubled_job(), troubled_workers(), [], 0.81, NOW, "17 steps")
+    with_steps = life_of(troubled_job(), troubled_workers(), 0.81, NOW, "17 steps")
     assert "; 2 failures cost 44s and 17 steps trained again. The last was " in verdict(with_steps)
     history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
     calm = troubled_job(history=history, lastFailure=None)
-    assert verdict(life_of(calm, [], [], None, NOW, "1 step")) == (
+    assert verdict(life_of(calm, [], None, NOW, "1 step")) == (
         "Running: Training for 4m50s, without a failure. 1 step trained again."
     )
-
-
-def test_verdict_on_a_failure_of_which_no_class_is_known() -> None:
-    reason = "worker 2 was lost: its node node-2 is gone"
-    history = [episode("Training", 0, 1, "0-2"), episode("Recovering", 100, 1, "0-2", reason)]
-    gone = life_of(troubled_job(history=history, lastFailure=None), [], [], None, NOW)
-    assert verdict(gone).endswith(f"It was a failure of worker-2, after 1m40s: {reason}.")
 
 
 def hung(index: int, *, waits: bool) -> JSON:
@@ -132,12 +125,12 @@ def hung(index: int, *, waits: bool) -> JSON:
     return worker(index, agent=agent, history=[life(1, f"node-{index}", 0, 5)])
 
 
-@pytest.mark.parametrize("judged", [True, False], ids=["last failure", "older, whose Events are gone"])
+@pytest.mark.parametrize("judged", [True, False], ids=["last failure", "older"])
 def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) -> None:
     last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "Hang", "message": "in a lock"}
     failure = last | {"round": 1, "time": at(60)} if judged else None
     job = troubled_job(lastFailure=failure, history=OF_TWO)
-    drawn = life_of(job, [hung(0, waits=True), hung(1, waits=False)], [], None, NOW)
+    drawn = life_of(job, [hung(0, waits=True), hung(1, waits=False)], None, NOW)
     lines = text_of(drawn, 60)
     assert lines[-2:] == [
         f"00:01:00      1m  worker-1  Hang: {'in a lock' if judged else 'no step for 10 s: rank 1 is somewhere'}",
@@ -154,7 +147,7 @@ def test_verdict_says_why_a_job_does_not_train() -> None:
         reason="Unschedulable",
         message="2 Pods cannot be scheduled",
     )
-    assert verdict(life_of(waits, [], [], None, NOW)) == (
+    assert verdict(life_of(waits, [], None, NOW)) == (
         "Pending for 5m: Unschedulable: 2 Pods cannot be scheduled. Nothing has failed."
     )
 
@@ -168,14 +161,14 @@ def test_verdict_on_a_job_that_never_had_a_pod() -> None:
         reason="PodInvalid",
         message="no Pod could be made within 120 s",
     )
-    assert verdict(life_of(refused, [], [], None, NOW)) == (
+    assert verdict(life_of(refused, [], None, NOW)) == (
         "Failed after 2m: PodInvalid: no Pod could be made within 120 s. Nothing has failed."
     )
 
 
 def test_verdict_on_a_job_that_has_ended() -> None:
     ended = troubled_job(phase="Failed", completionTime=at(82), history=[*OF_TWO[:-1]])
-    assert verdict(life_of(ended, troubled_workers()[:2], [], None, NOW)) == (
+    assert verdict(life_of(ended, troubled_workers()[:2], None, NOW)) == (
         "Failed after 1m22s; 1 failure cost 22s. It was UserError of worker-1, after 1m: ValueError: a <bad> batch."
     )
 
@@ -185,4 +178,4 @@ def test_verdict_on_a_job_that_has_ended() -> None:
 )
 def test_clock_is_as_fine_as_the_life_is_short(until: float, shown: str) -> None:
     ended = troubled_job(phase="Succeeded", completionTime=at(until))
-    assert clock_of(life_of(ended, [], [], None, NOW), 60) == shown
+    assert clock_of(life_of(ended, [], None, NOW), 60) == shown

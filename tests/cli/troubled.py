@@ -21,8 +21,23 @@ def at(seconds: float) -> str:
     return (SUBMITTED + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
 
-def episode(state: str, since: float, round_: int = 0, members: str = "", reason: str = "") -> JSON:
-    return {"state": state, "since": at(since), "round": round_, "members": members, "reason": reason}
+def episode(
+    state: str,
+    since: float,
+    round_: int = 0,
+    members: str = "",
+    reason: str = "",
+    failure: JSON | None = None,
+) -> JSON:
+    told = {} if failure is None else {"failure": failure}
+    return {"state": state, "since": at(since), "round": round_, "members": members, "reason": reason} | told
+
+
+def failed(index: int, seconds: float, exit_class: str, message: str, round_: int | None = None) -> JSON:
+    """`failure` of an episode; without a round, a Pod's end."""
+    where = {} if round_ is None else {"round": round_}
+    who = {"worker": f"digits-worker-{index}", "exitClass": exit_class}
+    return {**who, "message": message, "time": at(seconds), **where}
 
 
 def life(incarnation: int, node: str, created: float, running: float | None, **more: Any) -> JSON:
@@ -94,9 +109,23 @@ def troubled_job(**status: Any) -> JSON:
             episode("Pending", 0),
             episode("Forming", 10, 1, "0-2", "all 3 workers are ready"),
             episode("Training", 12, 1, "0-2"),
-            episode("Recovering", 60, 1, "0-2", "worker 1 failed: UserError: ValueError: a <bad> batch"),
+            episode(
+                "Recovering",
+                60,
+                1,
+                "0-2",
+                "digits-worker-1 rank 1: ValueError: a <bad> batch",
+                failed(1, 60, "UserError", "ValueError: a <bad> batch", 1),
+            ),
             episode("Training", 72, 2, "0-2"),
-            episode("Recovering", 120, 2, "0-2", "worker 2 was lost: its node node-2 is gone"),
+            episode(
+                "Recovering",
+                120,
+                2,
+                "0-2",
+                "worker 2 was lost: its node node-2 is gone",
+                failed(2, 120, "NodeLost", "its node node-2 is gone"),
+            ),
             episode("Training", 152, 3, "0-2"),
         ],
     )

@@ -14,8 +14,6 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.connection import load_connection
 from controller.contact import Contact
-from controller.election import ElectionTiming
-from controller.elector import Elector, LeadershipLost
 from controller.errors import (
     AlreadyExists,
     ConfigError,
@@ -27,8 +25,9 @@ from controller.errors import (
     Unavailable,
 )
 from controller.events import EventRecorder
-from controller.informer import WatchTiming
-from controller.lease_namespace import find_lease_namespace
+from controller.leader.election import ElectionTiming
+from controller.leader.elector import Elector, LeadershipLost
+from controller.leader.lease_namespace import find_lease_namespace
 from controller.manager import Manager, ManagerOptions
 from controller.resources import (
     CONFIGMAPS,
@@ -39,7 +38,8 @@ from controller.resources import (
     ROLES,
     SERVICEACCOUNTS,
 )
-from controller.servers import Listen
+from controller.serving.servers import Listen
+from controller.watch.informer import WatchTiming
 from e2e.slow_api import SlowApi
 from tests.conformance.backend import EmbeddedCluster
 
@@ -240,9 +240,7 @@ async def test_a_busy_leader_keeps_its_lease_on_a_server_whose_answers_come_late
     Lease if it were not renewed.
     """
     timing = ElectionTiming(lease_duration_seconds=4.5, renew_deadline_seconds=3, retry_period_seconds=0.6)
-    options = ManagerOptions(
-        name="late", listen=Listen(health_port=None, metrics_port=None, grpc_port=None), election=timing
-    )
+    options = ManagerOptions(name="late", listen=Listen(health_port=None, metrics_port=None), election=timing)
     with SlowApi(cluster.kubeconfig, tmp_path) as slow:
         async with client_to(cluster) as prompt, Client(await load_connection(slow.kubeconfig)) as late:
             manager, stop = Manager(late, options), asyncio.Event()

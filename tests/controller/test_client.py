@@ -6,8 +6,8 @@ import socket
 import orjson
 import pytest
 
+from controller.api.limiter import RequestLimiter
 from controller.client import LIST_PAGE_SIZE, Client
-from controller.elector import NotLeader
 from controller.errors import (
     AlreadyExists,
     ApiError,
@@ -20,8 +20,9 @@ from controller.errors import (
     Unauthorized,
     Unavailable,
 )
-from controller.limiter import RequestLimiter
-from controller.resources import ELASTICJOBS, PODS
+from controller.leader.elector import NotLeader
+from controller.resources import PODS
+from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, connection_to, fake_api
 from tests.ports import free_port
 

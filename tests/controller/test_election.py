@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.election import (
+from controller.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from controller.leader.election import (
     ElectionTiming,
     Move,
     Observation,
@@ -25,8 +26,7 @@ from controller.election import (
     with_answer,
     with_claim_sent,
 )
-from controller.elector import Elector, LeadershipLost, NotLeader
-from controller.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from controller.leader.elector import Elector, LeadershipLost, NotLeader
 from tests.controller import virtual_time
 from tests.controller.lease_api import ANSWER_LOST, LOST, PROMPT, Fate, LeaseApi, LeaseClient
 from tests.controller.virtual_time import now

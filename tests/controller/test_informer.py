@@ -10,8 +10,9 @@ import pytest
 from controller import slices
 from controller.cache import Cache
 from controller.errors import Forbidden, Gone, NotFound, Unavailable
-from controller.informer import Informer, WatchTiming
-from controller.resources import ELASTICJOBS, PODS
+from controller.resources import PODS
+from controller.watch.informer import Informer, WatchTiming
+from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller import virtual_time
 from tests.controller.fake_api import client_of, fake_api
 from tests.controller.test_client import PODS_PATH, pod

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from controller.api.fairness import FairQueue, current_flow
+from controller.api.limiter import RequestLimiter
 from controller.errors import NotFound, Unavailable
-from controller.fairness import FairQueue, current_flow
-from controller.limiter import RequestLimiter
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now, stand_still
 

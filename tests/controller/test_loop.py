@@ -5,15 +5,14 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.api_wait import current_wait
+from controller.api.api_wait import current_wait
+from controller.api.namespaces import TerminatingNamespaces
 from controller.errors import Conflict, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
-from controller.loop import ReconcileLoop, ReconcileTimeout, make_queue
-from controller.metrics import QueueMetrics, ReconcileMetrics
-from controller.namespaces import TerminatingNamespaces
-from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
+from controller.queue.loop import ReconcileLoop, make_queue
+from controller.queue.metrics import QueueMetrics, ReconcileMetrics
+from controller.queue.workqueue import BACKOFF_CAP_SECONDS
+from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
 from controller.slices import SLICE_SECONDS
-from controller.workqueue import BACKOFF_CAP_SECONDS
-from crds.model import StatusBeyondLimits
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
 
@@ -305,7 +304,7 @@ def test_another_namespace_does_not_wait_for_one_that_goes():
     assert reconciler.calls == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("error", [InvalidStatus(422, "Invalid", "too many"), StatusBeyondLimits("too long")])
+@pytest.mark.parametrize("error", [InvalidStatus(422, "Invalid", "too many"), TerminalError("too long")])
 def test_status_that_the_server_finds_invalid_or_would_is_not_tried_again(error):
     reconciler, reports = Scripted(error), Reports()
     read = play(reconciler, reporter=reports)

@@ -7,24 +7,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import pytest
 
-from controller import limiter
+from controller.api import limiter
 from controller.builder import ControllerBuilder, controller_owner
 from controller.contact import Contact
-from controller.election import ElectionTiming
-from controller.elector import LeadershipLost
 from controller.errors import Unavailable
-from controller.loop_thread import LoopThread
+from controller.leader.election import ElectionTiming
+from controller.leader.elector import LeadershipLost
 from controller.manager import Manager, ManagerOptions
 from controller.reconciler import Reconciler, Request, Result
-from controller.reflector import Watching
-from controller.resources import ELASTICJOBS, NODES, PODS
-from controller.servers import Listen
+from controller.resources import NODES, PODS
+from controller.serving.servers import Listen
+from controller.tasks import LoopThread
+from controller.watch.reflector import Watching
+from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, fake_api
 
 JOBS_PATH = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
 PODS_PATH = "/api/v1/pods"
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/dlr/leases/dlr-controller"
-FREE = Listen("127.0.0.1", 0, 0, 0)
+FREE = Listen("127.0.0.1", 0, 0)
 PATIENT_ELECTION = ElectionTiming(60.0, 40.0, 0.1)
 """A machine that is busy for a while costs no leadership."""
 

@@ -8,10 +8,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from controller.errors import Unavailable
-from controller.metrics_access import MOST_KNOWN, MOST_REVIEWS, MetricsAccess
-from controller.rendering import Renderer
 from controller.resources import TOKEN_REVIEWS
-from controller.servers import Health, Listen, serve
+from controller.serving.metrics_access import MOST_KNOWN, MOST_REVIEWS, MetricsAccess
+from controller.serving.servers import Health, Listen, Renderer, serve
 from tests.controller import virtual_time
 
 
@@ -131,7 +130,7 @@ async def test_metrics_are_rendered_once_a_second_whatever_format_and_however_ma
 
 
 async def test_metrics_ask_for_a_token_and_health_does_not():
-    listen = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=None)
+    listen = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
     access = MetricsAccess(Reviews())
     async with (
         serve(listen, Health(), CollectorRegistry(), access) as ports,

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from controller.cache import Cache
-from controller.resources import ELASTICWORKERS
 from crds.elasticworker import ElasticWorker
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers import build
 
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import Conflict
-from controller.informer import Informer
-from controller.resources import ELASTICJOBS, LEASES, PODS
+from controller.resources import LEASES, PODS
+from controller.watch.informer import Informer
+from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.controller.fake_api import client_of, fake_api
 from tests.controller.test_client import PODS_PATH, pod
 from tests.controller.test_informer import Heard, running_cache

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.errors import Gone, Invalid, NotFound, Unavailable
-from controller.reflector import (
+from controller.salvage import Unreadable
+from controller.store import Store
+from controller.watch.reflector import (
     Applied,
     Broke,
     Deleted,
@@ -28,8 +30,6 @@ from controller.reflector import (
     step,
     want,
 )
-from controller.salvage import Unreadable
-from controller.store import Store
 
 
 def obj(name, version):

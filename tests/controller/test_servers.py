@@ -3,18 +3,19 @@ import socket
 import threading
 
 import aiohttp
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.servers import READINESS_SERVICE, Health, Listen, ServeError, serve
+from controller.serving.servers import (
+    Health,
+    Listen,
+    ServeError,
+    serve,
+)
 
-FREE = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=0)
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+FREE = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
 
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -25,23 +26,14 @@ async def fetch(port, path, host="127.0.0.1"):
         return response.status, await response.text()
 
 
-async def grpc_status(port, service, host="127.0.0.1"):
-    async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
-        request = health_pb2.HealthCheckRequest(service=service)
-        return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)).status
-
-
-async def test_both_kinds_of_probe_tell_alive_from_ready():
+async def test_probes_tell_alive_from_ready():
     state = Health()
     async with serve(FREE, state, CollectorRegistry()) as ports:
         assert await fetch(ports.health, "/healthz") == (200, "ok\n")
         assert await fetch(ports.health, "/readyz") == (503, "not ready: starting\n")
-        assert await grpc_status(ports.grpc, "") == SERVING
-        assert await grpc_status(ports.grpc, READINESS_SERVICE) == NOT_SERVING
-        await state.set_ready()
+        state.not_ready = None
         assert await fetch(ports.health, "/readyz") == (200, "ok\n")
-        assert await grpc_status(ports.grpc, READINESS_SERVICE) == SERVING
-        await state.set_not_ready("stopping")
+        state.not_ready = "stopping"
         assert (await fetch(ports.health, "/readyz"))[0] == 503
 
 
@@ -57,8 +49,8 @@ async def test_metrics_are_those_of_the_registry():
 @pytest.mark.parametrize(
     ("listen", "hosts"),
     [
-        (Listen(health_port=0, metrics_port=0, grpc_port=0), ["127.0.0.1", "[::1]"]),
-        (Listen("::1", health_port=0, metrics_port=0, grpc_port=0), ["[::1]"]),
+        (Listen(health_port=0, metrics_port=0), ["127.0.0.1", "[::1]"]),
+        (Listen("::1", health_port=0, metrics_port=0), ["[::1]"]),
     ],
     ids=["by default", "::1"],
 )
@@ -67,51 +59,37 @@ async def test_probes_and_metrics_are_answered_by_ipv6_and_by_ipv4(listen, hosts
         for host in hosts:
             assert await fetch(ports.health, "/healthz", host) == (200, "ok\n")
             assert (await fetch(ports.metrics, "/metrics", host))[0] == 200
-            assert await grpc_status(ports.grpc, "", host) == SERVING
 
 
 async def test_a_machine_without_ipv6_listens_on_ipv4(monkeypatch):
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    async with serve(
-        Listen(health_port=0, metrics_port=None, grpc_port=0), Health(), CollectorRegistry()
-    ) as ports:
+    async with serve(Listen(health_port=0, metrics_port=None), Health(), CollectorRegistry()) as ports:
         assert await fetch(ports.health, "/healthz") == (200, "ok\n")
-        assert await grpc_status(ports.grpc, "") == SERVING
 
 
-@pytest.mark.parametrize("which", ["health_port", "metrics_port", "grpc_port"])
+@pytest.mark.parametrize("which", ["health_port", "metrics_port"])
 async def test_an_address_of_another_machine_is_not_called_a_port_in_use(which):
-    listen = Listen("192.0.2.1", **{**dict.fromkeys(("health_port", "metrics_port", "grpc_port")), which: 0})
+    listen = Listen("192.0.2.1", **{**dict.fromkeys(("health_port", "metrics_port")), which: 0})
     with pytest.raises(ServeError, match=r"cannot listen on 192\.0\.2\.1 port 0: .*assign requested address"):
         async with serve(listen, Health(), CollectorRegistry()):
             pass
 
 
-@pytest.mark.parametrize("which", ["health_port", "metrics_port", "grpc_port"])
+@pytest.mark.parametrize("which", ["health_port", "metrics_port"])
 async def test_port_in_use_is_one_clear_sentence(which):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        listen = Listen(
-            "127.0.0.1", **{**dict.fromkeys(("health_port", "metrics_port", "grpc_port")), which: port}
-        )
+        listen = Listen("127.0.0.1", **{**dict.fromkeys(("health_port", "metrics_port")), which: port})
         with pytest.raises(ServeError, match=f"port {port} on 127.0.0.1 is in use by another process"):
             async with serve(listen, Health(), CollectorRegistry()):
                 pass
 
 
-async def test_two_processes_cannot_share_a_grpc_port():
-    first = Listen("127.0.0.1", None, None, 0)
-    async with serve(first, Health(), CollectorRegistry()) as ports:
-        with pytest.raises(ServeError):
-            async with serve(Listen("127.0.0.1", None, None, ports.grpc), Health(), CollectorRegistry()):
-                pass
-
-
 async def test_servers_left_out_have_no_port():
-    async with serve(Listen("127.0.0.1", None, None, None), Health(), CollectorRegistry()) as ports:
-        assert (ports.health, ports.metrics, ports.grpc) == (None, None, None)
+    async with serve(Listen("127.0.0.1", None, None), Health(), CollectorRegistry()) as ports:
+        assert (ports.health, ports.metrics) == (None, None)
 
 
 class Slow(Collector):

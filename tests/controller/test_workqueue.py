@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.workqueue import BACKOFF_CAP_SECONDS, READY_AT_ONCE, QueueShutDown, WorkQueue
+from controller.queue.workqueue import (
+    BACKOFF_CAP_SECONDS,
+    READY_AT_ONCE,
+    QueueShutDown,
+    WorkQueue,
+)
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
 

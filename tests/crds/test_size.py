@@ -26,13 +26,13 @@ from crds.job_status import (
     Episode,
     JobState,
 )
-from crds.model import MAX_CONDITION_MESSAGE, StatusBeyondLimits, validated
+from crds.model import MAX_CONDITION_MESSAGE
 from crds.protocol import MAX_SHARD_SETS, MAX_SHARD_TEXT, MAX_UNDONE_TEXT
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
-from reconcilers.conditions.older_agents import TRAIN_ON
 from reconcilers.conditions.refusal import NO_HURRY
 from reconcilers.job.status import MAX_WHY
 from reconcilers.observed.large_job import wire_of
+from reconcilers.observed.status_patch import StatusBeyondLimits, validated
 
 WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
@@ -58,12 +58,11 @@ CONDITIONS = (
     ("Oversized", "True", "MeasuredUse"),
     ("Undersized", "True", "MeasuredUse"),
     ("Suspended", "False", "Resumed"),
-    ("AgentsCurrent", "False", "OlderAgents"),
     ("Profiled", "True", "Taken"),
 )
 OF_DLROVERS_YAML = ("MasterReplicaIgnored", "LauncherFlagsIgnored")
 """A job that is written for dlr has neither."""
-SELDOM = ("Undersized", "Suspended", "AgentsCurrent", "Profiled")
+SELDOM = ("Undersized", "Suspended", "Profiled")
 MOSTLY = {
     "LossFinite": ("True", "Finite"),
     "Slow": ("False", "AsUsual"),
@@ -224,7 +223,6 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
         "PodsAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
         'allowPrivilegeEscalation != false (container "main" must set securityContext.allowPrivilegeEscalation=false)'
         f"{NO_HURRY}",
-        "AgentsCurrent": TRAIN_ON,
         "Profiled": "4096Mi of memory for each of type worker, 1.2 times the peak and 9800 workers, the best size of "
         "llm-pretraining-405b-41, llm-pretraining-405b-40",
         "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",

@@ -112,7 +112,7 @@ def running_controller(server: Server, folder: Path, *options: str) -> Iterator[
     command = [
         *(sys.executable, "-m", "dlr.cli", "controller", "--leader-elect", "--listen-address=127.0.0.1"),
         *("--kubeconfig", str(kubeconfig), f"--lease-namespace={deploy.DEFAULT_NAMESPACE}"),
-        *("--metrics-port=0", "--health-port=0", "--grpc-health-port=0", *options),
+        *("--metrics-port=0", "--health-port=0", *options),
     ]
     with log.open("w") as output, subprocess.Popen(command, stderr=output, env=dict(os.environ)) as process:
         try:

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import deploy
 from controller.manager import Manager, ManagerOptions
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
 from tests.reconcilers.test_job_metrics import FORMED, agent, running_job, worker

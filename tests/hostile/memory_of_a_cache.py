@@ -21,8 +21,8 @@ import orjson
 from controller.cache import Cache
 from controller.client import Client
 from controller.garbage import keep_pauses_short
-from controller.resources import ELASTICJOBS
 from crds.elasticjob import ElasticJob
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.setup import add_indexes
 from reconcilers.worker.shapes import keep_what_is_read
 from tests.controller.fake_api import connection_to

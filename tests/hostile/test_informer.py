@@ -12,15 +12,29 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller import reflector, salvage
+from controller import salvage
+from controller.api.pages import LIST_PAGE_SIZE, MOST_PAGE_BYTES, PageSize
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import PageTooLarge
-from controller.informer import Informer
-from controller.pages import LIST_PAGE_SIZE, MOST_PAGE_BYTES, PageSize
-from controller.reflector import Applied, Deleted, Skipped, Streamed, Watching, step
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, PODS, SCALEPLANS, Resource
+from controller.resources import PODS, Resource
 from controller.store import Change
+from controller.watch import reflector
+from controller.watch.informer import Informer
+from controller.watch.reflector import (
+    Applied,
+    Deleted,
+    Skipped,
+    Streamed,
+    Watching,
+    step,
+)
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from reconcilers.worker.shapes import keep_what_is_read
 from tests.controller.fake_api import client_of, connection_to, fake_api
 from tests.hostile.memory_of_a_cache import Server
@@ -140,7 +154,7 @@ async def test_no_line_of_1_5_mb_holds_the_event_loop_up(text):
 
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0.01)
-    from controller.informer import _read_line
+    from controller.watch.informer import _read_line
 
     bad, began = line("ADDED", text), time.process_time()
     await _read_line(bad)

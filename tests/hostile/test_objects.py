@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import ValidationError
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import Model
@@ -26,6 +25,12 @@ from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
 from reconcilers.metrics import JobMetrics
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from reconcilers.runtime.reconciled import sentence
 from reconcilers.setup import add_indexes
 from reconcilers.worker.worker_status import REPORT_READABLE

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from controller.resources import NODES
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -40,6 +40,7 @@ from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecksView, Standing, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import NOW, later
 from tests.reconcilers.check_stage import BAD, GOOD, Agents, Stage

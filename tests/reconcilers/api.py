@@ -17,19 +17,21 @@ from pydantic import ValidationError
 import crds
 from controller.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    NODECHECKS,
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
-    SCALEPLANS,
     Resource,
 )
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]

@@ -17,10 +17,11 @@ from typing import Any
 from controller.cache import Cache
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, NODECHECKS, NODES, Resource
+from controller.resources import NAMESPACES, NODES, Resource
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW

@@ -21,10 +21,16 @@ from controller.client import Client
 from controller.connection import load_connection
 from controller.errors import ApiError, NotFound
 from controller.manager import Manager, ManagerOptions
-from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
-from controller.servers import Listen
+from controller.resources import (
+    CRDS,
+    LEASES,
+    NODES,
+    PODS,
+)
+from controller.serving.servers import Listen
 from crds.protocol import PROTOCOL
 from reconcilers.cordon.options import CordonOptions
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from reconcilers.worker.node_leases import NODE_LEASE_NAMESPACE
 from tests.reconcilers.build import in_lists
@@ -214,7 +220,7 @@ async def controllers(
 ) -> AsyncIterator[Manager]:
     """The manager with all reconcilers, or those that `register` adds, in this process."""
     async with Client(await load_connection(server.kubeconfig)) as client:
-        anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=0)
+        anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
         manager = Manager(
             client,
             ManagerOptions(

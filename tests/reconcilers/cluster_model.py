@@ -15,9 +15,10 @@ from agent.facts.world import (
     Verb,
     next_action,
 )
-from controller.resources import ELASTICWORKERS, ELASTICWORLDS, LEASES, NODECHECKS, NODES, PODS
+from controller.resources import LEASES, NODES, PODS
 from crds import names
 from crds.protocol import PROTOCOL, AgentState
+from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 from tests.reconcilers.api import Api
 from tests.reconcilers.check_stage import BAD, GOOD, outcome
 

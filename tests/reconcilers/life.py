@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.errors import ApiError
-from controller.resources import ELASTICJOBS, NODECHECKS, SCALEPLANS
+from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.api import NAMESPACE, Api, Write
 from tests.reconcilers.cluster_model import Hang, Script, act, add_nodes, lose_node, renew_leases
 from tests.reconcilers.process import Killed, Lag, Process

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, PODS, SECRETS
+from controller.resources import LEASES, PODS, SECRETS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers.api import Api, Event
 
 JSON = dict[str, Any]

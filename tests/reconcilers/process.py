@@ -13,15 +13,15 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from controller import reflector
+from controller.api.namespaces import TerminatingNamespaces
 from controller.cache import Cache
-from controller.controller import Controller, Source
 from controller.errors import ClientError
-from controller.informer import Informer
-from controller.namespaces import TerminatingNamespaces
+from controller.queue.controller import Controller, Source
 from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
 from controller.store import Change
+from controller.watch import reflector
+from controller.watch.informer import Informer
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
@@ -151,7 +151,7 @@ class Process:
             self._again(wish, result.requeue_after_seconds)
 
     def _failed(self, wish: Wish, error: Exception) -> None:
-        """As in controller/loop.py."""
+        """As in controller/queue/loop.py."""
         if not isinstance(error, ClientError):
             self.errors.append(f"{wish[0]} {wish[1]}: {type(error).__name__}: {error}")
         if isinstance(error, TerminalError):

@@ -22,13 +22,10 @@ from agent.facts.world import (
 from controller.errors import AlreadyExists, Conflict, NotFound, api_error
 from controller.reconciler import Request
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     NODES,
     PODS,
     ROLEBINDINGS,
     ROLES,
-    SCALEPLANS,
     SERVICEACCOUNTS,
     Resource,
 )
@@ -38,6 +35,7 @@ from crds.protocol import PROTOCOL, AgentState
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import pod_name
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.scale.reconciler import ScalePlanReconciler
 from reconcilers.setup import add_indexes
 from reconcilers.worker.job_pod import build_job_pod

@@ -13,8 +13,9 @@ import pytest
 from controller.client import Client
 from controller.errors import Invalid, NotFound
 from controller.manager import Manager
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, LEASES, PODS
+from controller.resources import EVENTS, LEASES, PODS
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes, add_jobs
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

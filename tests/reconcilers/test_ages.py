@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.models import Models
+from controller.cache import Models
 from controller.store import Store
 from crds.elasticworker import AgentState, ElasticWorker
 from reconcilers.job.ages import AgesView

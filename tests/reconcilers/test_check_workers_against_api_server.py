@@ -15,12 +15,9 @@ import pytest
 from controller.errors import NotFound
 from controller.manager import Manager
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     EVENTS,
     LEASES,
     NAMESPACES,
-    NODECHECKS,
     NODES,
     PODS,
     ROLEBINDINGS,
@@ -32,6 +29,7 @@ from crds import names
 from reconcilers.observed.builder import check_labels, owner_reference
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

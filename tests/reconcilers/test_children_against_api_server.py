@@ -6,12 +6,10 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from controller.calls import Call
+from controller.api.calls import Call
 from controller.errors import NotFound
 from controller.manager import Manager
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     EVENTS,
     LEASES,
     PODS,
@@ -24,6 +22,7 @@ from controller.resources import (
 from crds import names
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

@@ -12,9 +12,10 @@ from controller.client import Client
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, NETWORKPOLICIES, Resource
+from controller.resources import NETWORKPOLICIES, Resource
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.builder import check_labels, labels
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.companions import CompanionReconciler, budget_of, network_policy_of
 from tests.reconcilers.build import job
 from tests.reconcilers.check_stage import merged

@@ -13,21 +13,23 @@ import localcluster
 from controller.errors import NotFound, Unavailable
 from controller.manager import Manager
 from controller.resources import (
-    COSCHEDULING_PODGROUPS,
     CRDS,
-    ELASTICJOBS,
-    ELASTICWORKERS,
     EVENTS,
     NETWORKPOLICIES,
-    NODECHECKS,
     PODDISRUPTIONBUDGETS,
     PODS,
-    VOLCANO_PODGROUPS,
     Resource,
 )
 from crds import names
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import (
+    COSCHEDULING_PODGROUPS,
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    VOLCANO_PODGROUPS,
+)
 from reconcilers.setup import add_companions, add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

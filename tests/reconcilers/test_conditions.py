@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from controller.resources import ELASTICJOBS, NODECHECKS, SCALEPLANS
 from crds.job_status import ElasticJobStatus
 from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheckStatus
 from crds.scaleplan import ScalePlanStatus
 from reconcilers.observed.conditions import observed_at, with_condition
+from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.build import NOW
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from controller.resources import ELASTICWORKERS, EVENTS, NAMESPACES, NODECHECKS, NODES
+from controller.resources import EVENTS, NAMESPACES, NODES
 from crds import names
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import ENOUGH_PASSES
 from reconcilers.nodecheck.record import read_record
 from reconcilers.nodecheck.reference import Reference, read_reference
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.build import verdicts
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 COUNTS = ("pending", "active", "succeeded", "failed")

@@ -51,8 +51,7 @@ def test_second_failure_without_new_ground_waits_and_says_why() -> None:
         life.fail(0, message=f"Error{life.world.round}: x {'y' * life.world.round}")
     assert life.world.phase is REFORMING and life.world.round == 2
     assert (
-        "waits until 12:00:01 UTC because training failed 2 times without getting further"
-        in life.world.reason
+        "waits until 12:00:01 UTC because training failed 2 times without getting further" in life.world.why
     )
     life.look(0.5)
     assert life.world.phase is REFORMING
@@ -151,10 +150,10 @@ def test_a_lost_pod_of_which_its_peers_told_first_is_named_in_the_world_and_in_a
     life = Life.of()
     life.train()
     life.fail(0, message=GLOO)
-    assert life.world.reason.startswith("training processes of worker 0 failed; the next world waits ")
+    assert life.world.why.startswith("training processes of worker 0 failed; the next world waits ")
     life.lose(1, "Killed")
     assert life.world.phase is REFORMING
-    assert life.world.reason == "worker 1 was lost: gone; 1 of at least 2 workers are ready"
+    assert life.world.why == "worker 1 was lost: gone; 1 of at least 2 workers are ready"
     assert life.job.status.restarts == {}
     said = "round 1: worker 1 was lost: gone; what digits-worker-0 told follows from that"
     assert life.events[-1] == ("Warning", "WorldBroken", said)
@@ -339,7 +338,7 @@ def test_culprit_that_tells_late_is_replaced_while_the_next_world_is_young() -> 
 
 def test_a_worker_whose_pods_fail_by_the_same_error_fails_the_job_with_that_error() -> None:
     life = Life.of()
-    spent = {"spent": {"UserError": 3}, "signature": "UserError: no such file", "alike": 3}
+    spent = {"spent": {"UserError": 3}, "exitClass": "UserError", "signature": "no such file", "alike": 3}
     end = {"incarnation": 1, "exitClass": "UserError", "message": "no such file\nmore", "time": NOW}
     life.workers[1] = worker(1, WorkerPhase.FAILED, failureBudget=spent, lastExit=end)
     found = life.look()
@@ -367,7 +366,7 @@ def test_held_world_keeps_its_breaks_and_looks_again_in_time() -> None:
     free = decide(world, people, limits, NOW)
     later_on = held(world, free, later(4), "for it", NOW)
     assert later_on.rendezvous.phase is REFORMING and later_on.breaks == free.breaks
-    assert later_on.look_again_seconds == 4 and later_on.rendezvous.reason.endswith(
+    assert later_on.look_again_seconds == 4 and later_on.rendezvous.why.endswith(
         "; the next world waits for it"
     )
     again = decide(later_on.rendezvous, people, limits, later(1))

@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from controller.errors import Invalid
-from controller.resources import ELASTICWORKERS, EVENTS, NODES
+from controller.resources import EVENTS, NODES
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
@@ -82,7 +83,7 @@ async def test_the_second_failure_waits_and_the_world_says_so(hollow: Hollow) ->
 
     async def formed() -> bool:
         world = await hollow.world("patient")
-        reasons.append(world["reason"])
+        reasons.append(world.get("waitsFor", ""))
         return (world["phase"], world["round"]) == ("Formed", 3)
 
     await hollow.until("round 3", formed)

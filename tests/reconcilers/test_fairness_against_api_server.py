@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from controller.resources import ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 from tests.reconcilers.test_against_api_server import only_jobs
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.resources import ELASTICJOBS
+from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 

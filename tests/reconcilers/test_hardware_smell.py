@@ -23,7 +23,8 @@ def failing(message: str = "", round_: int = 1, code: int = 1, log_tail: str = "
 
 
 def ended(exit_class: ExitClass, message: str = "boom") -> ElasticWorker:
-    last = {"incarnation": 1, "exitClass": exit_class, "time": later(5), "message": message}
+    suspects = smells_of_hardware(exit_class, message)
+    last = {"incarnation": 1, "exitClass": exit_class, "time": later(5), "suspectsHardware": suspects}
     return worker(0, WorkerPhase.FAILED, lastExit=last)
 
 

@@ -34,17 +34,19 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     LEASES,
-    NODECHECKS,
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
-    SCALEPLANS,
 )
 from reconcilers.job import plan
 from reconcilers.job.pace import seconds_to_tell
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from tests.reconcilers.api import Api, Event
 from tests.reconcilers.life import LIFE, Chapter, Run, edit, undisturbed
 from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds
@@ -430,7 +432,7 @@ def test_no_event_is_lost_by_a_kill_between_two_writes(phase: str) -> None:
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=TOLD_AFTER)
 def test_no_event_is_lost_by_a_kill_in_the_very_write_that_it_tells_of() -> None:
-    """Nothing but the objects tells the successor of it (docs/architecture.md, "A controller that dies")."""
+    """Nothing but the objects tells the successor of it (docs/contract.md)."""
     for phase in PHASES:
         expected = told(life()[phase].end.events)
         for writes in starts(phase):

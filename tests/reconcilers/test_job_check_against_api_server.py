@@ -12,9 +12,15 @@ import pytest
 
 from controller.errors import NotFound
 from controller.manager import Manager
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, PODS, Resource
+from controller.resources import (
+    EVENTS,
+    NODES,
+    PODS,
+    Resource,
+)
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 

@@ -86,9 +86,3 @@ def test_a_check_that_is_deleted_or_interrupted_does_not_go_on_for_ever() -> Non
     stopped = interrupted(going_on.status.conditions)
     assert stopped is not None and stopped.reason == "CheckInterrupted"
     assert interrupted(with_condition("AllHealthy").status.conditions) is None
-
-
-def test_only_what_is_new_differs() -> None:
-    found = told(GOING_ON, active=GOING_ON)
-    assert found.differs_from([])
-    assert found.differs_from(with_condition("Checking").status.conditions)

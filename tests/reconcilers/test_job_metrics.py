@@ -14,11 +14,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from controller.cache import Cache
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticworker import AgentState
 from crds.model import Model
 from reconcilers.metrics import DEFINITIONS, JobMetrics
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW, job, later, report, worker
 

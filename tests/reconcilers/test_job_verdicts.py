@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from controller.resources import NODECHECKS
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.job.relaunch import plan_relaunches
 from reconcilers.nodecheck.finished import FinishedChecks, newest_on
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
+from reconcilers.runtime.kinds import NODECHECKS
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, check, job, later
 from tests.reconcilers.check_stage import Stage as CheckStage

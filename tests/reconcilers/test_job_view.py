@@ -7,13 +7,13 @@ from typing import Any, cast
 from controller.cache import Cache
 from controller.client import Client
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
 from reconcilers.job.seen import JobView
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import check, job, report, worker
 

@@ -59,7 +59,6 @@ def test_a_command_of_words_is_certain_to_start_the_launcher_that_it_names(
         f"exec {TAIL}",
         f"OMP_NUM_THREADS=1 A=$(cat a) nohup {TAIL}",
         f"pip install -r requirements.txt && {TAIL} || true",
-        f"main() {{ {TAIL}; }}; main",
         "python -m torch.distributed.run train.py | tee log",
         "torchrun \\\n  --nnodes=1:2 \\\n  train.py | tee log",
     ],
@@ -88,6 +87,7 @@ def test_a_shells_text_that_starts_a_launcher_whatever_else_happens_is_certain(t
         f"{TAIL} 'without an end",
         "./train.sh",
         f"timeout 3h {TAIL}",
+        f"train() {{ {TAIL}; }}; [ -f done ] || train",
         "x" * 20_000 + f"; {TAIL}",
     ],
 )

@@ -9,16 +9,18 @@ import pytest
 from controller.client import Client
 from controller.errors import Invalid
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     EVENTS,
-    NODECHECKS,
     PODDISRUPTIONBUDGETS,
     PODS,
-    SCALEPLANS,
     Resource,
 )
 from crds import names
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
 ANOTHER = "kueue.x-k8s.io/multikueue"

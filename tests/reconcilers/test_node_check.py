@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from crds.nodecheck import NodeCheck
 from healthcheck.diagnosis import Verdicts
 from healthcheck.fleet import Node
@@ -24,6 +23,7 @@ from healthcheck.settings import Settings
 from reconcilers.nodecheck.claim_view import MOST_WAITING, ClaimView
 from reconcilers.nodecheck.claims import in_the_way
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
 from tests.reconcilers.build import NOW

@@ -12,8 +12,9 @@ import pytest
 
 from controller.errors import Invalid, NotFound
 from controller.manager import Manager
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, Resource
+from controller.resources import EVENTS, NODES, Resource
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes, add_node_checks
 from tests.reconcilers.check_stage import BAD, GOOD, Agents
 from tests.reconcilers.cluster import NAMESPACE, PATIENCE_SECONDS, ApiServer, Hollow, connected, controllers

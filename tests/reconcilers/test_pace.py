@@ -72,7 +72,7 @@ def test_a_worker_that_becomes_ready_is_told_a_moment_later_and_then_all_that_ar
     assert early.status_patch == {} and early.acts == () == early.events
     assert early.look_again_seconds == pytest.approx(0.2)
     told = plan_job(replace(found, status_age_seconds=0.3), NOW).status_patch
-    assert told["rendezvous"].keys() == {"reason"} and "3 of at least 300" in told["rendezvous"]["reason"]
+    assert told["rendezvous"] == {"waitsFor": "3 of at least 300 workers are ready"}
 
 
 def test_the_world_that_forms_and_the_one_that_breaks_wait_for_nobody() -> None:

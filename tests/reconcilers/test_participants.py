@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from crds.elasticworker import WorkerPhase
-from crds.protocol import RendezvousPhase
+from crds.protocol import PROTOCOL, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Ages, bounds_of, participants_of, seconds_behind_checkpoint
 from reconcilers.world.rendezvous import decide
-from tests.reconcilers.build import NOW, job, report, worker
+from tests.reconcilers.build import NOW, job, participant, report, worker
 
 
 def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:
@@ -52,3 +52,8 @@ def test_a_checkpoint_that_is_reported_late_is_as_old_as_its_step() -> None:
     assert behind(checkpoint_step=21, seconds_per_step=0.5) == 0.0, "it is saved before its step is told"
     assert behind(checkpoint_step=12) == 0.0 and behind() == 0.0
     assert seconds_behind_checkpoint(None) == 0.0
+
+
+def test_an_agent_that_reads_another_form_of_a_world_joins_none() -> None:
+    assert participant(0).joinable
+    assert not participant(0, report=report(0).model_copy(update={"protocol": PROTOCOL - 1})).joinable

@@ -14,12 +14,12 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Conflict, Invalid, InvalidStatus, Unavailable
 from controller.events import EventRecorder
-from controller.loop import ReconcileTimeout
 from controller.manager import Manager
-from controller.reconciler import Request, Result, TerminalError
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, Resource
+from controller.reconciler import ReconcileTimeout, Request, Result, TerminalError
+from controller.resources import EVENTS, Resource
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.reconciled import RECONCILED, ReconciledCondition, sentence
 from reconcilers.setup import add_companions, add_indexes, add_jobs
 from reconcilers.worker.companions import CompanionReconciler

@@ -10,9 +10,10 @@ import pytest
 
 from controller.client import Client
 from controller.errors import AlreadyExists, Forbidden, Invalid, Unavailable
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS
+from controller.resources import EVENTS
 from crds.elasticjob import ElasticJob
 from reconcilers.conditions import refusal
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.trial import PodTrial, Trial
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 from tests.reconcilers.test_node_check_against_api_server import BINDINGS, refuse_workers

@@ -15,7 +15,7 @@ from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
-from crds.protocol import PROTOCOL, JobPhase
+from crds.protocol import JobPhase
 from crds.scaleplan import ScalePlan
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
@@ -244,22 +244,6 @@ def test_a_job_with_roles_runs_without_a_world_and_restarts_only_for_what_it_nee
         assert then.status.message == missing
         relaunches = [act for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
         assert [act.name for act in relaunches] == [f"digits-{type_}-1"]
-
-
-def test_agents_of_an_earlier_dlr_go_on_since_they_read_no_world() -> None:
-    said = report(state=AgentState.RUNNING, observed_round=1).model_copy(update={"protocol": PROTOCOL - 1})
-    members = {
-        (type_, index): member(
-            type_, index, agent=said.model_copy(update={"pod_uid": f"uid-{index}-1"}).to_wire()
-        )
-        for type_, index in all_of()
-    }
-    of = roles_job(status={"phase": "Running"})
-    for _ in range(2):
-        plan = looked_at(of, members)
-        of = after(of, plan)
-        assert not plan.acts
-    assert condition_of(of.status.conditions, "AgentsCurrent") is None
 
 
 def test_the_chiefs_end_is_the_jobs_and_without_one_it_is_that_of_all_workers() -> None:

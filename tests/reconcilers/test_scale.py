@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
+from controller.resources import PODS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.scale_stage import JOB, NAMESPACE, Stage
 

@@ -17,8 +17,9 @@ from agent.facts.world import (
     next_action,
 )
 from controller.errors import ClientError, Invalid
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, PODS, SCALEPLANS
+from controller.resources import EVENTS, PODS
 from crds.protocol import AgentState
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.resources import SCALEPLANS
 from crds.elasticjob import ElasticJob
 from crds.intervals import whole
 from crds.leases import Lease
 from crds.scaleplan import ScalePlan
 from crds.shard_set import Definition
 from reconcilers.runtime.acts import Act, Verb
+from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale, is_ours
 from reconcilers.scale.plan import refusal

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from controller.resources import ELASTICWORKERS, EVENTS
+from controller.resources import EVENTS
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
 WORKERS = 50

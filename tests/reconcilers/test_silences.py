@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from controller.errors import Forbidden
-from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
+from controller.resources import LEASES, NODES, PODS
 from reconcilers.observed.worker_state import AGENT_HEARD
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.test_worker_reconciler import running
 from tests.reconcilers.worker_stage import WORKER, Api, Controller
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticworker import AgentState
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.companions import budget_of
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import decide
@@ -427,7 +427,7 @@ def fail_for_good(stage: Stage, index: int) -> None:
         "message": "no such file",
         "time": later(stage.seconds).isoformat(),
     }
-    budget = {"spent": {"UserError": 3}, "signature": "UserError: no such file", "alike": 3}
+    budget = {"spent": {"UserError": 3}, "exitClass": "UserError", "signature": "no such file", "alike": 3}
     failed = {"phase": "Failed", "standby": None, "lastExit": end, "failureBudget": budget}
     stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], {"status": failed}, status=True)
 

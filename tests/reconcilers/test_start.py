@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import Forbidden
-from controller.resources import ELASTICJOBS, PODS
+from controller.resources import PODS
 from crds import names
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
 from reconcilers.observed.start import (
@@ -26,6 +26,7 @@ from reconcilers.observed.start import (
     next_reading,
     warning_of,
 )
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.late_pods import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import later, pod, worker

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, Forbidden, Invalid, Unavailable
-from controller.resources import ELASTICJOBS
 from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus
 from crds.template import fault_of
@@ -24,6 +23,7 @@ from reconcilers.job.seen import JobView, Seen
 from reconcilers.observed.options import AgentSource, PodOptions
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.trial import (

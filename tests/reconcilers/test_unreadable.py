@@ -3,14 +3,14 @@
 import asyncio
 
 from controller.manager import Manager, ManagerOptions
-from controller.resources import ELASTICJOBS
-from controller.servers import Listen
+from controller.serving.servers import Listen
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
 from tests.hostile.test_informer import JOBS, job, nested, serve_as, until
 
 EVENTS = "/api/v1/namespaces/team-b/events/"
-NO_PORTS = Listen(address="127.0.0.1", health_port=None, metrics_port=None, grpc_port=None)
+NO_PORTS = Listen(address="127.0.0.1", health_port=None, metrics_port=None)
 
 
 async def test_it_gets_an_event_and_a_condition_that_goes_when_it_is_corrected(monkeypatch):

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.resources import ELASTICJOBS, EVENTS, PODS
+from controller.resources import EVENTS, PODS
 from reconcilers.observed import start
+from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 from tests.reconcilers.test_refused_pods_against_api_server import condition, told
 

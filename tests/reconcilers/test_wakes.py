@@ -9,8 +9,9 @@ import pytest
 
 from controller.client import Client
 from controller.manager import Manager, ManagerOptions
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, Resource
+from controller.resources import LEASES, NODES, Resource
 from controller.store import Change
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import connection_to
 from tests.reconcilers import build

@@ -104,7 +104,7 @@ def test_suspension_ends_a_life_and_the_same_incarnation_has_another_after_it() 
 def test_the_reason_is_one_line_that_fits_its_field() -> None:
     slot = Slot()
     slot.pod(1)
-    failure = {"sequence": 1, "round": 1, "message": "ValueError: " + "x" * 9_000, "time": NOW}
+    failure = {"sequence": 1, "round": 1, "exitCode": 1, "message": "ValueError: " + "x" * 9_000, "time": NOW}
     said = report(0, observed_round=1, failure={**failure, "message": failure["message"][:2_000]})
     status = slot.worker.status.model_copy(update={"agent": said})
     slot.worker = slot.worker.model_copy(update={"status": status})

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, api_error
 from controller.resources import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
     LEASES,
     PODS,
     ROLEBINDINGS,
@@ -32,6 +30,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.capacity.growth import room_of
 from reconcilers.observed.builder import owned_name
 from reconcilers.observed.workers import Workers
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.worker.access import RECHECK_SECONDS, WorkerAccess
 from reconcilers.worker.key import secret_of

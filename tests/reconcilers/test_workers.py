@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.older_agents import is_older
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.job.relaunch import plan_relaunches
 from reconcilers.job.status import replica_statuses
@@ -55,14 +54,14 @@ def workers(draw: st.DrawFn) -> list[ElasticWorker]:
 
 
 @given(workers())
-def test_policies_about_failures_waits_and_old_agents_need_the_exceptional_workers_alone(
+def test_policies_about_failures_and_waits_need_the_exceptional_workers_alone(
     found: list[ElasticWorker],
 ) -> None:
     some = Workers(found).exceptional
     assert suspected_at(None, found, WORLD, NOW) == suspected_at(None, some, WORLD, NOW)
     assert plan_relaunches(found, WORLD, NOW) == plan_relaunches(some, WORLD, NOW)
     assert needs_standby_update(found, ()) == needs_standby_update(some, ())
-    for policy in (is_older, stuck_by, lambda w: w.status.last_exit, lambda w: w.status.failure_budget):
+    for policy in (stuck_by, lambda w: w.status.last_exit, lambda w: w.status.failure_budget):
         assert [w for w in found if policy(w)] == [w for w in some if policy(w)]
 
 

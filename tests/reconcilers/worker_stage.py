@@ -11,11 +11,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from controller.cache import Models
 from controller.contact import Contact
 from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
-from controller.models import Models
 from controller.reconciler import Request, Result
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, PODS, SERVICEACCOUNTS, Resource
+from controller.resources import (
+    LEASES,
+    PODS,
+    SERVICEACCOUNTS,
+    Resource,
+)
 from controller.store import Change, Store
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -23,6 +28,7 @@ from crds.model import Model
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.workers import new_worker
 from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_indexes
 from reconcilers.worker.reconciler import WorkerReconciler
 from tests.reconcilers.build import NOW, job

@@ -66,10 +66,10 @@ def test_the_account_is_what_the_controllers_own_ledger_says(seed: int) -> None:
     found = fleet(nodes=16, rate=300.0, faults={"kinds": kinds}, policies={"nodeCheckAfter": seed % 2 == 0})
     simulation = Simulation(found, seed)
     outcome = simulation.run(2.0)
-    (crew,) = simulation.active
+    (crew,) = simulation.state.active
     goodput = crew.job.job.status.goodput
     assert goodput is not None
-    ledger = seconds_by_state(goodput, simulation.at())
+    ledger = seconds_by_state(goodput, simulation.state.at())
     for state in JobState:
         ours = sum(outcome.account.seconds[part] for part in Part if STATES[part] == state.value)
         # a step, or the detection, of each interruption may be on either side of the border

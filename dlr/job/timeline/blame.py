@@ -1,37 +1,23 @@
 """The failures of a job's life: of each worker when and why, and whether it only followed from another's.
 
 Whose fault the end of a round was, the controller has judged: the job's status has its word on the last
-failure, its Events on those of the last hour. Of older ones there is what each worker keeps, and the worlds'
-reasons.
+failures. Of older ones there is what each worker keeps.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller.wording import first_line
-from crds import names
 from crds.elasticworker import ExitClass
 from crds.job_status import JobState
 from dlr.job.failures import SAME_MOMENT, worker_failures
-from dlr.job.report import event_time
 from dlr.job.timeline.episodes import Clock, Episode
 from dlr.job.wording import EPOCH, parse_time
 
 JSON = dict[str, Any]
-
-INCIDENT = re.compile(
-    r"(?P<combined>\(combined from similar events\): )?"
-    r"round (?P<round>\d+): (?P<worker>\S+)(?: rank \d+)?: (?P<text>.*) "
-    r"\((?P<what>\w+)(?:, [^()]*)?\)(?P<late> was first, and not \S+)?"
-)
-"""An Event of a world that broke because of a process (`reconcilers/job/outcome.py`)."""
-FAILED = "failed"
-"""Instead of a class, where none is known."""
-NAMED_WORKER = re.compile(r"\bworker[ -](\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -52,36 +38,20 @@ class Culprit:
     failure: Failure
 
 
-def culprits_of(
-    job: JSON, events: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
-) -> dict[int, Culprit]:
+def culprits_of(job: JSON, episodes: Sequence[Episode], clock: Clock) -> dict[int, Culprit]:
     """By round, as far as it is still known."""
-    told = [(match, event) for event in events if (match := INCIDENT.fullmatch(event.get("message") or ""))]
-    found = {}
-    for match, event in sorted(told, key=lambda pair: bool(pair[0]["late"])):  # the later word counts
-        # A combined Event has the newest message, and the time of the oldest as its first.
-        first = None if match["combined"] else event.get("firstTimestamp")
-        at = clock.read(first or event_time(event))
-        if at is not None and match["what"] != ExitClass.UNKNOWN:
-            round_ = int(match["round"])
-            failure = Failure(_made_exact(at, round_, episodes), match["what"], match["text"])
-            found[round_] = Culprit(match["worker"], failure)
-    last = (job.get("status") or {}).get("lastFailure") or {}
-    if last.get("round") is not None and last["exitClass"] != ExitClass.UNKNOWN:
-        at = clock.at(parse_time(last["time"]) or EPOCH)
-        failure = Failure(at, last["exitClass"], first_line(last.get("message")))
-        found[last["round"]] = Culprit(last["worker"], failure)
-    return found
+    last = (job.get("status") or {}).get("lastFailure")
+    told = [*(episode.failure for episode in episodes), last]
+    return {
+        each["round"]: Culprit(each["worker"], _failure(each, clock))
+        for each in told
+        if each and each.get("round") is not None and each["exitClass"] != ExitClass.UNKNOWN
+    }
 
 
-def _made_exact(at: float, round_: int, episodes: Sequence[Episode]) -> float:
-    """Events know whole seconds: if the round's training ended within this one, then by what it tells of."""
-    ends = [
-        episode.span.end
-        for episode in episodes
-        if episode.round == round_ and episode.span.state == JobState.TRAINING
-    ]
-    return next((end for end in ends if at <= end < at + 1.0), at)
+def _failure(told: JSON, clock: Clock) -> Failure:
+    at = clock.at(parse_time(told["time"]) or EPOCH)
+    return Failure(at, told["exitClass"], first_line(told.get("message")))
 
 
 def failures_of(
@@ -126,7 +96,7 @@ def _of_its_own_words(worker: JSON, culprits: Mapping[int, Culprit], clock: Cloc
 def _of_worlds(
     worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
 ) -> Iterator[tuple[Failure, float]]:
-    """Rounds of which no culprit is known, that ended with a reason that names this worker.
+    """Rounds of which no culprit is known, that ended when this worker failed.
 
     Each with the time at which training went on. A world that is formed meanwhile begins an episode of its
     own, with the same reason: that is no other failure.
@@ -138,15 +108,9 @@ def _of_worlds(
             if episode.span.state == JobState.TRAINING:
                 trained = episode.round
             continue
-        named = NAMED_WORKER.search(episode.reason)
-        if (
-            not recovers
-            and trained not in culprits
-            and named
-            and int(named[1]) == worker["spec"]["index"]
-            and worker["spec"]["type"] == names.WORKER
-        ):
+        failed = episode.failure
+        is_its = failed is not None and failed["worker"] == worker["metadata"]["name"]
+        if failed is not None and is_its and not recovers and trained not in culprits:
             later = (each.span.begin for each in episodes[number:] if each.span.state == JobState.TRAINING)
-            failure = Failure(episode.span.begin, FAILED, first_line(episode.reason))
-            yield failure, next(later, clock.end)
+            yield _failure(failed, clock), next(later, clock.end)
         recovers = True

@@ -56,6 +56,8 @@ class Episode:
     members: frozenset[int]
     members_text: str
     reason: str
+    failure: JSON | None = None
+    """The failure that began it, as the status has it."""
 
     def has(self, index: int) -> bool:
         """Whether that worker had a place in the world; of a cut-off list, all that come after it had."""
@@ -74,6 +76,7 @@ def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
             members_of(entry.get("members") or ""),
             entry.get("members") or "",
             entry.get("reason") or "",
+            entry.get("failure"),
         )
         for entry, begin, end in zip(history, begins, ends, strict=True)
     ]

@@ -128,7 +128,6 @@ class NoHistory(ValueError):
 def life_of(
     job: JSON,
     workers: Sequence[JSON],
-    events: Sequence[JSON],
     goodput: float | None,
     now: datetime,
     redone: str = "",
@@ -148,7 +147,7 @@ def life_of(
     episodes = episodes_of(status["history"], clock)
     shown = _most_telling(workers)
     gone = _gone(workers, episodes)
-    culprits = culprits_of(job, events, episodes, clock)
+    culprits = culprits_of(job, episodes, clock)
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
         phase=phase(job),

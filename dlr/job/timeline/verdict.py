@@ -9,7 +9,7 @@ from controller.wording import counted
 from crds.job_status import JobState
 from dlr.job.failures import SAME_MOMENT
 from dlr.job.report import FINISHED
-from dlr.job.timeline.blame import FAILED, Failure
+from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span
 from dlr.job.timeline.life import Lane, Life
 from dlr.job.wording import duration, plain
@@ -73,7 +73,7 @@ def _told(failure: Failure, lane: Lane, count: int) -> str:
     which = "It was" if count == 1 else "The last was"
     said = _cut(failure.text)
     ending = f": {said}." if said else "."
-    what = "a failure" if failure.what == FAILED else failure.what
+    what = failure.what
     return f"{which} {what} of {lane.title}, after {duration(failure.at)}{ending}"
 
 

@@ -11,8 +11,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
+from controller.resources import PODS
 from reconcilers.capacity.growth import to_give_back
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import NOW, in_lists, job
 from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
 

@@ -12,12 +12,11 @@ import typer
 
 from dlr.commands.job.timeline.text import text_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
-from dlr.job import report
 from dlr.job.goodput import account_of, redone
 from dlr.job.lookup import get_job, list_workers
 from dlr.job.timeline.life import Life, NoHistory, life_of
 from dlr.job.wording import utc_now
-from dlr.kube.api import EVENTS, Api
+from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import CommandError, UsageError
 from dlr.kube.waiting import waiting_for
@@ -76,11 +75,10 @@ def _checked_drawer(path: Path) -> Callable[[Life], bytes]:
 
 def _life(api: Api, name: str) -> Life:
     job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
-    events = report.job_events(api.find(EVENTS), job)
     account = account_of(job, workers, now)
     try:
         ratio = account.ratio if account else None
-        return life_of(job, workers, events, ratio, now, redone(account))
+        return life_of(job, workers, ratio, now, redone(account))
     except NoHistory:
         raise CommandError(
             f"ElasticJob {name!r} has no history yet; its controller has to see it first."

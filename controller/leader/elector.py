@@ -17,10 +17,16 @@ import socket
 import uuid
 from datetime import UTC, datetime
 
-from controller import clock, election
+from controller import clock
 from controller.client import Client
-from controller.election import ElectionTiming, Move, Record, Tenure
 from controller.errors import AlreadyExists, ClientError, Conflict, NotFound
+from controller.leader import election
+from controller.leader.election import (
+    ElectionTiming,
+    Move,
+    Record,
+    Tenure,
+)
 from controller.resources import LEASES
 
 log = logging.getLogger(__name__)
@@ -78,7 +84,7 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty if nobody did."""
+        """Return the holder of the Lease when it was last seen; empty if there was none."""
         return self._tenure.observation.last_holder if self._tenure.observation else ""
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What the process shows of itself: /healthz and /readyz, /metrics, and `grpc.health.v1`.
+"""What the process shows of itself: /healthz and /readyz, and /metrics.
 
 They run on the controllers' own event loop on purpose: a loop that stands still does not answer, and
 that is what a liveness probe is to find out.
@@ -6,22 +6,24 @@ that is what a liveness probe is to find out.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-import grpc
 from aiohttp import web
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
-from controller.metrics_access import MetricsAccess
-from controller.rendering import Renderer
+from controller import clock
+from controller.serving.metrics_access import MetricsAccess
 
-READINESS_SERVICE = "readiness"
-"""The `service` of a gRPC readiness probe; the empty one is liveness."""
+PERIOD_SECONDS = 1.0
+MOST_FORMATS = 8
+"""Renderings that are remembered, each in another format."""
+
 
 MOST_METRICS_REQUESTS = 64
 EVERYWHERE = "::"
@@ -34,42 +36,27 @@ class ServeError(Exception):
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen. Port 0 takes a free one; None leaves the server out."""
+    """Address and ports to listen on. Port 0 takes a free one; None leaves the server out."""
 
     address: str = EVERYWHERE
     health_port: int | None = 8081
     metrics_port: int | None = 8080
-    grpc_port: int | None = 8082
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the servers really listen."""
+    """Ports that the servers listen on."""
 
     health: int | None
     metrics: int | None
-    grpc: int | None
 
 
+@dataclass
 class Health:
-    """Whether this process is ready, for both kinds of probe."""
+    """Whether this process is ready."""
 
-    def __init__(self) -> None:
-        self._not_ready: str | None = "starting"
-        self.servicer = health.aio.HealthServicer()
-
-    @property
-    def not_ready(self) -> str | None:
-        """Why it is not; None when it is."""
-        return self._not_ready
-
-    async def set_ready(self) -> None:
-        self._not_ready = None
-        await self.servicer.set(READINESS_SERVICE, health_pb2.HealthCheckResponse.SERVING)
-
-    async def set_not_ready(self, reason: str) -> None:
-        self._not_ready = reason
-        await self.servicer.set(READINESS_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+    not_ready: str | None = "starting"
+    """The reason why it is not; None when it is."""
 
 
 @asynccontextmanager
@@ -85,7 +72,6 @@ async def serve(
     if address == EVERYWHERE and not socket.has_dualstack_ipv6():
         address = "0.0.0.0"
     async with AsyncExitStack() as stack:
-        await state.set_not_ready("starting")
 
         async def http(app: web.Application, port: int | None) -> int | None:
             return None if port is None else await stack.enter_async_context(_http(app, address, port))
@@ -93,11 +79,6 @@ async def serve(
         yield Ports(
             health=await http(_health_app(state), listen.health_port),
             metrics=await http(_metrics_app(registry, access), listen.metrics_port),
-            grpc=(
-                None
-                if listen.grpc_port is None
-                else await stack.enter_async_context(_grpc(state, address, listen.grpc_port))
-            ),
         )
 
 
@@ -121,27 +102,6 @@ def _site(runner: web.AppRunner, address: str, port: int) -> web.BaseSite:
     # asyncio's own socket for `::` would take IPv6 alone.
     listening = socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
     return web.SockSite(runner, listening)
-
-
-@asynccontextmanager
-async def _grpc(state: Health, address: str, port: int) -> AsyncIterator[int]:
-    # Without so_reuseport=0 two processes could listen on one port, and probes would meet either.
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    health_pb2_grpc.add_HealthServicer_to_server(state.servicer, server)
-    try:
-        actual_port = server.add_insecure_port(
-            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        )
-    except RuntimeError as error:
-        # gRPC does not say why: an HTTP server that fails in the same place does.
-        async with _http(web.Application(), address, port):
-            raise _cannot_listen(address, port, OSError(str(error))) from error
-    await server.start()
-    try:
-        yield actual_port
-    finally:
-        await state.servicer.enter_graceful_shutdown()
-        await server.stop(grace=1.0)
 
 
 def _health_app(state: Health) -> web.Application:
@@ -192,3 +152,38 @@ def _cannot_listen(address: str, port: int, error: OSError) -> ServeError:
             f"port {port} on {address} is in use by another process: stop that or choose another port"
         )
     return ServeError(f"cannot listen on {address} port {port}: {error.strerror or error}")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    body: bytes
+    content_type: str
+    rendered_at: float
+
+
+class Renderer:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._last: dict[str, Rendering] = {}
+        """By format, the oldest first."""
+        self._lock = asyncio.Lock()
+
+    async def of(self, accept: str) -> Rendering:
+        """The metrics in the format that a request accepts, not older than a second.
+
+        A thread renders: ten thousand workers take a second, and hold the loop up for milliseconds each time.
+        """
+        encode, content_type = choose_encoder(accept)
+        async with self._lock:
+            last = self._last.get(content_type)
+            newest = max((each.rendered_at for each in self._last.values()), default=None)
+            if last is not None and clock.monotonic() - last.rendered_at < PERIOD_SECONDS:
+                return last
+            if newest is not None and (left := newest + PERIOD_SECONDS - clock.monotonic()) > 0:
+                await asyncio.sleep(left)
+            body = await asyncio.to_thread(encode, self._registry)
+            self._last.pop(content_type, None)
+            self._last[content_type] = Rendering(body, content_type, clock.monotonic())
+            while len(self._last) > MOST_FORMATS:
+                del self._last[next(iter(self._last))]
+            return self._last[content_type]

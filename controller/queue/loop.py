@@ -13,15 +13,14 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
-from controller.api_wait import ApiWait, current_wait
+from controller.api.api_wait import ApiWait, current_wait
+from controller.api.fairness import current_flow
+from controller.api.namespaces import TerminatingNamespaces
 from controller.errors import ClientError, Conflict, InvalidStatus, NamespaceTerminating, Unavailable
-from controller.fairness import current_flow
-from controller.metrics import QueueMetrics, ReconcileMetrics
-from controller.namespaces import TerminatingNamespaces
-from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
+from controller.queue.metrics import QueueMetrics, ReconcileMetrics
+from controller.queue.workqueue import QueueShutDown, WorkQueue
+from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
 from controller.slices import Slices
-from controller.workqueue import QueueShutDown, WorkQueue
-from crds.model import StatusBeyondLimits
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +29,7 @@ RECONCILE_TIMEOUT_SECONDS = 120.0
 LONG_LOOK_SECONDS = 0.05
 MAX_REST_SECONDS = 1.0
 
-_TERMINAL = (TerminalError, InvalidStatus, StatusBeyondLimits)
-
-
-class ReconcileTimeout(Exception):
-    """A reconcile did not come to an end in time."""
+_TERMINAL = (TerminalError, InvalidStatus)
 
 
 class ReconcileLoop:

@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 import aiohttp
 from yarl import URL
 
-from controller.calls import Call
+from controller.api.calls import Call
+from controller.api.pages import PAGE_BYTES
+from controller.api.responses import Answer, error_of
 from controller.connection import Connection
 from controller.errors import PageTooLarge, TimedOut, Unavailable
-from controller.pages import PAGE_BYTES
-from controller.responses import Answer, error_of
 
 _READ_BUFFER_BYTES = 2**20
 _KEEPALIVE = (

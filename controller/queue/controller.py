@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controller.cache import Cache
-from controller.loop import ReconcileLoop
+from controller.queue.loop import ReconcileLoop
+from controller.queue.workqueue import WorkQueue
 from controller.reconciler import Request
 from controller.resources import Object, Resource
+from controller.salvage import Unreadable
 from controller.store import Change, key_of
-from controller.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -87,3 +88,21 @@ class Controller:
             self._queue.add_all(source.requests(change))
 
         return handle
+
+
+class UnreadableController(Controller):
+    """Looks at what the cache cannot read; a request has its resource in front of the name."""
+
+    def __init__(self, name: str, queue: WorkQueue[Request], loop: ReconcileLoop) -> None:
+        super().__init__(name, (), queue, loop)
+
+    async def run(self, cache: Cache) -> None:
+        cache.add_unreadable_handler(self._note)
+        for resource, found in cache.unreadable():
+            self._note(resource, found)
+        await self._loop.run()
+
+    def _note(self, resource: Resource, found: Unreadable) -> None:
+        if found.has_name:
+            namespace, name = key_of(found.obj)
+            self._queue.add(Request(namespace, f"{resource.group_resource}/{name}"))

@@ -15,12 +15,18 @@ from dataclasses import dataclass
 
 import orjson
 
-from controller import clock, reflector, salvage
+from controller import clock, salvage
+from controller.api.pages import MOST_WHOLE_BYTES, PageSize
+from controller.api.transport import WatchStream
 from controller.backoff import Backoff
 from controller.client import Client
 from controller.errors import ClientError, PageTooLarge, TimedOut, Unavailable
-from controller.pages import MOST_WHOLE_BYTES, PageSize
-from controller.reflector import (
+from controller.resources import Object, Resource
+from controller.salvage import Unreadable
+from controller.slices import Slices
+from controller.store import Change, Key, Store, key_of, version_number
+from controller.watch import reflector
+from controller.watch.reflector import (
     Answer,
     Broke,
     Ended,
@@ -33,11 +39,6 @@ from controller.reflector import (
     Streamed,
     StreamedUnreadable,
 )
-from controller.resources import Object, Resource
-from controller.salvage import Unreadable
-from controller.slices import Slices
-from controller.store import Change, Key, Store, key_of, version_number
-from controller.transport import WatchStream
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Informer:
         self._away = Backoff(base_seconds, self._timing.away_cap_seconds)
 
     def add_handler(self, handler: Handler) -> None:
-        """From now on, every change."""
+        """Call `handler` for every change from now on."""
         self._handlers.append(handler)
 
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:

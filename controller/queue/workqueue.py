@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from controller import clock
-from controller.fairness import FairQueue
+from controller.api.fairness import FairQueue
 
 log = logging.getLogger(__name__)
 

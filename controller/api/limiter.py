@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from controller import clock
+from controller.api.fairness import FairQueue, current_flow
 from controller.errors import Unavailable
-from controller.fairness import FairQueue, current_flow
-from controller.loop_lag import LoopLag
+
+TICK_SECONDS = 0.1
+
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ class RequestLimiter:
                 turn.set_result(None)
 
     def _judge(self, sent: float, lag_seconds: float, may_be_late: bool) -> None:
-        """By an answer: in time, late, or neither, if it may have lain here or have waited for a webhook."""
+        """Adjust the limit to one answer, unless it was late for lying here or for a webhook."""
         took_seconds = clock.monotonic() - sent
         if took_seconds > self._slow_seconds:
             if took_seconds - lag_seconds > self._slow_seconds and not may_be_late:
@@ -111,3 +113,39 @@ class RequestLimiter:
         self._limit = max(self._limit / 2, self._least)
         self._lowered_at = clock.monotonic()
         log.info("API server is slow or overloaded, requests at once limit=%d", self.limit)
+
+
+class LoopLag:
+    """A timer that notes how much too late the loop gets round to it; it runs while somebody measures."""
+
+    def __init__(self) -> None:
+        self._measuring = 0
+        self._due: float | None = None
+        self._late_seconds = 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[Callable[[], float]]:
+        """What it gives tells, in seconds, by how much the loop has been late since the block began."""
+        self._measuring += 1
+        if self._due is None:
+            self._set_timer()
+        before = self._total()
+        try:
+            yield lambda: self._total() - before
+        finally:
+            self._measuring -= 1
+
+    def _total(self) -> float:
+        """Return the time late so far, with that of a timer that is overdue at this moment."""
+        overdue = 0.0 if self._due is None else max(0.0, clock.monotonic() - self._due)
+        return self._late_seconds + overdue
+
+    def _set_timer(self) -> None:
+        self._due = clock.monotonic() + TICK_SECONDS
+        asyncio.get_running_loop().call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        self._late_seconds = self._total()
+        self._due = None
+        if self._measuring:
+            self._set_timer()

@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from controller.api.responses import error_of_status, version_is_ahead
 from controller.errors import ApiError, ClientError, Gone, NotFound, PageTooLarge, TimedOut
 from controller.resources import Object
-from controller.responses import error_of_status, version_is_ahead
 from controller.salvage import Unreadable, named, strange_parts
 
 # --- states
@@ -38,7 +38,7 @@ class Empty:
 
 @dataclass(frozen=True)
 class Paging:
-    """In the middle of a list."""
+    """Next pages of a list are missing."""
 
     items: tuple[Object, ...]
     continue_token: str

@@ -1,4 +1,4 @@
-"""Where an account may keep the Lease of the leader, when nobody says where."""
+"""The namespace of the leader's Lease, when none is given."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class TerminatingNamespaces:
         self._until: dict[str, float] = {}
 
     def seconds_left(self, namespace: str | None) -> float:
-        """For how long nothing is to be done there; 0.0 where nothing is known."""
+        """Return for how many seconds nothing may be made there; 0.0 if it is not being deleted."""
         until = self._until.get(namespace or "")
         return 0.0 if until is None else max(until - clock.monotonic(), 0.0)
 

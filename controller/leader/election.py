@@ -1,4 +1,4 @@
-"""Whose Lease it is, as decisions without I/O.
+"""Leader election by a Lease, as decisions without I/O.
 
 Two rules keep leaders from overlapping. A holder counts its time from *before* it sent the write that
 renewed the Lease, and stops leading `renew_deadline` after that. A candidate counts from *after* it saw

@@ -1,0 +1,14 @@
+"""The API resources of dlr, and of the schedulers whose PodGroups it makes."""
+
+from __future__ import annotations
+
+from controller.resources import Resource
+from crds import names
+
+VOLCANO_PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+COSCHEDULING_PODGROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob", keeps_managed_fields=True)
+ELASTICWORKERS = Resource(names.GROUP, names.VERSION, "elasticworkers", "ElasticWorker")
+ELASTICWORLDS = Resource(names.GROUP, names.VERSION, "elasticworlds", "ElasticWorld")
+SCALEPLANS = Resource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
+NODECHECKS = Resource(names.GROUP, names.VERSION, "nodechecks", "NodeCheck")

@@ -1,0 +1,168 @@
+"""The state of one simulated run that its groups of nodes share: clock, nodes, account and counts.
+
+`crew.Crew` holds one group's own state and changes this one; `engine.Simulation` runs it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, Protocol, TypeVar
+
+from reconcilers.cordon.policy import VerdictReason
+from simulator import objects
+from simulator.account import Account
+from simulator.clock import Clock
+from simulator.fleet import Fleet
+from simulator.nodes import Nodes, name_of
+from simulator.planned import PlannedJob
+
+DAY = 86_400.0
+
+
+class Placing(Protocol):
+    """The part of a group of nodes that this module uses: Pods that wait for a node."""
+
+    @property
+    def pending(self) -> Collection[int]:
+        """Slots whose Pod finds no node."""
+
+    def place_pending(self) -> bool:
+        """Place the first of them. Return whether it got a node."""
+
+
+C = TypeVar("C", bound=Placing)
+"""The groups of nodes, `crew.Crew`."""
+
+
+@dataclass(frozen=True)
+class PublishedWorld:
+    """One world of the run, for comparison with a real cluster."""
+
+    seconds: float
+    round: int
+    members: tuple[int, ...]
+    incarnations: tuple[int, ...]
+    blamed: str
+    """Worker and class of the failure that is looked at first; empty if there is none."""
+
+
+@dataclass
+class SimulationState(Generic[C]):
+    fleet: Fleet
+    seed: int = 0
+    clock: Clock = field(default_factory=Clock)
+    account: Account = field(default_factory=Account)
+    faults: Counter[str] = field(default_factory=Counter)
+    """Faults of nodes that the job used, by kind."""
+    interruptions: int = 0
+    rounds: int = 0
+    looks: int = 0
+    story: list[PublishedWorld] = field(default_factory=list)
+    crew_of: dict[int, C] = field(default_factory=dict)
+    """The group of each node in use."""
+    active: list[C] = field(default_factory=list)
+    """The groups with workers that are simulated one by one."""
+    down: set[int] = field(default_factory=set)
+    away: set[int] = field(default_factory=set)
+    """Nodes that were taken away and come back."""
+    convicted: dict[int, VerdictReason] = field(default_factory=dict)
+    """Nodes that a check found faulty; they are repaired when their Pods leave."""
+    ended: str = ""
+    cordoned: list[str] = field(default_factory=list)
+    stalled_until: float = 0.0
+    """The end of the pause that an interruption of one group gives the others."""
+    _left_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.nodes = Nodes.of(self.fleet, random.Random(f"{self.seed}, nodes"))
+        self.is_single_group = self.fleet.policies.group_nodes is None
+
+    def at(self) -> datetime:
+        return objects.at(self.clock.now)
+
+    # --- training -------------------------------------------------------------------------------------------
+
+    def saved_work(self, *, memory: bool, limit: float | None) -> float:
+        """Return the work in the newest checkpoint that training can go on from.
+
+        Args:
+            memory: checkpoints in the memory of agents have survived.
+            limit: work beyond which every checkpoint is unusable.
+        """
+        policies, interval = self.fleet.policies, self.fleet.memory_interval
+        work = self.account.work if limit is None else min(self.account.work, limit)
+        every = policies.storage_checkpoint_seconds
+        saved = work // every * every
+        if memory and interval is not None:
+            saved = max(saved, work // interval * interval)
+        if self._left_at <= work and (memory or interval is None):
+            saved = max(saved, self._left_at)
+        return saved
+
+    def count_interruption(self) -> None:
+        self.interruptions += 1
+        if not self.is_single_group:
+            stall = self.fleet.times.group_stall_seconds
+            self.stalled_until = max(self.stalled_until, self.clock.now + stall)
+            self.clock.after(stall, lambda: None)
+
+    def note_orderly_stop(self) -> None:
+        """Note that all members left after the same step, and saved it."""
+        self._left_at = self.account.work
+
+    def record_world(self, job: PlannedJob, *, recorded: bool) -> None:
+        """Count a new world; keep it for the story if `recorded`."""
+        self.rounds += 1
+        world, blamed = job.world, job.job.status.last_failure
+        if recorded:
+            failure = f"{blamed.worker} {blamed.exit_class}" if blamed is not None else ""
+            members, incarnations = tuple(world.members), tuple(world.incarnations)
+            self.story.append(PublishedWorld(self.clock.now, world.round, members, incarnations, failure))
+
+    def end(self, job: PlannedJob) -> None:
+        """Note that the controller gave the job up, and why."""
+        if not self.ended:
+            status = job.job.status
+            failed = next((c for c in status.conditions if c.type == "Failed"), None)
+            reason = f"{failed.reason}: {failed.message}" if failed is not None else str(status.phase)
+            self.ended = f"after {self.clock.now / DAY:.1f} days: {reason}"
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def left(self, node: int) -> None:
+        """Free, cordon or repair a node that no Pod uses any more."""
+        if node in self.down or node in self.away:
+            return
+        reason = self.convicted.pop(node, None)
+        if reason is None and node in self.nodes.ill:
+            reason = VerdictReason.HARDWARE_ERROR
+        if reason is not None and self.nodes.may_cordon(node, self.at(), reason):
+            self.cordoned.append(name_of(node))
+            self.repair(node)
+            return
+        if node in self.nodes.ill:
+            self.nodes.turns_bad(node)
+        self.nodes.release(node)
+        self.place_waiting()
+
+    def repair(self, node: int) -> None:
+        """Take the node out of service until it is repaired."""
+        self.clock.after(self.nodes.repair_seconds(node), lambda: self.restore(node))
+
+    def restore(self, node: int) -> None:
+        """Put a repaired node back into service."""
+        self.down.discard(node)
+        if node not in self.crew_of:
+            self.nodes.repaired(node)
+            self.place_waiting()
+
+    def place_waiting(self) -> None:
+        """Give free nodes to Pods that wait for one."""
+        for crew in [crew for crew in self.active if crew.pending]:
+            while self.nodes.free and crew.place_pending():
+                pass
