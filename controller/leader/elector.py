@@ -75,6 +75,7 @@ class Elector:
         self._attempts: set[asyncio.Task[None]] = set()
         self._newest: asyncio.Task[None] | None = None
         self._attempt_due = -math.inf
+        self._claimed_version, self._claimed_at = "", -math.inf
         self._news = asyncio.Event()
         self._last_error: ClientError | None = None
 
@@ -184,7 +185,7 @@ class Elector:
         """One attempt to get or keep the Lease; whatever goes wrong shows in `leads_until`."""
         try:
             async with asyncio.timeout(self._timing.renew_deadline_seconds):
-                await self._look_and_claim()
+                await self._look_and_claim(began)
             self._last_error = None
         except TimeoutError:
             self._last_error = None
@@ -194,17 +195,33 @@ class Elector:
             if asyncio.current_task() is self._newest:
                 jitter = 0.0 if self.is_leader else random.random() * _JITTER
                 pause_seconds = self._timing.retry_period_seconds * (1 + jitter)
-                self._attempt_due = min(self._attempt_due, began + pause_seconds)
+                self._attempt_due = min(self._attempt_due, began + pause_seconds, self._free_at())
 
-    async def _look_and_claim(self) -> None:
+    async def _look_and_claim(self, began: float) -> None:
         if self._must_look:
             await self._look()
-        if asyncio.current_task() is not self._newest:
-            return  # an answer has come to an earlier attempt, and a later one goes on from there
+        if self._claimed_version == self._version and self._claimed_at >= began:
+            return  # another attempt has claimed what this one has just seen
+        claimed = self._version
         try:
             await self._claim()
         except (Conflict, AlreadyExists):
-            await self._look()  # at once: if it is another's, leading ends here
+            if self._version == claimed:  # otherwise what came first is in hand already
+                await self._look()  # at once: if it is another's, leading ends here
+
+    def _free_at(self) -> float:
+        """When another's Lease may be taken, if that is still to come; the next look is no later."""
+        observation = self._tenure.observation
+        is_ahead = observation is not None and observation.free_at > clock.monotonic()
+        return (
+            observation.free_at if observation is not None and is_ahead and not self.is_leader else math.inf
+        )
+
+    @property
+    def _version(self) -> str:
+        """The version of the Lease as last seen; empty if there is none."""
+        record = self._tenure.observation.record if self._tenure.observation else None
+        return record.resource_version if record is not None else ""
 
     async def _look(self) -> None:
         self._must_look, asked_at = True, clock.monotonic()
@@ -230,6 +247,7 @@ class Elector:
             wall=datetime.now(UTC),
         )
         self._must_look = True  # until an answer is in hand nobody knows what the Lease says
+        self._claimed_version, self._claimed_at = self._version, now
         self._tenure = election.with_claim_sent(self._tenure, lease["spec"]["renewTime"], now)
         write = self._client.create if move is Move.CREATE else self._client.replace
         self._take_in(election.read(await write(LEASES, lease)), now)

@@ -477,6 +477,7 @@ DELAY = st.floats(0.0, 2.4)
 @example(
     delays=[Fate(0.0, 2.0), Fate(2.0, 2.25), Fate(0.5, 0.25), Fate(1.0, 0.0)]
 )  # the first renewal counts too
+@example(delays=[Fate(2, 2), Fate(2, 2), Fate(0, 2), Fate(0, 0), Fate(2, 2)])  # a late conflict is no news
 @settings(max_examples=60, deadline=None)
 def test_a_leader_whose_requests_take_less_than_half_the_deadline_keeps_leading(delays):
     async def scenario():
