@@ -27,6 +27,8 @@ SERVICE = "store"
 MAX_FRAME_BYTES = 64 << 20
 """Length of the longest frame. A world of 10,000 agents has some megabytes in one."""
 RECEIVE_BYTES = 64 << 10
+LONGEST_WAIT_SECONDS = 86_400.0
+"""A longer wait is cut: epoll takes no more than 24 days."""
 KEPT_ROUNDS = 2
 """Rounds whose keys are kept: the newest, and the one whose copies a replacement may look for."""
 
@@ -286,7 +288,8 @@ class StoreServer:
             self._send(client, encode(Answer.OK, []))
             return
         client.turn = next(self._turns)
-        heapq.heappush(self._deadlines, (time.monotonic() + milliseconds / 1000, client.turn, client))
+        seconds = min(milliseconds / 1000, LONGEST_WAIT_SECONDS)
+        heapq.heappush(self._deadlines, (time.monotonic() + seconds, client.turn, client))
 
     def _wake(self, keys: Sequence[bytes]) -> None:
         """Answer those who waited for one of these keys, and for no other one."""

@@ -1,4 +1,6 @@
-"""Sums of 64-bit words, modulo 2⁶⁴, in which each word counts by its place: two that change places are seen.
+"""Sums of 64-bit words, modulo 2⁶⁴, in which each word counts by its place.
+
+Two that change places are seen, but for words that differ in their highest bit alone.
 
 A word's weight is the product of two odd numbers, of its row and of its column, so that any one word that
 changes is seen, too. Each thread sums up 20 GB a second, and what is large is shared among as many

@@ -145,10 +145,15 @@ def resigned(tenure: Tenure) -> Tenure:
 
 
 def _is_news(tenure: Tenure, record: Record | None, asked_at: float) -> bool:
-    """Whether an answer is newer than the last: by its version, else by when it was asked for."""
+    """Whether an answer is newer than the last: it was asked for later, or its version is no older.
+
+    After etcd was restored from a backup versions begin lower, so that time comes first.
+    """
     before = tenure.observation.record if tenure.observation else None
+    if asked_at >= tenure.answered_at:
+        return True
     if record is None or before is None:
-        return record is not None or asked_at >= tenure.answered_at
+        return record is not None
     old, new = version_number(before.resource_version), version_number(record.resource_version)
     return old is None or new is None or new >= old
 

@@ -339,6 +339,13 @@ def test_answers_that_were_overtaken_change_nothing():
     assert with_answer(renewed, None, asked_at=100, now=102) is renewed
 
 
+def test_a_later_look_counts_although_versions_begin_lower_after_a_restore_of_etcd():
+    held = with_answer(tenure(), record("other", "1000"), asked_at=100, now=101)
+    restored = with_answer(held, record("", "10"), asked_at=102, now=103)
+    assert restored.observation.record.resource_version == "10"
+    assert decide(restored.observation, "me", 103) is Move.TAKE
+
+
 def test_an_answer_that_comes_after_the_lease_was_lost_or_released_brings_nothing_back():
     held = with_claim_sent(tenure(), "renewed", 100)
     lost = with_answer(held, record("thief", "9"), asked_at=101, now=102)

@@ -125,6 +125,16 @@ def test_a_wait_for_what_does_not_come_ends_with_its_time(agent: Agent) -> None:
     assert store.get("here/1") == b"now", "an answer in vain is not the next one's"
 
 
+def test_a_wait_of_a_month_ends_nobody_elses_service(agent: Agent) -> None:
+    store = agent.store()
+    found = in_thread(lambda: store.wait(["late"], timedelta(days=30)))
+    others = agent.store()
+    others.set("a", "b")
+    assert others.get("a") == b"b"
+    others.set("late", "x")
+    assert found.get(timeout=60) is None
+
+
 def test_a_lost_server_is_noticed_at_once(agent: Agent) -> None:
     store = agent.store()
 
