@@ -138,7 +138,7 @@ def test_crds_with_what_the_api_server_adds_are_of_this_version() -> None:
     for crd in served:
         crd["spec"]["conversion"] = {"strategy": "None"}
         crd["spec"]["versions"][0]["deprecated"] = False
-    assert told(replace(INSTALLED, crds=served), "crds")[0].startswith("ok: All 4")
+    assert told(replace(INSTALLED, crds=served), "crds")[0].startswith("ok: All 5")
 
 
 def test_dlrover_s_operator_is_told_with_how_to_stop_it() -> None:

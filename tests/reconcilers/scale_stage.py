@@ -35,7 +35,7 @@ from crds.protocol import PROTOCOL, AgentState
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import pod_name
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
 from reconcilers.scale.reconciler import ScalePlanReconciler
 from reconcilers.setup import add_indexes
 from reconcilers.worker.job_pod import build_job_pod
@@ -49,7 +49,7 @@ NAMESPACE = "default"
 JOB = "j"
 RESOURCES = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
-WATCHED = (ELASTICJOBS, ELASTICWORKERS, SCALEPLANS, PODS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
+WATCHED = (ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS, PODS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
 
 
 @dataclass

@@ -94,7 +94,7 @@ def test_newest_is_by_age_then_name_of_those_that_were_looked_at_and_have_not_en
 
 
 def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker") -> dict[str, list[int]]:
-    migrations = [{"type": type_, "source": 0, "target": 2}]
+    migrations = {type_: {"sources": [0], "targets": [2]}}
     of = job(
         replicaSpecs={
             name: {"replicas": 2, "template": {"spec": {"containers": [{"name": "main", "image": "x"}]}}}
@@ -129,6 +129,6 @@ def test_beside_parameter_servers_a_worker_that_runs_has_taken_over_though_its_a
     template = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["serve"]}]}}
     of = job(
         replicaSpecs={name: {"replicas": 2, "template": template} for name in ("worker", "ps")},
-        status={"migrations": [{"type": "worker", "source": 0, "target": 2}]},
+        status={"migrations": {"worker": {"sources": [0], "targets": [2]}}},
     )
     assert with_moves_done(of, both, Rendezvous())[0].status.retired == {"worker": [0]}

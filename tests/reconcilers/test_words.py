@@ -191,7 +191,7 @@ class Life:
         elif deed == "runs":
             self.job.run_round(10 * self.job.world.round, self.now)
         elif deed == "steps":
-            self.job.tell_steps(10, 20 + self.looks, 9.0, self.now)
+            self.job.report_steps(10, 20 + self.looks, 9.0, self.now)
         elif deed == "starts":
             for each in list(self.job.workers.values()):
                 if each.status.phase != "Running" or each.status.agent is None:
@@ -236,18 +236,18 @@ def _fails(**failure: Any) -> Callable[[Life, ElasticWorker], ElasticWorker]:
 def _slow(life: Life, worker: ElasticWorker) -> ElasticWorker:
     life.more["neighbours"] = [Neighbour("another-job-worker-0", f"n{worker.spec.index}", life.now)]
     slow = Slow(step=30 + life.looks, since=life.now, seconds_per_step=2.0, usual_seconds=0.5)
-    return objects.says(worker, slow=slow)
+    return objects.reporting(worker, slow=slow)
 
 
 def _non_finite(life: Life, worker: ElasticWorker) -> ElasticWorker:
     told = RoundProgress(round=life.job.world.round, first_step=1, last_step=9, non_finite_step=8)
-    return objects.says(worker, rounds=[told])
+    return objects.reporting(worker, rounds=[told])
 
 
 def _troubled(life: Life, worker: ElasticWorker) -> ElasticWorker:
     trouble = AgentCheckpointTrouble(reason=CheckpointTrouble.STORAGE, message=f"step {life.looks}: full")
     told = RoundProgress(round=life.job.world.round, first_step=1, last_step=9)
-    return objects.says(worker, rounds=[told], checkpoint_trouble=trouble)
+    return objects.reporting(worker, rounds=[told], checkpoint_trouble=trouble)
 
 
 def _silenced(life: Life, worker: ElasticWorker) -> ElasticWorker:
@@ -266,7 +266,7 @@ ALIVE: Mapping[str, Callable[[Life, ElasticWorker], ElasticWorker]] = {
     "nan": _non_finite,
     "full": _troubled,
     "slow": _slow,
-    "fast": lambda _, worker: objects.says(worker, slow=None, checkpoint_trouble=None),
+    "fast": lambda _, worker: objects.reporting(worker, slow=None, checkpoint_trouble=None),
 }
 OF_PODS: Mapping[str, Callable[[Life, ElasticWorker], ElasticWorker]] = {
     "unschedulable": lambda life, worker: objects.waiting(worker, life.now, unschedulable=True),

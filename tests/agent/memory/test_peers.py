@@ -55,7 +55,7 @@ def test_what_a_node_shares_is_read_from_the_status_of_this_pods_worker(cluster:
     assert topology_of_pod(api, me) is None
     status["podUid"] = me.pod_uid
     assert topology_of_pod(api, me) == ["r1", "s1"]
-    view = JobView.parse({"spec": {"nodeCheck": {"topologyKeys": ["rack", "switch"]}}})
+    view = JobView.parse({"spec": {"topologyLevels": 2}})
     assert view.topology_levels == 2
 
 
