@@ -18,8 +18,9 @@ from e2e.deaths import Mortals
 from e2e.observation import Observation
 from simulator.account import Part
 from simulator.arrivals import Fault
-from simulator.engine import DAY, Simulation
+from simulator.engine import Simulation
 from simulator.fleet import parsed
+from simulator.state import DAY
 
 NODES = 7
 WORKERS = 4
