@@ -37,10 +37,13 @@ print(json.dumps(found), flush=True)
 
 def test_pods_of_a_job_have_its_key_and_read_no_other_job(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
-    jobs_path = f"{GROUP}/namespaces/{namespace}/elasticjobs"
-    own, others = (f"{jobs_path}?fieldSelector=metadata.name={name}" for name in ("curious", "private"))
+    worlds, jobs_path = (
+        f"{GROUP}/namespaces/{namespace}/{kind}" for kind in ("elasticworlds", "elasticjobs")
+    )
+    own, others = (f"{worlds}?fieldSelector=metadata.name={name}" for name in ("curious", "private"))
     hidden = [
-        *(others, jobs_path, f"{jobs_path}/private"),
+        *(others, worlds, f"{worlds}/private"),
+        *(jobs_path, f"{jobs_path}?fieldSelector=metadata.name=curious", f"{jobs_path}/private"),
         f"{GROUP}/namespaces/{namespace}/elasticworkers/private-worker-0",
         f"/api/v1/namespaces/{namespace}/secrets",
         f"/api/v1/namespaces/{namespace}/pods",
