@@ -34,11 +34,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def _without_torch(why: str) -> int:
-    from agent.report.failed_start import report_failed_start
+    from agent.report.failed_start import refuse_to_start
 
-    print(f"dlr: {why}", file=sys.stderr)
-    report_failed_start(os.environ, f"dlr: {why}", EXIT_NO_TORCH)
-    return EXIT_NO_TORCH
+    return refuse_to_start(f"dlr: {why}", EXIT_NO_TORCH)
 
 
 def run_command(words: Sequence[str]) -> int:

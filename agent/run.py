@@ -31,7 +31,7 @@ from agent.monitor import open_files
 from agent.monitor.oom import OomWatch
 from agent.rendezvous.handler import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
 from agent.rendezvous.last_round import prefetch
-from agent.report.failed_start import report_failed_start
+from agent.report.failed_start import refuse_to_start
 from agent.report.progress_monitor import ProgressMonitor
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, DlrElasticAgent
@@ -77,7 +77,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         signals.handle(signal_names, signals.raise_signal)
         config, entrypoint, entrypoint_args = config_from_args(args)
     except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError, OSError) as error:
-        return _refuse(error)
+        return refuse_to_start(f"dlr run: {error}", EXIT_USAGE)
     except SignalException as error:
         return 128 + error.sigval
     handler = None
@@ -111,18 +111,11 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
             warm_start.await_warm(handler.session.watcher.fileno(), handler.session.others_train)
         return _run(agent, handler, config)
     except InvalidEnvironmentError as error:
-        return _refuse(error)
+        return refuse_to_start(f"dlr run: {error}", EXIT_USAGE)
     except SignalException as error:
         return _stopped(handler, 128 + error.sigval)
     finally:
         signals.handle(signal_names, signal.SIG_IGN)  # we are leaving already
-
-
-def _refuse(error: Exception) -> int:
-    """Say what keeps the agent from beginning; the exit code."""
-    print(f"dlr run: {error}", file=sys.stderr)
-    report_failed_start(os.environ, f"dlr run: {error}", EXIT_USAGE)
-    return EXIT_USAGE
 
 
 def _warm_start(

@@ -32,7 +32,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """Who trains with whom in a round."""
+    """The members of one round, and what is asked of them."""
 
     round: int
     phase: RendezvousPhase

@@ -32,14 +32,14 @@ def last_report(api: Api, me: Environment) -> dict[str, Any]:
         is_final=lambda error: final_refusal(error, me),
     )
     try:
-        report: dict[str, Any] = retry(_status, api, me).get("agent") or {}
+        report: dict[str, Any] = retry(own_status, api, me).get("agent") or {}
     except ApiError as error:
         logger.warning("begins without what an earlier agent reported: %s", error)
         return {}
     return report
 
 
-def _status(api: Api, me: Environment) -> dict[str, Any]:
+def own_status(api: Api, me: Environment) -> dict[str, Any]:
     """Return the status of the agent's own ElasticWorker, which the API server answers to an empty patch.
 
     An agent may patch it and not read it: RBAC would let it read those of all jobs in its namespace too.
@@ -51,7 +51,7 @@ def _status(api: Api, me: Environment) -> dict[str, Any]:
 def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
     """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
     try:
-        status = _status(api, me)
+        status = own_status(api, me)
     except ApiError as error:
         logger.warning("where replicas go does not depend on this Pod's rack, which is not known: %s", error)
         return None

@@ -5,13 +5,15 @@ A shell may go on behind it (`torchrun --bogus | tee log`), so that its exit cod
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.facts.failure import Failure
 from agent.kube.api import Api, ApiClient, ApiError
-from agent.report.elasticworker import is_of_this_pod, path_of
+from agent.report.elasticworker import is_of_this_pod, own_status
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
 from crds.protocol import AgentState
@@ -20,20 +22,24 @@ MOST_SECONDS = 10.0
 """Time for the API server to take the report; without it the exit code alone counts."""
 
 
-def report_failed_start(
-    environ: Mapping[str, str], message: str, exit_code: int, api: Api | None = None
-) -> None:
+def refuse_to_start(message: str, exit_code: int) -> int:
+    """Say what keeps the agent from beginning, to people and to the job; return the exit code."""
+    print(message, file=sys.stderr)
+    report_failed_start(os.environ, message, exit_code)
+    return exit_code
+
+
+def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int) -> None:
     """Report a failed start; do nothing outside a job's Pod.
 
     Args:
         environ: the variables of the Pod.
         message: what was wrong, in one sentence.
         exit_code: that the agent will leave with.
-        api: in place of the cluster that the environment names.
     """
     try:
         me = Environment.read(environ)
-        api = api or ApiClient.in_cluster(environ)
+        api = ApiClient.in_cluster(environ)
     except InvalidEnvironmentError:
         return
     now = datetime.now(timezone.utc)
@@ -50,10 +56,9 @@ def report_failed_start(
 def _past(api: Api, me: Environment) -> tuple[int, int]:
     """Return the newest round and the failures that earlier agents of this Pod reported; 0 where unknown."""
     try:
-        status = api.merge_patch(f"{path_of(me)}/status", {}).get("status") or {}
+        last = own_status(api, me).get("agent") or {}
     except ApiError:
         return 0, 0
-    last = status.get("agent") or {}
     if not is_of_this_pod(last, me):
         return 0, 0
     return int(last.get("observedRound") or 0), int((last.get("failure") or {}).get("sequence") or 0)

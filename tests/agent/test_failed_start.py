@@ -5,20 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from agent.report.failed_start import report_failed_start
 from crds.agent_report import AgentReport
 from tests.agent.fake_cluster import FakeCluster
-
-
-@pytest.fixture
-def cluster(tmp_path: Path):
-    cluster = FakeCluster(tmp_path)
-    yield cluster
-    cluster.close()
 
 
 def _torchrun(cluster: FakeCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
