@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def shortened(text: str, limit: int) -> str:
     """At most so many characters; an ellipsis says that there were more."""
@@ -11,6 +13,12 @@ def shortened(text: str, limit: int) -> str:
 def counted(number: int, one: str, many: str = "") -> str:
     """`1 worker`, `2 workers`, `2 processes`."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """At most so many items, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{separator.join(items[:most])}{more}"
 
 
 def first_line(text: str | None) -> str:

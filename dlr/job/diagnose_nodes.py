@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from controller.wording import some_of
 from crds import names
 from crds.nodecheck import NodeVerdict
 from dlr.job.check_outcome import verdicts_of
 from dlr.job.diagnose_case import JSON, Case, Field
-from dlr.job.wording import some_of
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controller.wording import counted
+from controller.wording import counted, some_of
 from crds import names
 from crds.protocol import NATIVE
 from dlr.job.lookup import list_workers
 from dlr.job.report import current_report, sort_workers, state_of
-from dlr.job.wording import parse_time, some_of, utc_now
+from dlr.job.wording import parse_time, utc_now
 from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.following import until_finished
 from dlr.kube.waiting import waiting_for
@@ -33,7 +33,7 @@ class Asked:
     """What became of one request."""
 
     stacks: Sequence[JSON]
-    """As `RankStack`, of those who answered."""
+    """The stacks of those who answered, each as `RankStack`."""
     where: Mapping[int, str]
     """Pod and node, by rank."""
     silent: Sequence[str]

@@ -1,8 +1,7 @@
-"""Times, durations and lists in words."""
+"""Times, durations and numbers in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -14,18 +13,12 @@ def plain(text: str) -> str:
 
 
 def printable_line(line: str) -> str:
-    """Without control characters, its indentation kept."""
+    """A line without control characters, its indentation kept."""
     return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
 
 
-def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
-    """So many of them, and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return f"{separator.join(items[:most])}{more}"
-
-
 def significant(value: float) -> str:
-    """With three significant digits, and never as a power of ten: 0.0303, 5.85, 612, 2250."""
+    """Three significant digits, and never a power of ten: 0.0303, 5.85, 612, 2250."""
     return f"{value:.3g}" if 1e-4 <= abs(value) < 999.5 else f"{value:.0f}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from controller.wording import counted
+from controller.wording import counted, some_of
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
 from reconcilers.observed.conditions import condition_of, with_condition
@@ -43,11 +43,9 @@ def events_of_silent(before: Sequence[Condition], after: Sequence[Condition]) ->
 
 
 def _message(silent: Sequence[str], workers: int, since: datetime) -> str:
-    named = ", ".join(silent[:MOST_NAMED])
-    more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
     return (
         f"no heartbeat from {len(silent)} of {counted(workers, 'worker')} since {since:%Y-%m-%dT%H:%M:%SZ} "
-        f"({named}{more}), though nothing shows that their nodes are lost: training goes on and no Pod is "
-        "deleted, but their failures are noticed late; see what keeps these Pods from the API server (a "
-        "NetworkPolicy, throttling, a webhook, DNS), and delete one whose training has stopped too"
+        f"({some_of(silent, MOST_NAMED)}), though nothing shows that their nodes are lost: training goes on "
+        "and no Pod is deleted, but their failures are noticed late; see what keeps these Pods from the API "
+        "server (a NetworkPolicy, throttling, a webhook, DNS), and delete one whose training has stopped too"
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from controller.wording import first_line, shortened
+from controller.wording import first_line, shortened, some_of
 from crds import names
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause, WorkerPhase
@@ -119,9 +119,8 @@ def with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incide
     silent_names = [each.failure.worker for each in silent]
     if incident is None or not silent or incident.failure.worker in silent_names:
         return incident
-    more = f" and {len(silent_names) - NAMED} more" if len(silent_names) > NAMED else ""
     first, _, rest = incident.failure.message.partition("\n")
-    message = f"{first}\n{', '.join(silent_names[:NAMED])}{more} never answered where it hangs.\n{rest}"
+    message = f"{first}\n{some_of(silent_names, NAMED)} never answered where it hangs.\n{rest}"
     return replace(
         incident, failure=incident.failure.model_copy(update={"message": shortened(message, MAX_FAILURE)})
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.wording import counted
+from controller.wording import counted, some_of
 from crds.model import ConditionStatus
 from crds.nodecheck import FaultyDomain, FaultyLink, NodeResult, NodeVerdict
 from healthcheck.plan import Round
@@ -106,5 +106,4 @@ def _sentence(
 
 def first_names(names: Sequence[str]) -> str:
     """The first ones, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+    return some_of(names, MAX_NAMED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from controller.wording import counted
+from controller.wording import counted, some_of
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -133,6 +133,4 @@ def _outdated(fresh: Freshness, *, unknown_too: bool) -> list[str]:
 
 
 def _named(slots: Collection[Slot]) -> str:
-    some = sorted(slots)[:NAMED]
-    more = f" and {len(slots) - len(some)} more" if len(slots) > len(some) else ""
-    return ", ".join(f"{type_} {index}" for type_, index in some) + more
+    return some_of([f"{type_} {index}" for type_, index in sorted(slots)], NAMED)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from controller.wording import some_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json, show
 from dlr.job.lookup import get_unfinished_job
@@ -20,7 +21,6 @@ from dlr.job.merged_stacks import merge, stack_lines
 from dlr.job.stacks import MOST_NAMED, Asked, ask, without_answer
 from dlr.job.wording import (
     printable_line,
-    some_of,
 )
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
