@@ -142,7 +142,7 @@ class Elector:
         for _ in range(_RELEASES):
             if self._must_look:
                 await self._look()
-            record = self._tenure.observation.record if self._tenure.observation else None
+            record = self._record
             if record is None or record.holder != self.identity:
                 return
             now = datetime.now(UTC)
@@ -212,16 +212,19 @@ class Elector:
     def _free_at(self) -> float:
         """When another's Lease may be taken, if that is still to come; the next look is no later."""
         observation = self._tenure.observation
-        is_ahead = observation is not None and observation.free_at > clock.monotonic()
-        return (
-            observation.free_at if observation is not None and is_ahead and not self.is_leader else math.inf
-        )
+        if observation is None or self.is_leader or observation.free_at <= clock.monotonic():
+            return math.inf
+        return observation.free_at
+
+    @property
+    def _record(self) -> Record | None:
+        """The Lease as last seen."""
+        return self._tenure.observation.record if self._tenure.observation else None
 
     @property
     def _version(self) -> str:
         """The version of the Lease as last seen; empty if there is none."""
-        record = self._tenure.observation.record if self._tenure.observation else None
-        return record.resource_version if record is not None else ""
+        return self._record.resource_version if self._record else ""
 
     async def _look(self) -> None:
         self._must_look, asked_at = True, clock.monotonic()

@@ -99,11 +99,12 @@ class ElasticJobReconciler(Reconciler):
         if plan.first:
             await self._write(seen.job, {})
             await self._carry_out(seen, plan.first)
-        stored = seen.raw
-        if plan.status_patch or plan.acts or self._writes_of_world(stored):
-            stored = stored | {"status": await self._write(seen.job, plan.status_patch)}
+        world: Sequence[Act] = ()
+        if plan.status_patch or plan.acts or self._writes_of_world(seen.raw):
+            status = await self._write(seen.job, plan.status_patch)
+            world = self._writes_of_world(seen.raw | {"status": status})
         tell(self._recorder, seen.raw, plan.events)
-        for act in self._writes_of_world(stored):
+        for act in world:
             await self._carry_out(seen, [act])
         await self._carry_out(seen, plan.acts)
 
