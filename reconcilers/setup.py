@@ -35,7 +35,7 @@ from reconcilers.nodecheck.claims import has_nodes, tests
 from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import BY_JOB
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.predicates import (
     appears,
@@ -71,14 +71,7 @@ from reconcilers.runtime.unreadable import UnreadableReconciler
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scale.reconciler import ScalePlanReconciler, is_over
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
-from reconcilers.worker.reconciler import (
-    BY_NODE,
-    BY_OWNER,
-    WorkerReconciler,
-    job_keys,
-    node_names,
-    owner_uids,
-)
+from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 from reconcilers.worker.shapes import keep_what_is_read
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"

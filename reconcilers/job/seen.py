@@ -24,7 +24,7 @@ from reconcilers.observed.builder import pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers
@@ -32,7 +32,6 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
-from reconcilers.worker.reconciler import owner_uids
 from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages
 

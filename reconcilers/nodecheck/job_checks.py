@@ -18,6 +18,7 @@ from controller.client import Client
 from controller.errors import NotFound
 from controller.resources import NODES
 from controller.slices import Slices
+from controller.wording import some_of
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -29,10 +30,9 @@ from reconcilers.nodecheck.finished import (
     newest_on,
 )
 from reconcilers.observed.builder import owner_reference
-from reconcilers.observed.ownership import BY_JOB
+from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
-from reconcilers.worker.reconciler import owner_uids
 
 MAX_EVIDENCE = 300
 """Characters of a verdict's evidence that a sentence on the job quotes."""
@@ -261,9 +261,8 @@ def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCh
 
 def named(workers: Collection[int]) -> str:
     """Such as `workers 0, 1, 2 and 4 more`."""
-    shown = sorted(workers)[:NAMED_WORKERS]
-    more = f" and {len(workers) - len(shown)} more" if len(workers) > len(shown) else ""
-    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, shown))}{more}"
+    indices = some_of([str(index) for index in sorted(workers)], NAMED_WORKERS)
+    return f"worker{'s' if len(workers) > 1 else ''} {indices}"
 
 
 def _age(check: NodeCheck) -> tuple[datetime, str]:

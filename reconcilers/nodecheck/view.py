@@ -17,10 +17,9 @@ from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
 from reconcilers.nodecheck.scope import lost_job
-from reconcilers.observed.ownership import workers_owned_by
+from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.trust import Trust
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.worker.reconciler import owner_uids
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
 """The labels of all nodes, by name."""

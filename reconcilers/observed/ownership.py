@@ -14,8 +14,7 @@ from controller.resources import Object, Resource
 from controller.store import Store
 
 BY_JOB = "job"
-
-
+"""Index of ElasticWorkers, Pods and NodeChecks, by namespace and name of their job."""
 BY_OWNER = "owner"
 """Index of Pods and ElasticWorkers, by `owner_uids`."""
 
@@ -76,8 +75,8 @@ async def ensure(client: Client, resource: Resource, wanted: Object) -> Object:
 def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
     """Returns the workers of a job or check. An object of another namespace that names its uid is not its
     worker, and goes with the next garbage collection."""
-    return _of_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
+    return in_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
 
 
-def _of_namespace(found: Iterable[Object], namespace: str) -> list[Object]:
+def in_namespace(found: Iterable[Object], namespace: str) -> list[Object]:
     return [raw for raw in found if raw["metadata"]["namespace"] == namespace]

@@ -32,9 +32,7 @@ from reconcilers.observed.containers import (
     training_container,
 )
 from reconcilers.observed.options import PodOptions
-from reconcilers.observed.ownership import BY_OWNER as BY_OWNER
-from reconcilers.observed.ownership import _of_namespace, belongs_to, number_label
-from reconcilers.observed.ownership import owner_uids as owner_uids
+from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, number_label
 from reconcilers.observed.silence import Silence, why_not_ready
 from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
@@ -196,7 +194,7 @@ class WorkerReconciler(Reconciler):
         """
         last = worker.spec.incarnation - 1
         pods = self._pods.by_index(BY_OWNER, worker.metadata.uid)
-        for pod in _of_namespace(pods, worker.metadata.namespace):
+        for pod in in_namespace(pods, worker.metadata.namespace):
             incarnation = number_label(pod, names.LABEL_INCARNATION)
             if incarnation is not None and (incarnation < last or (incarnation == last and not _ended(pod))):
                 await self._delete_pod(pod)
