@@ -13,9 +13,9 @@ from pydantic import Field
 
 from crds.cluster_status import Tasks
 from crds.model import Model, Name, ObjectMeta
-from crds.protocol import MAX_REQUEST, MAX_SHARD_SETS, JobPhase
+from crds.protocol import MAX_REQUEST, JobPhase
 from crds.rendezvous import World
-from crds.shard_set_status import ShardSetStatus
+from crds.shard_set_status import ShardSets
 
 
 class Asked(Model):
@@ -53,13 +53,7 @@ class ElasticWorldSpec(World):
     """NodeCheck that the idle workers take part in; no world is formed meanwhile."""
     asked: Asked | None = None
     cluster: ServerCluster | None = None
-    shards: Annotated[
-        list[ShardSetStatus],
-        Field(
-            max_length=MAX_SHARD_SETS,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
-    ] = Field(default_factory=list)
+    shards: ShardSets = Field(default_factory=list)
     """Elements that the workers pull, with the leases of each worker."""
     hang_timeout_seconds: Annotated[int, Field(gt=0)] | None = None
     """Time without a step after which a world hangs; unset for the default."""

@@ -1,4 +1,4 @@
-"""The status of an ElasticJob. Everything in it is bounded: all agents of the job watch it."""
+"""The status of an ElasticJob. Everything in it is bounded."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pydantic import Field, model_validator
 from crds.cluster_status import ClusterStatus
 from crds.model import Conditions, Index, Indices, Model, Name, ResourceRequirements, cut
 from crds.progress import RoundProgress
-from crds.protocol import MAX_SHARD_SETS, JobPhase
+from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
-from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
+from crds.shard_set_status import MAX_SHARDS_DONE, ShardSets
 
-# All agents of a job watch its status, so its texts are short; Events and ElasticWorkers have more.
+# Its texts are short; Events and ElasticWorkers have more.
 MAX_MESSAGE = 256
 MAX_FAILURE = 512
 MAX_SIGNATURE = 96
 MAX_EPISODES = 12
 MAX_EPISODES_OF_MANY = 2
-"""Of a job of more than `MANY_WORKERS`, whose object all of them watch: the present one and the last."""
+"""Number for a job of more than `MANY_WORKERS`: the present one and the last."""
 MANY_WORKERS = 1_000
 MAX_EPISODE_MEMBERS = 24
 MAX_EPISODE_REASON = 64
@@ -298,13 +298,7 @@ class ElasticJobStatus(Model):
         Field(max_length=MAX_EPISODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
     """The last stretches of the job's life, the current one at the end."""
-    shards: Annotated[
-        list[ShardSetStatus],
-        Field(
-            max_length=MAX_SHARD_SETS,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
-    ] = Field(default_factory=list)
+    shards: ShardSets = Field(default_factory=list)
     shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
     """How many elements of each set are done, for `kubectl get`."""
 

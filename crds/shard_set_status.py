@@ -9,7 +9,7 @@ from pydantic import Field
 
 from crds.intervals import LIMIT
 from crds.model import Count, Model, agreed, cut
-from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES, ShardSetDefinition
+from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES, MAX_SHARD_SETS, ShardSetDefinition
 
 ShardSetName = Annotated[
     str, Field(min_length=1, max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
@@ -62,3 +62,12 @@ class ShardSetStatus(DefinedShardSet):
     """Why the first element failed."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
+
+
+ShardSets = Annotated[
+    list[ShardSetStatus],
+    Field(
+        max_length=MAX_SHARD_SETS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    ),
+]
