@@ -48,7 +48,7 @@ class Cost:
     """Files that it opened below the checkpoint's path."""
     read_bytes: int
     memory_bytes: int
-    """By how much its peak grew."""
+    """Growth of its peak."""
 
 
 def measured(path: Path, run: Callable[[], None]) -> Cost:

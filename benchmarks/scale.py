@@ -156,7 +156,7 @@ async def oom(fleet: Fleet) -> None:
 
 
 async def scraped(controller: VirtualController) -> bytes:
-    """As `controller/serving/servers.py` answers."""
+    """Return the metrics as `controller/serving/servers.py` renders them."""
     return await asyncio.to_thread(prometheus_client.generate_latest, controller.metrics_registry)
 
 

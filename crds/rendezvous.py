@@ -96,12 +96,12 @@ class Rendezvous(World):
     """What the next world waits for at the moment; empty if nothing."""
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
-    """Since when a broken world waits for a replacement."""
+    """Time from which a broken world waits for a replacement."""
     hang_since: datetime | None = None
-    """Since when the members of a world that hangs are asked where their processes are; unset when that is
-    judged."""
+    """Time from which the members of a world that hangs are asked where their processes are; unset when that
+    is judged."""
     checkpoint_awaited_since: datetime | None = None
-    """Since when workers that are ready wait for a checkpoint to join: the next one is reported at once."""
+    """Time from which ready workers wait for a checkpoint to join: the next one is reported at once."""
     resume: Resume | None = None
     """What the processes of this round have gone on from, where the job keeps checkpoints in memory; for
     people."""

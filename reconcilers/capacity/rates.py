@@ -17,7 +17,7 @@ MIN_STEPS = 20
 """So many timed steps make a figure."""
 
 MANY = 1_000
-"""Workers of a job whose status all of them watch: it keeps fewer sizes."""
+"""Number of workers from which a job keeps fewer sizes, so that its status stays small."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ MAX_INTEGER = 2.0**53
 
 
 def keeps_while_it_runs(job: ElasticJob, workers: Workers) -> bool:
-    """All agents watch the job: a large one has this only at its end, unless growth needs it."""
+    """Return whether a running job has this; a large one only if growth needs it, for a small status."""
     return len(workers) <= MANY or policy_of(job) is not None
 
 

@@ -310,8 +310,9 @@ def _as_known(blamed: JobFailure) -> Incident:
 
 
 def _order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:
-    """Of equals, the one that is behind the others; of those who wait, the one in the smallest company; then
-    the one that failed soonest after the start of its processes. Clocks of nodes differ, and do not count."""
+    """Order incidents by guilt, and equals by who is behind the others; of those that wait, the smallest
+    company comes first; then the one that failed soonest after the start of its processes. Clocks of nodes
+    differ, and do not count."""
     step = incident.failure.step
     compares = incident.guilt in (Guilt.HANGS, Guilt.FINISHED_EARLY, Guilt.SILENT, Guilt.WAITS)
     behind = -1 if step is None or not compares else step

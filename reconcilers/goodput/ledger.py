@@ -2,8 +2,8 @@
 
 It is written when state, round or members change, and at the job's end. In between it is brought up to date
 with what is written anyway, at most once a minute: what agents tell stays in their reports. For itself it is
-written where `kubectl get` shows a ratio that is wrong by a point: all agents watch the job, so that is
-asked ever more seldom, each time when the job is a quarter older.
+written where `kubectl get` shows a ratio that is wrong by a point. That is asked ever more seldom, each time
+when the job is a quarter older, so that a steady job costs few writes.
 """
 
 from __future__ import annotations

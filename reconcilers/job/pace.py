@@ -1,4 +1,4 @@
-"""How often the counts of a large job are written: all its agents watch it, so each is sent every write.
+"""How often the counts of a large job are written: each write goes to etcd and to all who watch jobs.
 
 Workers that become ready one after the other change nothing but counts, and the sentences that tell them.
 """

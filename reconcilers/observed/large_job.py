@@ -1,6 +1,6 @@
 """The status of an ElasticJob as it is written: the object of a large job has 10,000 bytes at most. Pure.
 
-All agents of a job watch its object, so with ten thousand of them each byte of it is sent ten thousand times.
+Each write of it goes to etcd and to all who watch jobs; agents watch the ElasticWorld instead.
 What is left out here is told elsewhere: a sentence is whole in its Event and in the ElasticWorkers that it is
 about, and all conditions follow from the generation that the status itself has observed.
 """

@@ -40,7 +40,7 @@ class Checks(TyperGroup):
     """`dlr node-check` and its commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """As TyperGroup's; a word that is no command, behind `--nodes`, is meant as another node.
+        """Resolve a command as TyperGroup does; another word behind `--nodes` is meant as a node.
 
         Raises:
             CouldNotTell: there is such a word.

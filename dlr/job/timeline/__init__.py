@@ -1,1 +1,1 @@
-"""Where a job's time went, as a model."""
+"""A model of how a job spent its time, for its timeline and its diagnosis."""

@@ -39,7 +39,7 @@ class Culprit:
 
 
 def culprits_of(job: JSON, episodes: Sequence[Episode], clock: Clock) -> dict[int, Culprit]:
-    """By round, as far as it is still known."""
+    """Return the culprit of each round that is still known."""
     last = (job.get("status") or {}).get("lastFailure")
     told = [*(episode.failure for episode in episodes), last]
     return {
