@@ -119,6 +119,7 @@ class ContainerProcess:
             shim_command("localcluster.kubelet.shim", spec.title),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # what a dead shim did not take is not tried again when its pipe is closed
             start_new_session=True,
             env={},
         )
@@ -151,8 +152,8 @@ class ContainerProcess:
     def _command(self, content: bytes) -> None:
         assert self._shim and self._shim.stdin
         with suppress(BrokenPipeError):
-            self._shim.stdin.write(content)
-            self._shim.stdin.flush()
+            while content:
+                content = content[self._shim.stdin.write(content) :]
 
     def _hear(self) -> None:
         assert self._shim and self._shim.stdout

@@ -199,6 +199,20 @@ async def test_nothing_survives_a_killed_shim(runtime: ContainerRuntime, tmp_pat
     assert until_none(marker) == []
 
 
+async def test_a_command_to_a_shim_that_has_just_ended_is_lost_and_its_end_is_reported(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    process = runtime.create()
+    os.mkfifo(gate := tmp_path / "gate")
+    await process.start(described(tmp_path, marker, f"read _ < {gate}; exit 3"))
+    gate.write_text("\n")
+    # Blocking, so that the loop cannot read the shim's report.
+    os.waitid(os.P_PID, process.shim_pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+    process.terminate()
+    process.kill()
+    assert await finish(process) == 3
+
+
 @pytest.mark.skipif(AVAILABLE == [Isolation.NONE], reason="this host allows no mount namespaces")
 async def test_mounts_are_private_and_read_only_where_asked(tmp_path: Path, marker: str) -> None:
     runtime = ContainerRuntime(AVAILABLE[0])
