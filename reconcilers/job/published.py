@@ -26,8 +26,10 @@ FIRST_WORLD = "0"
 WRITE_SECONDS = 1.0
 """Least time between two writes of what is for people."""
 FOR_PEOPLE = frozenset(
-    ("reason", "message", "conditions", "replicas", "replicaStatuses", "shardsDone")
-    + ("rendezvous", "goodput", "usage")
+    {
+        *("reason", "message", "conditions", "replicas", "replicaStatuses", "shardsDone"),
+        *("rendezvous", "goodput", "usage"),
+    }
 )
 """Fields of a job's status that may wait: counts, conditions and figures, which the next look finds again."""
 WORDS_OF_WORLD = frozenset(("reason", "waitsFor", "resume"))
