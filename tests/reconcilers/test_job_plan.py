@@ -187,7 +187,7 @@ class View:
 async def look(api: Api, found: Seen) -> list[str]:
     reconciler = object.__new__(ElasticJobReconciler)
     parts = {"_client": api, "_recorder": api, "_clock": Clock(lambda: later(1)), "_view": View(found)}
-    vars(reconciler).update(parts, _refused_until=Memory[float]({}))
+    vars(reconciler).update(parts, _refused_until=Memory[float]({}), _written_at=Memory[float]({}))
     vars(reconciler)["_writes_of_world"] = lambda _: ()  # test_published_world.py
     await reconciler.reconcile(Request("default", "digits"))
     return api.done
