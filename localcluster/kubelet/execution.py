@@ -93,7 +93,7 @@ async def _exec(command: list[str], inside: Inside) -> Outcome:
 
 
 def _end_late(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """Of a helper that started when nobody waited for it any more."""
+    """End a helper that started after its caller was cancelled."""
     if not starting.cancelled() and starting.exception() is None:
         with suppress(ProcessLookupError):
             starting.result().terminate()
