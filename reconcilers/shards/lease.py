@@ -22,7 +22,7 @@ from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_SETS
 from reconcilers.shards.sets import ShardSet, Tried, Voice, merged, nameless, part_of
 
 MAX_LEASES = 10_000
-"""Leases of all sets of a job at a time; packed they have some 40 KB. Workers beyond them wait."""
+"""Leases of all sets of a job at a time; packed they have 100 KB. Workers beyond them wait."""
 MAX_LEASE_INTERVALS = 8
 """Of one grant. What is scattered more goes to several."""
 LEAST_SECONDS = 3.0

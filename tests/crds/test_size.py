@@ -362,17 +362,21 @@ def of_the_day(members: list[int], incarnations: list[int], *, full: bool) -> El
 
 
 def shard_sets(workers: int, sets: int = 1) -> list[ShardSet]:
-    """Sets of which so many workers together hold leases, in no order, as after an hour of factoring."""
+    """Sets of which so many workers together hold leases: a new range each, and the rest of the one before."""
     found = []
     for number in range(sets):
-        lengths, at, leases = CHANCE.choices((488, 244, 122, 61), k=workers // sets), 0, []
-        order = CHANCE.sample(range(workers), workers // sets)
-        for place, length in enumerate(lengths):
-            leases.append((order[place], CHANCE.randint(1, 3), 13_000 + place, ((at, at + length),)))
-            at += length
+        size = workers // sets
+        new, rest = (CHANCE.choices((488, 244, 122, 61), k=size), CHANCE.choices(range(1, 99), k=size))
+        rests = [(start := 500 * place, start + length) for place, length in enumerate(rest)]
+        CHANCE.shuffle(rests)
+        at, leases = 500 * size, []
+        for place, worker in enumerate(CHANCE.sample(range(workers), size)):
+            elements = (rests[place], (at, at + new[place]))
+            leases.append(Lease(worker, CHANCE.randint(1, 3), 13_000 + place, elements))
+            at += new[place]
         definition = Definition(f"files-{number}", 0, at + 10**6, "d" * 64, 3, 100)
-        given = tuple(Lease(*each) for each in sorted(leases))
-        found.append(ShardSet(definition, ((at, at + 10**6),), given, last_lease=14_000, started_at=NOW))
+        given = tuple(sorted(leases, key=lambda lease: lease.worker))
+        found.append(ShardSet(definition, ((at, at + 10**6),), given, last_lease=99_999, started_at=NOW))
     return found
 
 
@@ -443,7 +447,7 @@ def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> Non
 
 
 @pytest.mark.parametrize("sets", [1, MAX_SHARD_SETS])
-@pytest.mark.parametrize(("workers", "most"), [(1_000, 12 << 10), (MAX_LEASES, 48 << 10)])
+@pytest.mark.parametrize(("workers", "most"), [(1_000, 16 << 10), (MAX_LEASES, 100 << 10)])
 def test_the_leases_of_all_shard_sets_are_bounded(workers: int, most: int, sets: int) -> None:
     shards = [each.to_status() for each in shard_sets(workers, sets)]
     assert len(json.dumps([each.to_wire() for each in shards], separators=(",", ":"))) <= most
