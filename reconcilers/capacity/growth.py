@@ -18,18 +18,14 @@ from crds.job_status import Goodput, JobState, Opportunity
 from crds.progress import RoundProgress
 from crds.protocol import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
-from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.goodput.rounds import told_rounds
-from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
 from reconcilers.observed.slots import Slot
 from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.auto_plans import is_final, plan_name
 from reconcilers.scale.opportunity import Room, Step, next_step
-from reconcilers.scale.plan import GROWTH
 from reconcilers.shards.by_shards import MAX_REMOVED
 from reconcilers.world.participants import Bounds, Participant
 
@@ -117,7 +113,7 @@ def grown(
     job: ElasticJob,
     workers: Workers,
     published: Rendezvous,
-    plans: Iterable[ScalePlan],
+    refused: str,
     now: datetime,
     *,
     is_quiet: bool,
@@ -125,13 +121,13 @@ def grown(
     """What opportunistic growth makes of this look; None of a job that does not grow by itself.
 
     Args:
-        plans: of the job's own, those that have ended.
+        refused: why the last count that growth asked for cannot be; empty if it can.
         is_quiet: no check, move, roll or failure is under way.
     """
     policy, known = policy_of(job), opportunity_of(job)
     if policy is None or known is None:
         return None
-    return next_step(policy, known, room_of(job, workers, published, plans, known, now, is_quiet), now)
+    return next_step(policy, known, room_of(job, workers, published, refused, known, now, is_quiet), now)
 
 
 def to_give_back(job: ElasticJob) -> int | None:
@@ -183,7 +179,7 @@ def room_of(
     job: ElasticJob,
     workers: Workers,
     published: Rendezvous,
-    plans: Iterable[ScalePlan],
+    refused: str,
     known: Opportunity,
     now: datetime,
     is_quiet: bool,
@@ -214,7 +210,7 @@ def room_of(
         is_measured=rate is not None and rate.is_known,
         efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,
         restart_seconds=restart_seconds(job, workers, figures),
-        refused=_refusal(job, plans, now),
+        refused=refused,
     )
 
 
@@ -270,13 +266,3 @@ def _pause_seconds(known: Goodput | None) -> float:
 
 def _had_extra(extra: Extra, published: Rendezvous) -> bool:
     return bool(extra.lost.intersection(published.members))
-
-
-def _refusal(job: ElasticJob, plans: Iterable[ScalePlan], now: datetime) -> str:
-    """Why the plan was refused that asked for a larger count of this generation of the job; nothing once it
-    may be asked for again."""
-    name = plan_name(job, GROWTH)
-    failed = (p for p in plans if p.metadata.name == name and p.status.phase is ScalePlanPhase.FAILED)
-    refused = next((plan for plan in failed if is_final(plan, now)), None)
-    condition = condition_of(refused.status.conditions, ScalePlanPhase.FAILED) if refused else None
-    return condition.message if condition is not None else ""
