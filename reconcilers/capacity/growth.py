@@ -18,6 +18,7 @@ from crds.job_status import Goodput, JobState, Opportunity
 from crds.progress import RoundProgress
 from crds.protocol import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
+from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.goodput.rounds import told_rounds
 from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
@@ -25,7 +26,8 @@ from reconcilers.observed.slots import Slot
 from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.opportunity import Room, Step, next_step
+from reconcilers.scale.request import Origin
+from reconcilers.scale.uptake import Uptake
 from reconcilers.shards.by_shards import MAX_REMOVED
 from reconcilers.world.participants import Bounds, Participant
 
@@ -130,6 +132,40 @@ def grown(
     return next_step(policy, known, room_of(job, workers, published, refused, known, now, is_quiet), now)
 
 
+def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
+    """Adds what growth remembers: whatever count somebody else asks for is what it begins from.
+
+    Args:
+        before: the job as read.
+    """
+    job, request, known = uptake.job, uptake.request, before.status.scaling
+    scaling, policy = job.status.scaling, policy_of(job)
+    if scaling is None:
+        return uptake
+    is_asked = uptake.count_changed_from is not None or (request is not None and request.asks_count)
+    if request is not None and request.replicas.get(names.WORKER) != scaling.replicas:
+        request = None  # an edit has followed it
+    opportunity = scaling.opportunity
+    if known is not None and is_asked and (request is None or request.origin is not Origin.GROWTH):
+        base = request.base if request is not None and request.base is not None else scaling.replicas
+        counts = known.replicas, scaling.replicas
+        opportunity = begun_anew(policy, opportunity, *counts, base, now) if policy is not None else None
+    elif policy is not None:
+        opportunity = opportunity or Opportunity(base=scaling.replicas)
+    elif opportunity is not None and (
+        scaling.replicas <= opportunity.base or job.spec.elastic_policy.shard_scaling
+    ):
+        opportunity = None
+    if opportunity == scaling.opportunity:
+        return uptake
+    return replace(uptake, job=_remembering(job, opportunity))
+
+
+def _remembering(job: ElasticJob, opportunity: Opportunity | None) -> ElasticJob:
+    assert job.status.scaling is not None
+    return job.with_status(scaling=job.status.scaling.model_copy(update={"opportunity": opportunity}))
+
+
 def to_give_back(job: ElasticJob) -> int | None:
     """The count of a job that keeps none of its extra workers, which is that it was asked for; None if it has
     none, or may keep them.
@@ -159,9 +195,7 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
 
 def with_step(job: ElasticJob, step: Step) -> ElasticJob:
     """The job that remembers it."""
-    scaling = job.status.scaling
-    assert scaling is not None
-    return job.with_status(scaling=scaling.model_copy(update={"opportunity": step.known}))
+    return _remembering(job, step.known)
 
 
 def told(step: Step) -> tuple[Event, ...]:

@@ -26,6 +26,7 @@ from reconcilers.conditions.job_finding import (
 )
 from reconcilers.conditions.loss import events_of_loss, with_loss
 from reconcilers.conditions.saving import events_of_saving
+from reconcilers.conditions.scaled import phase_while_scaling, with_scaled
 from reconcilers.conditions.silent import events_of_silent
 from reconcilers.conditions.slow import Neighbour, events_of_slow
 from reconcilers.conditions.steps_known import NO_STEPS, STEPS_KNOWN
@@ -43,7 +44,6 @@ from reconcilers.roles.progress import TF_CONFIG_KEPT
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.request import Origin
 from reconcilers.scale.rolling import Freshness
-from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake
 from reconcilers.shards.job_shards import with_end
 from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve

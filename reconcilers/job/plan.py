@@ -104,6 +104,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     fresh = freshness(seen.job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
     uptake = take_up(seen.job, fresh, managed_fields, now, seen.vacant)
+    uptake = growth.with_base(seen.job, uptake, now)
     refused = refusal_of(seen, Origin.PROFILE)
     beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
     look = Look(

@@ -8,10 +8,10 @@ from datetime import datetime
 from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.capacity import growth
+from reconcilers.capacity.opportunity import Step
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.opportunity import Step
 from reconcilers.scale.plan import own_refusal
 from reconcilers.scale.request import Origin, ScaleRequest, ScaleWrite, own_request
 from reconcilers.shards import by_shards

@@ -24,7 +24,7 @@ from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
-from reconcilers.scale.request import Origin, ScaleRequest
+from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest
 
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
@@ -138,6 +138,8 @@ def refusal(
             "NothingAsked",
             "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
         )
+    if len(request.to_text()) > MAX_CHARACTERS:
+        return Refusal("NotSupported", "spec: the plan names too many Pods and resources; make several of it")
     found = _bad_counts(plan, job, request) or _bad_resources(plan, job, nodes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found

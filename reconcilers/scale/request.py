@@ -23,6 +23,8 @@ from crds.model import Indices, Model, Name, ResourceRequirements
 from crds.scaleplan import ScalePlan
 from reconcilers.runtime.acts import Event
 
+MAX_CHARACTERS = 16_384
+"""Length of a request in its annotation."""
 REFUSED_SECONDS = 3_600.0
 """Time for which a refused request of dlr's own is not repeated."""
 
@@ -71,11 +73,14 @@ class ScaleRequest(Model):
     def asks_same(self, other: ScaleRequest) -> bool:
         return self.model_copy(update={"id": other.id}) == other
 
+    def to_text(self) -> str:
+        """The value of the annotation."""
+        return json.dumps(self.to_wire(), separators=(",", ":"))
+
     def to_patch(self) -> Object:
         """The merge patch of the job, but for the resourceVersion."""
-        text = json.dumps(self.to_wire(), separators=(",", ":"))
         counts = {type_: {"replicas": count} for type_, count in self.replicas.items()}
-        patch: Object = {"metadata": {"annotations": {names.ANNOTATION_SCALE: text}}}
+        patch: Object = {"metadata": {"annotations": {names.ANNOTATION_SCALE: self.to_text()}}}
         return patch | ({"spec": {"replicaSpecs": counts}} if counts else {})
 
     def in_words(self) -> str:
@@ -124,7 +129,7 @@ def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **
 def pending(job: ElasticJob) -> ScaleRequest | None:
     """The request that has been written into the job, and is not in its status yet."""
     text = job.metadata.annotations.get(names.ANNOTATION_SCALE)
-    if text is None:
+    if text is None or len(text) > MAX_CHARACTERS:
         return None
     try:
         found = ScaleRequest.model_validate_json(text)

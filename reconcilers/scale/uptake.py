@@ -14,10 +14,9 @@ from typing import Any
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import Opportunity, Scaling
+from crds.job_status import Scaling
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.extra import policy_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Migration,
@@ -29,9 +28,8 @@ from reconcilers.observed.slots import (
     with_slots,
 )
 from reconcilers.observed.worker_state import current_report
-from reconcilers.scale.opportunity import begun_anew
 from reconcilers.scale.plan_resources import laid_over
-from reconcilers.scale.request import Origin, ScaleRequest, pending
+from reconcilers.scale.request import ScaleRequest, pending
 from reconcilers.scale.rolling import Freshness
 
 Vacant = Mapping[str, frozenset[int]]
@@ -174,7 +172,7 @@ def _scaling(
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> Scaling | None:
-    """Returns the scaling: the count and its origin.
+    """The scaling: the count and its origin.
 
     Args:
         request: merged in this look. It may ask for the very count that growth has come to before; and an
@@ -183,40 +181,13 @@ def _scaling(
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
     is_asked = request is not None and request.asks_count
     if worker is None or (known is not None and known.replicas == worker.replicas and not is_asked):
-        return _with_opportunity(job, known)
+        return known
     if request is not None and request.replicas.get(names.WORKER) != worker.replicas:
         request = None
     by = SCALE_SUBRESOURCE if asked_through_scale(managed_fields) else SPEC
     opportunity = known.opportunity if known is not None else None
-    if known is not None and (request is None or request.origin is not Origin.GROWTH):
-        opportunity = _begun_anew(job, known, request, now)
-    scaling = Scaling(
-        replicas=worker.replicas, by=request.by if request else by, at=now, opportunity=opportunity
-    )
-    return _with_opportunity(job, scaling)
-
-
-def _begun_anew(
-    job: ElasticJob, known: Scaling, request: ScaleRequest | None, now: datetime
-) -> Opportunity | None:
-    """Whatever count somebody else asks for is what opportunistic growth begins from."""
-    policy, count = policy_of(job), job.spec.replica_specs[names.WORKER].replicas
-    if policy is None:
-        return None
-    base = request.base if request is not None and request.base is not None else count
-    return begun_anew(policy, known.opportunity, known.replicas, count, base, now)
-
-
-def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | None:
-    """Adds an opportunity if the job may grow by itself, or has to give back what it grew to."""
-    if scaling is None:
-        return None
-    known = scaling.opportunity
-    if policy_of(job) is not None:
-        known = known or Opportunity(base=scaling.replicas)
-    elif known is not None and (scaling.replicas <= known.base or job.spec.elastic_policy.shard_scaling):
-        known = None
-    return scaling.model_copy(update={"opportunity": known})
+    by = request.by if request is not None else by
+    return Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity)
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:

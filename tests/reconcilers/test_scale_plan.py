@@ -215,6 +215,11 @@ def test_plans_for_jobs_that_are_gone_finished_or_suspended_fail(
     assert found is not None and (found.reason, found.message) == (reason, message)
 
 
+def test_a_plan_whose_request_does_not_fit_into_the_job_is_refused() -> None:
+    resource = {f"example.com/{'x' * 250}{number}": 1 for number in range(32)}
+    assert why_not(of_worker(resource=resource))[0] == "NotSupported"
+
+
 def test_a_plan_without_a_count_comes_to_the_jobs_changed_by_its_pods() -> None:
     asked = {
         "createPods": [{}, {"type": "worker"}, {}],
