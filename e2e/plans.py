@@ -65,6 +65,6 @@ def wait_until_scaled(observation: Observation, name: str, within_seconds: float
 
 
 def seconds(plan: Object, job: Object) -> float:
-    """From the making of a plan until its job had what it asked."""
+    """Return the seconds from the plan's creation until its job had what it asked."""
     done = jobs.condition(job, "Scaled")["lastTransitionTime"]
     return jobs.seconds_between(plan["metadata"]["creationTimestamp"], done)
