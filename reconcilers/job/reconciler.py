@@ -77,8 +77,7 @@ class ElasticJobReconciler(Reconciler):
         plan = await self._plan(seen)
         if plan.check is not None and (refused := await self._refusal_of(seen, plan.check)):
             plan = await self._plan(replace(seen, check_refused=refused))
-        await self._apply(seen, plan)
-        wait = plan.look_again_seconds
+        wait = plan.look_again_seconds if await self._apply(seen, plan) else 0.0
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
@@ -102,7 +101,8 @@ class ElasticJobReconciler(Reconciler):
             return str(error)
         return ""
 
-    async def _apply(self, seen: Seen, plan: Plan) -> None:
+    async def _apply(self, seen: Seen, plan: Plan) -> bool:
+        """Carries out a plan. Returns False if its scale request was refused, so that another look is due."""
         if plan.first:
             await self._write(seen.job, {})
             await self._carry_out(seen, plan.first)
@@ -116,8 +116,7 @@ class ElasticJobReconciler(Reconciler):
             await self._carry_out(seen, [act])
         await self._carry_out(seen, plan.acts)
         await self._scale.conclude(plan.verdicts)
-        if plan.scale is not None:
-            await self._scale.write(seen.job, seen.raw, version, plan.scale)
+        return plan.scale is None or await self._scale.write(seen.job, seen.raw, version, plan.scale)
 
     def _writes_of_world(self, job: Object) -> Sequence[Act]:
         metadata = job["metadata"]

@@ -29,6 +29,11 @@ from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
 AUTO = "auto"
+_PATH = {
+    "AutoScaleDisabled": f"metadata.labels[{LABEL_SCALE_TYPE}]: the plan is automatic, and ",
+    "AboveResourceLimits": "spec.replicaResourceSpecs: ",
+}
+"""Field of a plan that a refusal of automatic requests is about, by reason."""
 MANY = 10_000
 """More workers than any plan asks for."""
 
@@ -143,7 +148,8 @@ def refusal(
     found = _bad_counts(plan, job, request) or _bad_resources(plan, job, nodes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found
-    return _not_automatic(job, request, f"metadata.labels[{LABEL_SCALE_TYPE}]: the plan is automatic, and ")
+    found = _not_automatic(job, request)
+    return None if found is None else Refusal(found.reason, f"{_PATH[found.reason]}{found.message}")
 
 
 def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:
@@ -259,11 +265,11 @@ def _bad_resources(plan: ScalePlan, job: ElasticJob, nodes: Collection[Mapping[s
     return None
 
 
-def _not_automatic(job: ElasticJob, request: ScaleRequest, path: str = "") -> Refusal | None:
+def _not_automatic(job: ElasticJob, request: ScaleRequest) -> Refusal | None:
     """Refuses what a job does not allow to be asked for automatically."""
     for type_ in sorted(request.types):
         if job.spec.replica_specs[type_].auto_scale is False:
-            message = f"{path}the job's replicaSpecs[{type_}].autoScale is false"
+            message = f"the job's replicaSpecs[{type_}].autoScale is false"
             return Refusal("AutoScaleDisabled", message)
     message = too_much_in_all(job, request.replicas, request.resources)
     return Refusal("AboveResourceLimits", message) if message else None

@@ -112,11 +112,14 @@ class ScaleWrite:
 
 @dataclass(frozen=True)
 class RefusedRequest:
-    """The last request of dlr's own that was refused, for as long as that counts."""
+    """The last request of dlr's own that was refused."""
 
     request: ScaleRequest
+    generation: int
+    """The job's."""
     message: str
     left_seconds: float
+    """Time until it is repeated."""
 
 
 def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **more: Any) -> ScaleRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from controller.cache import Cache
 from controller.client import Client
@@ -18,7 +19,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
 from reconcilers.runtime.refused import is_refusal
 from reconcilers.scale.job_plans import JobPlans
-from reconcilers.scale.request import REFUSED_SECONDS, RefusedRequest, ScaleRequest, ScaleWrite, differing
+from reconcilers.scale.request import REFUSED_SECONDS, RefusedRequest, ScaleWrite, differing
 from reconcilers.scale.verdicts import Verdict, refused_by_server, without_job
 
 
@@ -29,26 +30,25 @@ class ScaleWriter:
         self._clock = clock
         self._plans = cache.store(SCALEPLANS)
         self._job_plans = JobPlans(cache)
-        self._refused: Memory[tuple[ScaleRequest, int, str, float]] = cache.store(ELASTICJOBS).memory()
-        """The job's last request of dlr's own that was refused: the generation of the job, why, and until
-        when that counts, on the monotonic clock."""
+        self._refused: Memory[tuple[RefusedRequest, float]] = cache.store(ELASTICJOBS).memory()
+        """The job's last request of dlr's own that was refused, and when, on the monotonic clock."""
 
     def refused(self, job: ElasticJob) -> RefusedRequest | None:
         """The request of dlr's own that is not to be repeated for this generation of the job."""
-        known = self._refused.get(job.metadata.uid)
-        if known is None:
+        known, at = self._refused.get(job.metadata.uid) or (None, 0.0)
+        left_seconds = REFUSED_SECONDS - (self._clock.monotonic() - at)
+        if known is None or known.generation != job.metadata.generation or left_seconds <= 0:
             return None
-        request, generation, message, until = known
-        left_seconds = until - self._clock.monotonic()
-        if generation != job.metadata.generation or left_seconds <= 0:
-            return None
-        return RefusedRequest(request, message, left_seconds)
+        return replace(known, left_seconds=left_seconds)
 
-    async def write(self, job: ElasticJob, raw: Object, version: str, write: ScaleWrite) -> None:
+    async def write(self, job: ElasticJob, raw: Object, version: str, write: ScaleWrite) -> bool:
         """Writes a request into its job, or says why it cannot be.
 
         Args:
             version: the job's resourceVersion after the last write.
+
+        Returns:
+            whether it is written.
 
         Raises:
             Conflict: the job or the plan has changed since they were read.
@@ -56,13 +56,14 @@ class ScaleWriter:
         refusal = write.refusal or await self._try(job, version, write)
         if not refusal:
             tell(self._recorder, raw, write.events)
-            return
+            return True
         if write.plan is not None:
             await self.conclude([refused_by_server(write.plan, refusal)])
-            return
-        until = self._clock.monotonic() + REFUSED_SECONDS
-        self._refused.put(job.metadata.uid, (write.request, job.metadata.generation, refusal, until))
+            return False
+        refused = RefusedRequest(write.request, job.metadata.generation, refusal, REFUSED_SECONDS)
+        self._refused.put(job.metadata.uid, (refused, self._clock.monotonic()))
         self._recorder.event(raw, "Warning", "ScaleRefused", f"{write.request.by}: {refusal}")
+        return False
 
     async def _try(self, job: ElasticJob, version: str, write: ScaleWrite) -> str:
         """Why the API server does not take the request; empty if it does."""
