@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
 from typing import Any
 
-from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
-from crds.model import Condition, ConditionStatus
+from crds.model import ConditionStatus
 from crds.protocol import JobPhase
 from reconcilers.capacity.rates import best_size, rates_of
 from reconcilers.observed.conditions import condition_of, with_condition
@@ -40,7 +39,7 @@ MIN_EFFICIENCY = 0.6
 """Where the job does not say another (`elasticPolicy.opportunistic`)."""
 MEBIBYTE = 2**20
 
-ASKED, TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Asked", "Taken", "NoHistory", "Overruled", "Refused"
+TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Taken", "NoHistory", "Overruled", "Refused"
 _NUMBERS = re.compile(r"(-[0-9]+)+$")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 ManagedFields = Sequence[Mapping[str, Any]]
@@ -61,14 +60,6 @@ class Profile:
     def is_empty(self) -> bool:
         return not self.memory_bytes and self.workers is None
 
-    def in_words(self) -> str:
-        parts = [
-            f"{amount // MEBIBYTE}Mi of memory for each of type {type_}, {HEADROOM:g} times the peak"
-            for type_, amount in sorted(self.memory_bytes.items())
-        ]
-        parts += [f"{counted(self.workers, 'worker')}, the best size"] if self.workers is not None else []
-        return f"{' and '.join(parts)} of {', '.join(self.of)}"
-
 
 @dataclass(frozen=True)
 class Beginning:
@@ -83,13 +74,7 @@ class Beginning:
 def needs_history(job: ElasticJob) -> bool:
     """Whether it is open how the job is to begin, if it has not begun."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
-    return asks and (condition_of(job.status.conditions, PROFILED) is None or is_waiting(job))
-
-
-def is_waiting(job: ElasticJob) -> bool:
-    """Whether its workers are not made yet, since they are to have what is asked for."""
-    known = condition_of(job.status.conditions, PROFILED)
-    return known is not None and known.status is ConditionStatus.UNKNOWN
+    return asks and condition_of(job.status.conditions, PROFILED) is None
 
 
 def stem_of(job: ElasticJob) -> str:
@@ -122,12 +107,23 @@ def begun(
         has_begun: it has workers, or has had a world.
         managed_fields: the job's.
     """
-    job = uptake.job
-    if is_waiting(job):
-        return _followed(uptake, profile_of(job, history, managed_fields), refused, now)
+    job, merged = uptake.job, uptake.request
     if has_begun or not needs_history(job):
         return Beginning(job)
-    return _asked(job, profile_of(job, history, managed_fields), now)
+    if merged is not None and merged.origin is Origin.PROFILE:
+        used = ", ".join(known.metadata.name for known in last_jobs(job, history))
+        return _said(job, ConditionStatus.TRUE, TAKEN, f"{merged.in_words()}: what {used} came to", now)
+    profile = profile_of(job, history, managed_fields)
+    if not profile.of:
+        none = f"no job of {_whose(job)} has trained and finished yet"
+        message = f"{none}, so this one begins as it says itself"
+        return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
+    if profile.is_empty:
+        message = f"the job says itself what {', '.join(profile.of)} could tell"
+        return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
+    if refused:
+        return _said(job, ConditionStatus.FALSE, REFUSED, refused, now)
+    return Beginning(job, _request(job, profile))
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:
@@ -206,18 +202,6 @@ def _sum(one: WorldSize, other: WorldSize) -> WorldSize:
     return one.model_copy(update=update)
 
 
-def _asked(job: ElasticJob, profile: Profile, now: datetime) -> Beginning:
-    if not profile.of:
-        none = f"no job of {_whose(job)} has trained and finished yet"
-        message = f"{none}, so this one begins as it says itself"
-        return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
-    if profile.is_empty:
-        message = f"the job says itself what {', '.join(profile.of)} could tell"
-        return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
-    begins = _said(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now, quiet=True)
-    return Beginning(begins.job, _request(job, profile))
-
-
 def _request(job: ElasticJob, profile: Profile) -> ScaleRequest:
     resources = {
         type_: requirements(job, type_, {"memory": f"{amount // MEBIBYTE}Mi"})
@@ -226,42 +210,13 @@ def _request(job: ElasticJob, profile: Profile) -> ScaleRequest:
     return own_request(job, Origin.PROFILE, profile.workers, resources=resources)
 
 
-def _followed(uptake: Uptake, profile: Profile, refused: str, now: datetime) -> Beginning:
-    """What became of the request.
-
-    It is made again until it is in the job, as after a crash before its write; and, of a job that is
-    suspended meanwhile, when that goes on.
-    """
-    job, merged = uptake.job, uptake.request
-    known = condition_of(job.status.conditions, PROFILED)
-    assert known is not None
-    if merged is not None and merged.origin is Origin.PROFILE:
-        return _said(job, ConditionStatus.TRUE, TAKEN, known.message, now)
-    if job.spec.suspend:
-        return Beginning(job.with_status(conditions=[c for c in job.status.conditions if c is not known]))
-    if refused or profile.is_empty:
-        message = refused or f"the finished jobs of {_whose(job)} are gone"
-        return _said(job, ConditionStatus.FALSE, REFUSED, message, now)
-    return Beginning(job, _request(job, profile))
-
-
 def _whose(job: ElasticJob) -> str:
     label = job.metadata.labels.get(names.LABEL_PROFILE)
     return f"the profile {label}" if label else f"the name {stem_of(job)}"
 
 
-def _said(
-    job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime, *, quiet: bool = False
-) -> Beginning:
-    conditions: list[Condition] = with_condition(
-        job.status.conditions, PROFILED, status, reason, message, now
-    )
-    told = () if quiet else tuple(_events(status, message))
-    return Beginning(job.with_status(conditions=conditions), events=told)
-
-
-def _events(status: ConditionStatus, message: str) -> Iterator[Event]:
-    if status is ConditionStatus.TRUE:
-        yield Event("Normal", "ProfileTaken", message)
-    else:
-        yield Event("Normal", "NoProfile", message)
+def _said(job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime) -> Beginning:
+    conditions = with_condition(job.status.conditions, PROFILED, status, reason, message, now)
+    taken = status is ConditionStatus.TRUE
+    event = Event("Normal", "ProfileTaken" if taken else "NoProfile", message)
+    return Beginning(job.with_status(conditions=conditions), events=(event,))

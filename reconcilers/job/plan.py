@@ -122,7 +122,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     scale, verdicts = _judged(look, plan)
     if scale is None and beginning.request is not None:
         scale, _ = own_write(look.job, beginning.request, seen)
-    waits = look.is_held or profile.is_waiting(look.job) or seen.workers_refused_seconds is not None
+    waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[:most]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = (

@@ -26,7 +26,6 @@ from reconcilers.capacity.rates import (
 from reconcilers.capacity.usage import with_roles
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.workers import Workers
-from reconcilers.scale.request import Origin, own_request
 from reconcilers.scale.uptake import Uptake
 from tests.reconcilers.build import NOW, job, later, report, worker
 
@@ -153,11 +152,6 @@ def begun(
 
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
     begins = begun(new(), HISTORY, NOW)
-    condition = condition_of(begins.job.status.conditions, "Profiled")
-    assert condition is not None and profile.is_waiting(begins.job)
-    assert condition.message == (
-        "12288Mi of memory for each of type worker, 1.2 times the peak and 8 workers, the best size of bert-2, bert-1"
-    )
     request = begins.request
     assert request is not None and request.replicas == {"worker": 8}
     amounts = {"memory": "12288Mi"}
@@ -166,7 +160,7 @@ def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name
 
 def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
     begins = begun(new("resnet-1"), HISTORY, NOW)
-    assert begins.request is None and not profile.is_waiting(begins.job)
+    assert begins.request is None
     (event,) = begins.events
     assert event.reason == "NoProfile"
     assert (
@@ -226,11 +220,9 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
 
 def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
     asked = begun(new(), HISTORY, NOW).job
-    held = asked.model_copy(update={"spec": asked.spec.model_copy(update={"suspend": True})})
-    waits = begun(held, (), later(1))
-    assert condition_of(waits.job.status.conditions, "Profiled") is None and not waits.events
-    resumed = waits.job.model_copy(update={"spec": asked.spec})
-    assert begun(resumed, HISTORY, later(99)).request is not None
+    waits = begun(new(suspend=True), (), later(1))
+    assert waits.request is None and not waits.events
+    assert begun(asked, HISTORY, later(99)).request is not None
 
 
 def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
@@ -243,7 +235,7 @@ def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_lo
     begins = begun(new(), HISTORY, NOW)
     assert profile.needs_history(begins.job)
     again = begun(begins.job, HISTORY, later(1))
-    assert again.request == begins.request is not None and not again.events and profile.is_waiting(again.job)
+    assert again.request == begins.request is not None and not again.events
 
 
 def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
@@ -257,23 +249,22 @@ def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
 def test_a_job_whose_request_is_refused_begins_without_it() -> None:
     asked = begun(new(), HISTORY, NOW).job
     refused = begun(asked, HISTORY, later(10), refused="a webhook said no")
-    assert not profile.is_waiting(refused.job) and refused.request is None
+    assert refused.request is None
     assert [(event.reason, event.message) for event in refused.events] == [("NoProfile", "a webhook said no")]
 
 
-def test_a_job_whose_history_goes_before_it_is_asked_for_begins_without_it() -> None:
-    asked = begun(new(), HISTORY, NOW).job
-    late = begun(asked, (), later(1))
-    assert not profile.is_waiting(late.job) and late.request is None
-    assert [event.message for event in late.events] == ["the finished jobs of the name bert are gone"]
-
-
 def test_what_is_merged_is_told_in_the_same_look() -> None:
-    asked = begun(new(), HISTORY, NOW)
-    merged = profile.begun(Uptake(asked.job, own_request(asked.job, Origin.PROFILE, 8)), (), "", False, NOW)
-    assert not profile.is_waiting(merged.job) and merged.request is None
-    (event,) = merged.events
-    assert event.reason == "ProfileTaken" and "8 workers, the best size of bert-2, bert-1" in event.message
+    begins = begun(new(), HISTORY, NOW)
+    scaled = new(replicas=8)
+    merged = profile.begun(Uptake(scaled, begins.request), HISTORY, "", False, NOW)
+    condition = condition_of(merged.job.status.conditions, "Profiled")
+    assert condition is not None and merged.request is None
+    assert (condition.reason, condition.message) == (
+        "Taken",
+        "8 of type worker; memory 12288Mi for each of type worker: what bert-2, bert-1 came to",
+    )
+    assert [event.reason for event in merged.events] == ["ProfileTaken"]
+    assert begun(merged.job, HISTORY, later(1)).events == ()
 
 
 @pytest.mark.parametrize(
