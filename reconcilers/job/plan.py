@@ -119,21 +119,19 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if plan.is_interim:
         return plan
     most = most_acts(len(seen.workers) + len(slots.missing))
-    scale, verdicts = _judged(look, plan)
+    scale, verdicts = (None, ()) if _ends(plan) else _judged(look)
     if scale is None and beginning.request is not None:
         scale, _ = own_write(look.job, beginning.request, seen)
     waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[:most]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
-    is_more = (
-        0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus) or len(verdicts) > most
-    )
+    is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
     more = 0.0 if is_more else None
     plan = replace(
         plan,
         events=(*told, *outcome.of_scale(uptake), *beginning.events, *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
-        verdicts=tuple(verdicts[:most]),
+        verdicts=verdicts,
         scale=scale or plan.scale,
         look_again_seconds=_soonest(
             plan.look_again_seconds,
@@ -148,12 +146,15 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     return _paced(seen, plan)
 
 
-def _judged(look: Look, plan: Plan) -> tuple[ScaleWrite | None, list[Verdict]]:
-    """What becomes of the job's ScalePlans; of a job that ends in this look, the next one tells."""
+def _ends(plan: Plan) -> bool:
     phase = plan.status_patch.get("phase")
-    if phase is not None and JobPhase(phase).finished:
-        return None, []
-    return judge(look.seen.plans, look.job, look.workers, look.seen.nodes)
+    return phase is not None and JobPhase(phase).finished
+
+
+def _judged(look: Look) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
+    """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
+    write, verdicts = judge(look.seen.plans, look.job, look.workers, look.seen.nodes)
+    return write, tuple(verdicts[:MIN_ACTS])
 
 
 def most_acts(workers: int) -> int:
@@ -206,8 +207,8 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = Look(seen, seen.job, seen.workers, Freshness(), False, now)
     plan = _plan(look, outcome.over(seen.job, seen.workers, now), look_again=(remaining,))
-    _, verdicts = judge(seen.plans, seen.job, (), ())
-    return replace(plan, verdicts=tuple(verdicts))
+    _, verdicts = _judged(look)
+    return replace(plan, verdicts=verdicts)
 
 
 def _ended(look: Look) -> Plan | None:
