@@ -87,13 +87,13 @@ def own_write(
     Args:
         is_free: the request needs no permission.
     """
-    known = seen.scale_refused
-    if known is not None and known.request.asks_same(request):
-        return None, known.left_seconds
+    refused = seen.scale_refused
+    if refused is not None and refused.request.asks_same(request):
+        return None, refused.left_seconds
     return ScaleWrite(request, refusal="" if is_free else own_refusal(job, request, seen.nodes)), None
 
 
 def refusal_of(seen: Seen, origin: Origin) -> str:
     """Why the last request of this origin was refused, for as long as that counts."""
-    known = seen.scale_refused
-    return known.message if known is not None and known.request.origin is origin else ""
+    refused = seen.scale_refused
+    return refused.message if refused is not None and refused.request.origin is origin else ""

@@ -1,7 +1,7 @@
 """What becomes of a job's ScalePlans: which one to apply, and what each says in its status. Pure.
 
-A verdict follows from the job alone, so it comes out the same whoever looks and however often: a plan is
-applied if the job's status has its uid, superseded if a newer one is not refused, refused for what it asks.
+A verdict follows from the job alone, so every look comes to the same one: a plan is applied
+if the job's status has its uid, superseded if a newer one is not refused, refused for what it asks.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Verdict:
 
     def act(self, now: datetime) -> Act:
         """The write of the plan's status, refused if the plan was changed since it was read."""
-        metadata, known = self.plan.metadata, self.plan.status.conditions
+        metadata, conditions = self.plan.metadata, self.plan.status.conditions
         applied = self.phase is ScalePlanPhase.APPLIED
         status = ConditionStatus.TRUE if applied else ConditionStatus.FALSE
-        conditions = with_condition(known, APPLIED, status, self.reason, self.message, now)
+        conditions = with_condition(conditions, APPLIED, status, self.reason, self.message, now)
         if is_false(conditions, RECONCILED):  # it can be read again
             conditions = with_condition(conditions, RECONCILED, ConditionStatus.TRUE, "Recovered", "", now)
         observed = [c.model_copy(update={"observed_generation": metadata.generation}) for c in conditions]

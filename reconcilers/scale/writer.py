@@ -35,11 +35,11 @@ class ScaleWriter:
 
     def refused(self, job: ElasticJob) -> RefusedRequest | None:
         """The request of dlr's own that is not to be repeated for this generation of the job."""
-        known, at = self._refused.get(job.metadata.uid) or (None, 0.0)
+        refused, at = self._refused.get(job.metadata.uid) or (None, 0.0)
         left_seconds = REFUSED_SECONDS - (self._clock.monotonic() - at)
-        if known is None or known.generation != job.metadata.generation or left_seconds <= 0:
+        if refused is None or refused.generation != job.metadata.generation or left_seconds <= 0:
             return None
-        return replace(known, left_seconds=left_seconds)
+        return replace(refused, left_seconds=left_seconds)
 
     async def write(self, job: ElasticJob, raw: Object, version: str, write: ScaleWrite) -> bool:
         """Writes a request into its job, or says why it cannot be.
