@@ -102,7 +102,7 @@ def main() -> None:
     loader = DataLoader(train_data, batch_sampler=sampler)
     state = {"model": model, "optimizer": optimizer, "data": sampler}
     ckpt = Checkpointer(CHECKPOINT_DIR, state, every=5, persist_every=50)  # without `every`, dlr chooses it
-    step = ckpt.load()
+    step = ckpt.load() or 0
     replica = DistributedDataParallel(model) if dist.is_initialized() else model
     last_step = EPOCHS * sampler.steps_per_epoch
     print(f"rank {rank} of {world}: steps {step} to {last_step}", flush=True)
@@ -114,7 +114,8 @@ def main() -> None:
             time.sleep(STEP_DELAY_SECONDS)
             if rank == 0 and step % 10 == 0:
                 print(f"step {step}/{last_step} loss {loss.item():.3f}", flush=True)
-            ckpt.step(step)
+            if ckpt.step(step):
+                return  # the job goes on elsewhere, behind this step
     ckpt.close()
 
     if rank == 0:
