@@ -215,12 +215,12 @@ class Checkpointer:
         step, last = operator.index(step), self._newest
         is_first = last <= 0  # of a training that began anew
         if not self._rises(step):
-            dlr.report_step(step)
+            dlr.report(step)
             return False
         began = time.monotonic()
         if self._pace is not None and self._trained_since is not None:
             self._pace.trained((began - self._trained_since) / (step - last), self._saved)
-        dlr.report_step(step)
+        dlr.report(step)
         if began >= self._prepare_at:
             self._storage.prepare()
             self._prepare_at = math.inf

@@ -7,7 +7,7 @@ All that makes such a script elastic is here:
 * `anybody`: one is saved after the very step in which any worker is asked to stop, so that none is lost;
 * `ElasticBatchSampler` deals each global batch to the workers that are there, so that every step
   learns from the same samples with any number of them, and an epoch from every sample once;
-* `dlr.report_step`, so that the cluster can tell slow from stuck, and `dlr.checkpoint_saved`, so that it can
+* `dlr.report`, so that the cluster can tell slow from stuck, and `dlr.checkpoint_saved`, so that it can
   grow where little is lost (both do nothing outside of dlr).
 
 Runs unchanged under `dlr run`, under stock `torchrun`, and as one plain process.
@@ -186,7 +186,7 @@ def main() -> None:
             loss = learn(batch, replica, optimizer)
             time.sleep(args.step_delay_seconds)
 
-            dlr.report_step(step)
+            dlr.report(step)
             asked = stop.received
             stopping = anybody(asked, device)
             if rank == 0 and (stopping or step == last_step or step % args.save_every_steps == 0):
