@@ -221,8 +221,8 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
         "PodsAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
         'allowPrivilegeEscalation != false (container "main" must set securityContext.allowPrivilegeEscalation=false)'
         f"{NO_HURRY}",
-        "Profiled": "4096Mi of memory for each of type worker, 1.2 times the peak and 9800 workers, the best size of "
-        "llm-pretraining-405b-41, llm-pretraining-405b-40",
+        "Profiled": "9800 of type worker; memory 4096Mi for each of type worker: what llm-pretraining-405b-41, "
+        "llm-pretraining-405b-40 came to",
         "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
         "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
         "ShardsDone": "shard set 'files-2026-11-20': 812345 of 1000000 elements are done so far, 17 failed for good: "
@@ -270,8 +270,7 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
             },
             "rendezvous": world,
             "scaling": {"replicas": WORKERS, "by": "ScalePlan move-off-rack-17", "at": TIME},
-            "scalePlan": "move-off-rack-17",
-            "scalePlanUid": "0b6c1c43-27b5-4f0e-9a1c-3f6f5e3f2c11",
+            "scaleRequest": "0b6c1c43-27b5-4f0e-9a1c-3f6f5e3f2c11",
             "resources": {"worker": {"limits": {"memory": "1900Gi"}, "requests": {"memory": "1900Gi"}}},
             "activeCheck": "llm-pretraining-405b-check-7",
             "suspectedAt": TIME,
