@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crds.nodecheck import Action
+from crds.findings import Action
 
 TRUE, FALSE = "True", "False"
 

@@ -12,16 +12,15 @@ from typing import TypeVar
 
 from crds.agent_report import PairOutcome, ProbeOutcome
 from crds.elasticworker import ElasticWorker, ProbeEnding
+from crds.findings import Cause, Finding
 from crds.nodecheck import (
     CheckGroup,
     CheckRound,
     FailedTest,
     NodeCheck,
     NodeCheckStatus,
-    NodeResult,
     Withdrawal,
 )
-from healthcheck.diagnosis import Cause
 from healthcheck.local import local_result
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -31,6 +30,7 @@ from healthcheck.measurements import (
     Metric,
     RoundResult,
     is_plausible,
+    rounded,
 )
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
@@ -45,7 +45,7 @@ from reconcilers.nodecheck.nodes import (
     out_of,
 )
 
-Told = TypeVar("Told", FailedTest, NodeResult, Withdrawal)
+Told = TypeVar("Told", FailedTest, Finding, Withdrawal)
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
@@ -225,11 +225,6 @@ def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dic
         if values:
             figures[metric] = rounded(min(values) if metric.higher_is_better else max(values))
     return figures
-
-
-def rounded(figure: float) -> float:
-    """To four digits, which is more than any figure means."""
-    return float(f"{figure:.4g}")
 
 
 def _untested(outcomes: Iterable[ProbeOutcome]) -> str:

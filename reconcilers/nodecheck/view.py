@@ -27,7 +27,7 @@ Labels: TypeAlias = dict[str, Mapping[str, str]]
 
 class CheckView:
     def __init__(self, cache: Cache, client: Client) -> None:
-        self.finished = FinishedChecks(cache)
+        self.finished = cache.shared(FinishedChecks)
         self._trust = Trust(cache)
         self._client = client
         self._checks = cache.store(NODECHECKS)

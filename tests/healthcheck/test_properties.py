@@ -10,9 +10,10 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crds.findings import Verdict
 from healthcheck.components import Components
 from healthcheck.cuts import log_parts
-from healthcheck.diagnosis import Verdict, investigate
+from healthcheck.diagnosis import investigate
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, RoundResult
 from healthcheck.odds import log_odds

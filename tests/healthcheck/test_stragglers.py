@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from crds.findings import Cause, Verdict
 from healthcheck import stragglers
-from healthcheck.diagnosis import Cause, Verdict
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.settings import Settings
@@ -107,7 +107,7 @@ def test_slow_compute_and_slow_network_hide_nothing_from_each_other() -> None:
 def test_a_slow_link_is_a_link_and_makes_no_straggler() -> None:
     played = play(fleet(8), network({}, {frozenset(("3", "6")): 2.0}))
     (found,) = played.verdicts.links
-    assert found.link == {"3", "6"} and found.symptom is Symptom.SLOW
+    assert found.link == {"3", "6"} and found.symptom == Symptom.SLOW
     assert len(played.named(Verdict.HEALTHY)) == 8
 
 
