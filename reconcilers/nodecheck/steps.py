@@ -32,8 +32,6 @@ from healthcheck.measurements import (
     is_plausible,
     rounded,
 )
-from healthcheck.probes.report import Report
-from healthcheck.probes.runner import ProbeResult
 from reconcilers.nodecheck.nodes import (
     MAX_MESSAGE,
     TOO_LATE,
@@ -231,7 +229,7 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
     """What could not be tested, of a node whose other tests passed; empty if there is nothing."""
     outcomes = list(outcomes)
     missing = [outcome for outcome in outcomes if outcome.ending is ProbeEnding.UNAVAILABLE]
-    if not missing or not local_result([_probe_result(outcome) for outcome in outcomes]).passed:
+    if not missing or not local_result(outcomes).passed:
         return ""
     return "; ".join(dict.fromkeys(outcome.reason for outcome in missing))[:MAX_MESSAGE]
 
@@ -263,7 +261,7 @@ def _with_measured_again(round_: RoundResult, participants: Sequence[CheckedNode
 
 def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> dict[str, LocalResult]:
     results = {
-        participant.node: local_result([_probe_result(outcome) for outcome in participant.local])
+        participant.node: local_result(participant.local)
         for participant in participants
         if participant.local and not participant.reused
     }
@@ -331,14 +329,3 @@ def _round_result(done: CheckRound, nodes: Sequence[str]) -> RoundResult:
 def _column(result: RoundResult, metric: Metric) -> list[float]:
     figures = [group.measured.get(metric, 0.0) for group in result.groups]
     return figures if any(figures) else []
-
-
-def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
-    report = Report(
-        ending=outcome.ending,
-        reason=outcome.reason,
-        figures=outcome.figures,
-        faults=tuple(outcome.faults),
-        notes=tuple(outcome.notes),
-    )
-    return ProbeResult(outcome.probe, report, outcome.seconds)
