@@ -16,8 +16,8 @@ from benchmarks.played import played
 from crds.findings import Finding, Verdict
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.intermittent import NodeTests, intermittent, tests_by_node
 from healthcheck.measurements import GroupResult, LocalResult, RoundResult
-from healthcheck.records import NodeTests, intermittent, tests_by_node
 from healthcheck.settings import Settings
 
 REPORT = Path(__file__).parent.parent / "docs" / "records.md"

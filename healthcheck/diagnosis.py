@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 
 from crds.findings import MAX_EVIDENCE, MAX_TEXT, Action, Cause, FaultyDomain, FaultyLink, Finding, Verdict
 from healthcheck.attribution import OPEN, Standing, attribute
@@ -11,11 +13,13 @@ from healthcheck.domains import clustered, cut_off
 from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
 from healthcheck.fleet import Link, Node, NodeName
 from healthcheck.measurements import GroupResult, History, Metric, RoundResult, rounded
-from healthcheck.own_word import befell, is_of_most, proven
+from healthcheck.odds import log_odds
 from healthcheck.pairing import Evidence
-from healthcheck.settings import Settings
+from healthcheck.settings import Rules, Settings
 from healthcheck.stragglers import ClassFinding, Slowness, own_figures
 from healthcheck.trials import Symptom, failing_trials, slow_trials
+
+Listed = Callable[[GroupResult], Collection[NodeName]]
 
 UNSETTLED = (OPEN | {Standing.CUT_OFF}) - {Standing.DOUBTED}
 
@@ -232,3 +236,45 @@ def _untested_verdict(name: NodeName, facts: Facts) -> Finding:
         return _finding(name, facts, Verdict.HEALTHY, text)
     text = "it made no local test, and there was no partner to test it with"
     return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.PAIR_TEST)
+
+
+# --- what a node itself reports, or does not ---------------------------------------------------------------
+# No partner is needed for silence and crashes, only another try: answers get lost, and a probe is killed by
+# accident. So each is weighed as failed tests are, against how often it befalls nodes that are there.
+
+
+def is_of_most(round_: RoundResult, listed: Listed, withdrawn: Collection[NodeName] = ()) -> bool:
+    """Whether it befell most of those asked: likelier that it is not theirs than that all of them broke."""
+    asked = [name for group in round_.groups for name in group.members if name not in withdrawn]
+    hit = [name for group in round_.groups for name in listed(group) if name not in withdrawn]
+    return 2 * len(hit) > len(asked)
+
+
+def befell(
+    rounds: Sequence[RoundResult], listed: Listed, withdrawn: Collection[NodeName]
+) -> dict[NodeName, list[int]]:
+    """Return the rounds in which it befell each node, but for rounds in which it befell most."""
+    found: dict[NodeName, list[int]] = {}
+    for round_ in rounds:
+        if not is_of_most(round_, listed, withdrawn):
+            for name in (name for group in round_.groups for name in listed(group)):
+                if name not in withdrawn:
+                    found.setdefault(name, []).append(round_.number)
+    return found
+
+
+def proven(
+    found: dict[NodeName, list[int]], rounds: Sequence[RoundResult], nodes: int, rules: Rules
+) -> frozenset[NodeName]:
+    """The nodes that it befell more often than bad luck would have it."""
+    asked = Counter(name for round_ in rounds for group in round_.groups for name in group.members)
+    there = {name: len(hits) for name, hits in found.items() if len(hits) < asked[name]}
+    failed = sum(there.values())
+    passed = asked.total() - sum(len(hits) for hits in found.values())
+    needed = log(rules.odds_a_node * max(nodes, rules.least_nodes))
+    return frozenset(
+        name
+        for name, hits in found.items()
+        if log_odds(len(hits), fine := asked[name] - len(hits), failed - there.get(name, 0), passed - fine)
+        >= needed
+    )

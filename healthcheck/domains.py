@@ -8,8 +8,8 @@ from math import exp, lgamma
 
 from crds.findings import MAX_EVIDENCE, FaultyDomain
 from healthcheck.attribution import Attribution
-from healthcheck.cuts import Cut
 from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.parts import Cut
 
 LEAST_NODES = 2
 """One node is not a cluster."""

@@ -1,4 +1,4 @@
-"""The NodeCordon reconciler: takes nodes out of service that were found faulty, and brings them back.
+"""The reconcilers of Nodes: NodeCordon takes faulty ones out of service and back, NodeRecord keeps records.
 
 Everything of one decision on a node's metadata and spec goes out in one write, the mark with what it marks;
 the condition, a status of its own, follows, and a crash in between is healed by the next look.
@@ -34,8 +34,9 @@ from reconcilers.cordon.policy import (
     write_mark,
 )
 from reconcilers.cordon.statement import HELD, Statement, statement_on
-from reconcilers.nodecheck.own_fault import NodeFault, own_fault
-from reconcilers.nodecheck.record import passes_since
+from reconcilers.nodecheck.evidence import NodeFault, own_fault
+from reconcilers.nodecheck.record import passes_since, read_record, write_record
+from reconcilers.nodecheck.reference import read_reference, write_reference
 from reconcilers.runtime.clock import Clock
 
 BY_CORDON = "cordon"
@@ -215,6 +216,35 @@ class NodeCordonReconciler(Reconciler):
         unmoved = current.get("status") == status
         since = current["lastTransitionTime"] if unmoved else now
         return {"type": type_} | said | {"lastHeartbeatTime": now, "lastTransitionTime": since}
+
+
+class NodeRecordReconciler(Reconciler):
+    """Keeps on each Node what its checks gave: its record, and how fast its class of hardware was at first.
+
+    Apart from the cordon, which looks at one node after the other: after a check of ten thousand nodes each
+    of them is written to.
+    """
+
+    def __init__(self, client: Client, cache: Cache) -> None:
+        self._client = client
+        self._nodes = cache.store(NODES)
+        self._findings = cache.shared(NodeFindings)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._nodes.get(None, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return Result()
+        annotations = {}
+        record, reference = self._findings.record_of(raw), self._findings.reference_of(raw)
+        if record != read_record(raw):
+            annotations[names.ANNOTATION_RECORD] = write_record(record)
+        if reference is not None and reference != read_reference(raw):
+            annotations[names.ANNOTATION_REFERENCE] = write_reference(reference)
+        if annotations:
+            # Nobody else writes these, so all that may not have changed meanwhile is whose name it is.
+            patch = {"metadata": {"uid": raw["metadata"]["uid"], "annotations": annotations}}
+            await self._client.patch(NODES, request.name, patch)
+        return Result()
 
 
 CONDITIONS = (names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED)

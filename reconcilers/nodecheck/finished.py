@@ -13,7 +13,7 @@ from controller.store import Memory
 from crds.elasticworker import ElasticWorker
 from crds.findings import Cause, Finding, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
-from healthcheck.records import NodeTests
+from healthcheck.intermittent import NodeTests
 from reconcilers.nodecheck.record import tests_in, untested_nodes
 from reconcilers.nodecheck.reference import Reference, references_left_by
 from reconcilers.observed.trust import CLUSTER, Trust

@@ -44,8 +44,8 @@ from reconcilers.nodecheck.claims import (
     WAITING_FOR_CHECK,
     YIELDED,
 )
+from reconcilers.nodecheck.evidence import with_all_evidence
 from reconcilers.nodecheck.finished import is_finished, newest_on
-from reconcilers.nodecheck.further_evidence import with_all_evidence
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,

@@ -2,7 +2,7 @@
 
 It is the Node's own, so a machine that takes the name of another has an empty one, and nothing has to be
 collected. The NodeRecord reconciler writes it. The NodeCheck reconciler reads it, to see a fault that comes
-and goes (`healthcheck/records.py`), and `dlr node-check history` shows it.
+and goes (`healthcheck/intermittent.py`), and `dlr node-check history` shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 from crds import names
 from crds.findings import NEVER, Finding, Verdict
 from crds.nodecheck import CheckRound, NodeCheckStatus
-from healthcheck.records import NodeTests, tests_by_node
+from healthcheck.intermittent import NodeTests, tests_by_node
 
 MOST_RESULTS = 20
 MOST_BYTES = 4096
@@ -57,7 +57,7 @@ def with_findings(record: Sequence[Finding], new: Iterable[Finding]) -> list[Fin
 
 
 def recent(record: Iterable[Finding], now: datetime) -> list[Finding]:
-    """Return the findings that `healthcheck.records` takes into account."""
+    """Return the findings that `healthcheck.intermittent` takes into account."""
     return [finding for finding in record if finding.time > now - WINDOW]
 
 

@@ -20,7 +20,7 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
-from reconcilers.nodecheck.claim_view import MOST_WAITING, ClaimView
+from reconcilers.nodecheck.claiming import MOST_WAITING, ClaimView
 from reconcilers.nodecheck.claims import in_the_way
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS

@@ -17,9 +17,8 @@ from healthcheck.probes import device_faults
 from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState
 from reconcilers.nodecheck.actions import action_for, action_for_text
+from reconcilers.nodecheck.evidence import own_fault, with_all_evidence
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.further_evidence import with_all_evidence
-from reconcilers.nodecheck.own_fault import own_fault
 from reconcilers.nodecheck.record import (
     MOST_BYTES,
     MOST_RESULTS,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from crds.findings import Finding, Verdict
 from healthcheck.fleet import Domain, Node
-from healthcheck.records import intermittent
+from healthcheck.intermittent import intermittent
 
 WEEK = 7
 
