@@ -1,8 +1,8 @@
-"""The lists of a NodeCheck's status that have no room for a name an entry: the rest is told as ranges.
+"""The lists of a NodeCheck's status that have no room for a name an entry: the rest are ranges.
 
 A list names MOST_NAMED nodes; the others of it are in `furtherNodes`, by their places in `nodes`, and the
 failed tests that have no message in the `furtherTests` of their round. So what a check finds takes a few
-kilobytes, however much of it there is. Only what is stored is so: whoever reads a check (`unfolded`; the
+kilobytes, however much of it there is. Only what is stored is so: a reader of a check (`unfolded`; the
 models do it themselves) sees whole lists. Pure.
 """
 

@@ -9,7 +9,6 @@ anything is parsed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
@@ -21,6 +20,7 @@ from crds.further_nodes import whole
 from reconcilers.cordon.policy import MAX_EVIDENCE
 from reconcilers.nodecheck.actions import action_for_text
 from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
+from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.record import read_record, with_findings
 from reconcilers.nodecheck.reference import Reference, read_reference
 from reconcilers.observed.trust import CLUSTER, Trust
@@ -145,10 +145,6 @@ def finding_of_worker(worker: ElasticWorker) -> Finding | None:
         time=end.time,
         source=f"{metadata.namespace}/{metadata.name}",
     )
-
-
-def created_at(node: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(node["metadata"]["creationTimestamp"])
 
 
 def decided_nodes(check: dict[str, Any]) -> list[str]:

@@ -88,7 +88,7 @@ class NodeState:
     name: str
     mark: Mark | None = None
     taint: str | None = None
-    """The value of the taint `unhealthy`, whoever set it; None if there is none."""
+    """The value of the taint `unhealthy`, also if others set it; None if there is none."""
     unschedulable: bool = False
     finding: Finding | None = None
     """The newest finding that decides, that of the mark included."""

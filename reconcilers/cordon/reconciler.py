@@ -19,7 +19,7 @@ from controller.wording import shortened
 from crds import names
 from crds.findings import Finding
 from crds.model import ConditionStatus
-from reconcilers.cordon.findings import NodeFindings, created_at
+from reconcilers.cordon.findings import NodeFindings
 from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import (
@@ -35,6 +35,7 @@ from reconcilers.cordon.policy import (
 )
 from reconcilers.cordon.statement import HELD, Statement, statement_on
 from reconcilers.nodecheck.evidence import NodeFault, own_fault
+from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.record import passes_since, read_record, write_record
 from reconcilers.nodecheck.reference import read_reference, write_reference
 from reconcilers.runtime.clock import Clock
@@ -148,7 +149,7 @@ class NodeCordonReconciler(Reconciler):
     async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
         """Mark, and what it marks, in one.
 
-        Refused with Conflict if the node changed since it was read; then it is looked at anew.
+        Refused with Conflict if the node changed since it was read; then it is looked at again.
         """
         annotations, spec = dict[str, str](), dict[str, Any]()
         if self._options.mode is CordonMode.ENFORCE and wanted != node and wanted.mark is not None:
@@ -209,13 +210,13 @@ class NodeCordonReconciler(Reconciler):
         status = statement.unhealthy if type_ == names.CONDITION_UNHEALTHY else statement.suspected
         if not current and status is ConditionStatus.FALSE:
             return None
-        said = {"status": status.value, "reason": statement.reason, "message": statement.message}
-        if said.items() <= current.items():
+        stated = {"status": status.value, "reason": statement.reason, "message": statement.message}
+        if stated.items() <= current.items():
             return current
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         unmoved = current.get("status") == status
         since = current["lastTransitionTime"] if unmoved else now
-        return {"type": type_} | said | {"lastHeartbeatTime": now, "lastTransitionTime": since}
+        return {"type": type_} | stated | {"lastHeartbeatTime": now, "lastTransitionTime": since}
 
 
 class NodeRecordReconciler(Reconciler):
@@ -272,7 +273,7 @@ def cordon_view(node: dict[str, Any] | None) -> tuple[object, ...] | None:
         return None
     metadata, spec = node["metadata"], node.get("spec", {})
     mark = (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON)
-    said = (condition_of(node, type_) for type_ in CONDITIONS)
+    conditions = (condition_of(node, type_) for type_ in CONDITIONS)
     fault = own_fault(node)
     return (
         metadata["uid"],
@@ -281,7 +282,7 @@ def cordon_view(node: dict[str, Any] | None) -> tuple[object, ...] | None:
         spec.get("unschedulable"),
         _taints(node),
         fault and (fault.type, fault.status),
-        *((condition.get("status"), condition.get("reason")) for condition in said),
+        *((condition.get("status"), condition.get("reason")) for condition in conditions),
     )
 
 

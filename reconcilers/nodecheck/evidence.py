@@ -3,7 +3,7 @@
 A node that the tests could not clear is faulty if an agent of the administrator's, on the node itself,
 reports a fault; and one that failed in this check is faulty if it failed like that in the ones before.
 
-These agents run on the node on behalf of whoever runs the cluster, not in a user's container, so their
+These agents run on the node on behalf of the cluster's administrator, not in a user's container, so their
 conditions count where the findings of a user's namespace do not. Sources of the names, read in November 2026:
 
 * node-problem-detector: config/kernel-monitor.json and readonly-monitor.json; AKS adds the GPU ones
@@ -163,8 +163,8 @@ class NodeFault:
     action: Action
 
     def __str__(self) -> str:
-        said = f": {self.message}" if self.message else ""
-        return f"its condition {self.type} is {self.status}{said}"
+        message = f": {self.message}" if self.message else ""
+        return f"its condition {self.type} is {self.status}{message}"
 
 
 def own_fault(node: Mapping[str, Any]) -> NodeFault | None:

@@ -3,7 +3,7 @@
 A check compares nodes with one another, so a fleet that is slow as a whole looks healthy by itself. Each
 Node keeps what was typical of its class when it first passed a check, as long as it is of that class; what
 the nodes of a check say together is what the check is measured by. The noderecord controller writes it,
-with the node's record; `kubectl annotate nodes --all elastic.iml.github.io/reference-` lets it begin anew.
+with the node's record; `kubectl annotate nodes --all elastic.iml.github.io/reference-` resets it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_reference(node: Mapping[str, Any]) -> Reference | None:
 
 @lru_cache(1024)
 def _parsed(written: str) -> Reference | None:
-    """Nodes that one check was the first of have the same text."""
+    """Parse once for all nodes with the same text: those that one check was the first of."""
     try:
         return Reference.model_validate_json(written)
     except ValidationError:

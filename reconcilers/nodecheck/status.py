@@ -26,7 +26,7 @@ from healthcheck.diagnosis import Diagnosis
 from healthcheck.measurements import History
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
-from reconcilers.nodecheck.nodes import CheckedNode, Out
+from reconcilers.nodecheck.nodes import CheckedNode, Out, created_at
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.steps import Ended, round_to_record
@@ -142,7 +142,7 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
 def in_round(
     status: NodeCheckStatus, step: Round, participants: Iterable[CheckedNode], now: datetime
 ) -> NodeCheckStatus:
-    """The next round is to be carried out."""
+    """Publishes the next round."""
     by_node = {participant.node: participant for participant in participants}
     message = describe_round(step)
     conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "PairTests", message, now)
@@ -181,7 +181,7 @@ def concluded(
 
 
 def seconds_to_expiry(check: NodeCheck, now: datetime) -> float | None:
-    """Until a finished check is to be deleted; None if it is to stay."""
+    """Seconds until a finished check is deleted; None if it stays."""
     ttl, completed = check.spec.ttl_seconds_after_finished, check.status.completion_time
     return None if ttl is None or completed is None else ttl - (now - completed).total_seconds()
 
@@ -210,17 +210,13 @@ def without_replaced(
         nodes: the raw Nodes that are there by now, by name.
         now: the time of the verdicts.
     """
-    replaced = {name for name, raw in nodes.items() if _was_added_since(raw, status.start_time or now)}
+    replaced = {name for name, raw in nodes.items() if created_at(raw) > (status.start_time or now)}
     withdrawn = {left.node for left in status.withdrawn}
     status = settled(status, Ended(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
     verdict = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.WITHDRAWN,), "message": REPLACED.message}
     return status, [
         finding.model_copy(update=verdict) if finding.node in replaced else finding for finding in findings
     ]
-
-
-def _was_added_since(node: Mapping[str, Any], began: datetime) -> bool:
-    return datetime.fromisoformat(node["metadata"]["creationTimestamp"]) > began
 
 
 def _detailed(findings: Sequence[Finding]) -> list[Finding]:

@@ -102,7 +102,7 @@ def ended_step(
     Args:
         status: of the check.
         participants: in rank order.
-        overdue: the time for the step has passed: whoever has not answered will not.
+        overdue: the time for the step has passed; a node that has not answered will not.
     """
     settled = settled_nodes(status)
     present = [participant for participant in participants if participant.node not in settled]
@@ -218,8 +218,8 @@ def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dic
     """Every member reports the group's figures; should they differ, the worst counts."""
     figures: dict[Metric, float] = {}
     for metric in metrics:
-        told = (answer.figures[metric] for answer in answers if metric in answer.figures)
-        values = [value for value in told if is_plausible(value)]
+        reported = (answer.figures[metric] for answer in answers if metric in answer.figures)
+        values = [value for value in reported if is_plausible(value)]
         if values:
             figures[metric] = rounded(min(values) if metric.higher_is_better else max(values))
     return figures
