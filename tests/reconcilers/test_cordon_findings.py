@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
 from reconcilers.cordon.findings import (
+    NodeFindings,
     decided_nodes,
     decision_of,
     failed_nodes,
@@ -20,8 +21,10 @@ from reconcilers.cordon.limits import ALL_NODES
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import NodeState, decide_cordon, reason_of
 from reconcilers.cordon.statement import Statement, statement_on
-from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks
+from reconcilers.nodecheck.view import CheckView
 from tests.reconcilers.build import NOW, verdicts, worker
+from tests.reconcilers.check_stage import Stage
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -183,3 +186,9 @@ def test_cordon_of_others_that_stays_is_mentioned(faulty: NodeState, passed: Fin
 def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() -> None:
     assert said(NodeState("node-4"), accused=True).reason == "VerdictGone"
     assert statement_on(NodeState("n"), NodeState("n"), ENFORCE, accused=False) is None
+
+
+def test_readers_of_one_cache_share_what_they_have_read_of_checks() -> None:
+    stage = Stage()
+    assert stage.stores.shared(NodeFindings) is stage.stores.shared(NodeFindings)
+    assert stage.stores.shared(FinishedChecks) is CheckView(stage.stores, None).finished  # type: ignore[arg-type]
