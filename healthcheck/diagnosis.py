@@ -12,7 +12,7 @@ from healthcheck.attribution import OPEN, Standing, attribute
 from healthcheck.domains import clustered, cut_off
 from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
 from healthcheck.fleet import Link, Node, NodeName
-from healthcheck.measurements import GroupResult, History, Metric, RoundResult, rounded
+from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult, rounded
 from healthcheck.odds import log_odds
 from healthcheck.pairing import Evidence
 from healthcheck.settings import Rules, Settings
@@ -43,10 +43,9 @@ class Facts:
     """All that a history says, before anything is decided about going on."""
 
     nodes: tuple[Node, ...]
-    figures: Mapping[NodeName, Mapping[str, float]]
-    """What the nodes measured by themselves, by metric."""
+    local: Mapping[NodeName, LocalResult]
+    """Results of the nodes' own tests."""
     vouched: frozenset[NodeName]
-    locally_tested: frozenset[NodeName]
     local_failures: Mapping[NodeName, str]
     silent: Mapping[NodeName, str]
     """Silent nodes, each with a text that names the answers it did not give."""
@@ -82,9 +81,8 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     own = own_figures(history, nodes, settings)
     return Facts(
         nodes=tuple(nodes),
-        figures={name: _rounded(result.measured) for name, result in local.items() if result.measured},
+        local=local,
         vouched=frozenset(node.name for node in nodes if node.vouched),
-        locally_tested=frozenset(local),
         local_failures=local_failures,
         silent=silent,
         unheard=unheard,
@@ -155,12 +153,9 @@ def _crashes(history: History, asked: int, settings: Settings) -> dict[NodeName,
     return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 
 
-def _rounded(measured: Mapping[Metric, float]) -> dict[str, float]:
-    return {metric.value: rounded(value) for metric, value in measured.items()}
-
-
 def _finding(name: NodeName, facts: Facts, verdict: Verdict, text: str, *causes: Cause) -> Finding:
-    figures = dict(facts.figures.get(name, {}))
+    measured = facts.local[name].measured if name in facts.local else {}
+    figures = {metric.value: rounded(value) for metric, value in measured.items()}
     return Finding(node=name, verdict=verdict, causes=causes, message=text[:MAX_TEXT], figures=figures)
 
 
@@ -228,7 +223,7 @@ def _untested_verdict(name: NodeName, facts: Facts) -> Finding:
     if name in facts.unheard:
         text = f"it gave no answer {facts.unheard[name]}: too seldom, or as most did, to speak against it"
         return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.NO_ANSWER)
-    if name in facts.locally_tested:
+    if name in facts.local:
         text = "it passed its local tests; there was no partner to test its network with"
         return _finding(name, facts, Verdict.HEALTHY, text)
     if name in facts.vouched:
