@@ -6,8 +6,8 @@ when a sidecar crashes after training has ended well, and Succeeded of a pipe wh
 of a shell that answers an eviction with exit code 0. What the job needs of a worker that has succeeded, the
 world says: one that is in a later round than it has finished is missing there (`world/breaks.py`).
 
-* Succeeded is what the agent calls so; where no agent has reported, and the command is not certain to start
-  one (`launcher.py`), a training container that left with exit code 0.
+* Succeeded is what the agent calls so; where no agent has reported, none is certain to start (`launcher.py`)
+  and no launcher has begun (`agent/report/launch_mark.py`), a training container that left with exit code 0.
 * Failed is a Pod whose training container has ended otherwise, or that is deleted, lost, or cannot start.
 * A container that its kubelet starts again has not ended; how often it failed is told, to be counted.
 """
@@ -76,14 +76,17 @@ class Situation:
 
     @property
     def has_agent(self) -> bool:
-        """Whether its agent has reported, or its command is certain to start one."""
+        """Whether its agent has reported, or its launcher has begun or is certain to."""
         return self.report is not None or self.is_unreadable or bool(self.launcher)
 
     @property
     def launcher(self) -> str:
-        """The launcher that the training container is certain to start; empty where there is none."""
-        annotations = (self.pod or {}).get("metadata", {}).get("annotations") or {}
-        return str(annotations.get(names.ANNOTATION_LAUNCHER, "")) if self.trains else ""
+        """The launcher that has begun in the training container, or is certain to; empty without one."""
+        if not self.trains or self.pod is None:
+            return ""
+        annotations = self.pod.get("metadata", {}).get("annotations") or {}
+        certain = str(annotations.get(names.ANNOTATION_LAUNCHER, ""))
+        return certain or _begun(training_container(containers_of(self.pod)).newest_end)
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,13 @@ def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
 def _says_nothing(end: Object) -> bool:
     """Whether a training container may have ended so after training had succeeded: well, or killed."""
     return succeeded(end) or end.get("exitCode") in KILL_EXIT_CODES
+
+
+def _begun(end: Object | None) -> str:
+    """The launcher that began and was not heard, by a container's termination message; empty without one."""
+    lines = str((end or {}).get("message") or "").splitlines()
+    marks = (line for line in lines if line.endswith(names.HAS_BEGUN))
+    return next(marks, "").removesuffix(names.HAS_BEGUN).removeprefix("dlr:").strip()
 
 
 def _hidden_failure(seen: Situation, training: Container, end: Object | None) -> PodEnd:
