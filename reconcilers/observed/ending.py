@@ -52,6 +52,9 @@ PROCESS_FAILED = "ProcessFailed"
 LEFT_EARLY = "LeftEarly"
 """Reason of the end of a training container with exit code 0, of whose success its agent has not spoken."""
 
+KEEP_THE_EXIT_CODE = "keep its exit code by `exec`, `wait` or `set -o pipefail`"
+"""Advice for a shell that hides how its launcher ended: in its place, in the background, or in a pipe."""
+
 Object = Mapping[str, Any]
 
 
@@ -229,14 +232,10 @@ def _hidden_failure(seen: Situation, training: Container, end: Object | None) ->
         return classify_container(training, end)
     said = "its agent's report cannot be read"
     if not seen.is_unreadable:
-        said = f"{seen.launcher} has not reported once; its log says why"
+        said = f"{seen.launcher} has not reported once, see its log"
     if report is not None:
-        said = f"its agent's last word was {report.state} in round {report.observed_round}"
-    message = (
-        f"the training container left with exit code 0 before training had succeeded ({said}): a shell "
-        "that ends so at SIGTERM, or goes on after its launcher has failed, hides that; begin its text with "
-        "`set -eo pipefail`, or start the launcher with `exec`"
-    )
+        said = f"its agent reported {report.state} in round {report.observed_round}"
+    message = f"exit code 0 without success ({said}): {KEEP_THE_EXIT_CODE}"
     return PodEnd(ExitClass.UNKNOWN, LEFT_EARLY, 0, message, **whose)
 
 

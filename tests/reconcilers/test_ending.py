@@ -12,7 +12,9 @@ import pytest
 
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.model import Condition, ConditionStatus
 from crds.names import HAS_BEGUN
+from reconcilers.conditions.sidecars import events_of_sidecars, with_sidecars
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.observed.ending import (
     LEFT_EARLY,
@@ -22,6 +24,7 @@ from reconcilers.observed.ending import (
     judge,
 )
 from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.observed.workers import Workers
 from reconcilers.worker.shapes import kept_of_pod
 from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
@@ -283,9 +286,8 @@ def test_03_a_launcher_that_dies_before_its_first_report_behind_a_pipe_has_not_s
     assert (status.phase, status.last_exit.reason) == (WorkerPhase.FAILED, LEFT_EARLY)
     assert status.failure_budget.spent == {"Unknown": 1}
     assert status.message == (
-        "the training container left with exit code 0 before training had succeeded (torchrun has not reported "
-        "once; its log says why): a shell that ends so at SIGTERM, or goes on after its launcher has failed, "
-        "hides that; begin its text with `set -eo pipefail`, or start the launcher with `exec`"
+        "exit code 0 without success (torchrun has not reported once, see its log): "
+        "keep its exit code by `exec`, `wait` or `set -o pipefail`"
     )
     without = seen(worker(), pod_with(ended(0), phase="Succeeded"))
     assert without.phase is WorkerPhase.SUCCEEDED, "nobody knows of an agent: inject: false, a plain command"
@@ -325,6 +327,22 @@ def test_06_a_plain_sidecar_that_crashes_after_training_has_succeeded_is_no_fail
     assert seen(worker(), final).phase is WorkerPhase.SUCCEEDED, "without an agent too"
     over = seen(saying(AgentState.STOPPED), final, released=True, owner_ended=WorkerPhase.SUCCEEDED)
     assert over.phase is WorkerPhase.SUCCEEDED
+
+
+@pytest.mark.parametrize(("said", "main"), [(AgentState.RUNNING, RUNS), (AgentState.SUCCEEDED, ended(0))])
+def test_06_a_sidecar_that_crashed_shows_on_the_job(said: AgentState, main: JSON) -> None:
+    def conditions(companion: JSON, before: list[Condition]) -> list[Condition]:
+        of = saying(said)
+        status = seen(of, pod_with(main, companion=companion))
+        return with_sidecars(before, Workers([of.model_copy(update={"status": status})]), NOW)
+
+    assert conditions(RUNS, []) == [] == conditions(ended(137), [])
+    crashed = conditions(ended(1), [])
+    (told,) = crashed
+    assert (told.type, told.message) == ("SidecarsFailed", "sidecar proxy: exit code 1 (digits-worker-0)")
+    assert [event.message for event in events_of_sidecars([], crashed)] == [told.message]
+    assert not list(events_of_sidecars(crashed, conditions(ended(1), crashed)))
+    assert conditions(RUNS, crashed)[0].status is ConditionStatus.FALSE
 
 
 def test_07_a_crash_loop_is_told_counted_once_a_failure_and_ended_by_the_budget() -> None:
