@@ -12,6 +12,7 @@ from crds.elasticworker import AgentState, ExitClass
 from crds.model import Condition, ConditionStatus
 from crds.protocol import ASKED, JobPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.scaled import SCALED
 from reconcilers.conditions.slow import SLOW
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
@@ -24,7 +25,6 @@ from reconcilers.job.status import (
 )
 from reconcilers.observed.conditions import WORKERS_SCHEDULED, with_condition
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
-from reconcilers.scale.scaled import SCALED
 from reconcilers.world.rendezvous import at_the_end
 from tests.reconcilers.build import NOW, failure, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life

@@ -58,8 +58,8 @@ COMPUTED = {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
         *("Suspected", "SuspicionLifted"),
     },
-    ("reconciler.py", "reason"): {
-        *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.FAILED),
+    ("verdicts.py", "reason"): {
+        *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.REFUSED),
         "<Refusal>",
     },
 }
@@ -70,7 +70,6 @@ CONDITIONS_OF = {
         *("Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"),
         *("Oversized", "Undersized"),
     },
-    "phase.value": {"Succeeded", "Superseded", "Failed"},
 }
 
 
