@@ -66,6 +66,7 @@ CONDITIONS = (
     ("Profiled", "True", "Taken"),
     ("AgentsSilent", "True", "ManySilent"),
     ("ShardsDone", "False", "ElementsFailed"),
+    ("SidecarsFailed", "True", "SidecarExited"),
 )
 OF_DLROVERS_YAML = ("MasterReplicaIgnored", "LauncherFlagsIgnored")
 """A job that is written for dlr has neither."""
@@ -225,6 +226,7 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
         "llm-pretraining-405b-40 came to",
         "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
         "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
+        "SidecarsFailed": "sidecars of 3 workers failed: logs in llm-pretraining-405b-worker-17 (exit code 1)",
         "ShardsDone": "shard set 'files-2026-11-20': 812345 of 1000000 elements are done so far, 17 failed for good: "
         "17, 118, 4711-4713, 81234 and 11 more, the first: ValueError: bad header",
         "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",
