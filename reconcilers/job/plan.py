@@ -18,7 +18,7 @@ from crds.elasticworker import ElasticWorker
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth, profile, sizing
-from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
+from reconcilers.capacity.usage import with_roles, with_rounds
 from reconcilers.conditions import edits, refusal
 from reconcilers.conditions.job_finding import CheckState, finding_of
 from reconcilers.conditions.steps_known import seconds_to_notice
@@ -33,7 +33,7 @@ from reconcilers.job.acts import created, relaunched, told_standby
 from reconcilers.job.departed import with_departed
 from reconcilers.job.look import Look
 from reconcilers.job.outcome import Outcome, Training
-from reconcilers.job.pace import seconds_to_tell
+from reconcilers.job.published import seconds_to_write
 from reconcilers.job.relaunch import RESUMED, plan_relaunches
 from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
@@ -172,11 +172,10 @@ def _slots(seen: Seen, now: datetime) -> WorkerPlan:
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
-    """Of a large job, without counts that were told a moment ago, if there is nothing else to be written."""
+    """The plan, without a status that is for people alone and was written a moment ago."""
     if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
         return plan
-    status, age_seconds = seen.raw.get("status", {}), seen.status_age_seconds
-    wait = seconds_to_tell(status, plan.status_patch, len(seen.workers), age_seconds)
+    wait = seconds_to_write(plan.status_patch, seen.status_age_seconds)
     if wait <= 0:
         return plan
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
@@ -399,7 +398,7 @@ def _plan(
     why = why_not_training(status.phase, status.conditions, status.rendezvous)
     status = status.model_copy(update={"reason": why.reason, "message": why.message})
     moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
-    draft = with_account(moment, Draft(status, raw, len(look.workers)), look.seen.account_age_seconds)
+    draft = with_account(moment, Draft(status, raw), look.seen.account_age_seconds)
     draft = _with_usage(look, draft)
     standing = found.standing_by
     concerned = look.workers if standing else look.workers.exceptional
@@ -418,9 +417,7 @@ def _with_usage(look: Look, draft: Draft) -> Draft:
     changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
-    is_kept = ends or keeps_while_it_runs(look.job, look.workers)
-    if is_kept:
-        draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
+    draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
     if not is_due and not draft.differs:
         return draft
@@ -431,7 +428,7 @@ def _with_usage(look: Look, draft: Draft) -> Draft:
     told = draft.of(observed_at(judged, look.job.metadata.generation))
     if not draft.differs and (conditions == status.conditions or not told.differs):
         return draft
-    return told.having(usage=used.usage) if is_kept else told
+    return told.having(usage=used.usage)
 
 
 def _soonest(*seconds: float | None) -> float | None:
