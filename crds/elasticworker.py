@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from crds.agent_report import ATOMIC, AgentReport, Text
+from crds.agent_report import AgentReport, Text
 from crds.failure_policy import FailureAction
 from crds.job_status import FailureBudget
 from crds.model import (
@@ -32,9 +32,8 @@ from crds.model import (
     first_fault,
     rules,
 )
-from crds.protocol import AgentState as AgentState
-from crds.protocol import FailureCause as FailureCause
-from crds.protocol import ProbeEnding as ProbeEnding
+
+ATOMIC = {"x-kubernetes-list-type": "atomic"}
 
 
 class WorkerPhase(StrEnum):

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, WithJsonSchema, model_serializer, model_validator
 
+from crds.checkpoint_files import Tier
 from crds.model import Indices, Model, cut
-from crds.protocol import RendezvousPhase, Tier
+from crds.phases import RendezvousPhase
 from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
 
 MAX_WORLD_REASON = 384

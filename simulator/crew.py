@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from reconcilers.cordon.policy import VerdictReason
 from simulator import checks, objects
 from simulator.account import Part, part_of

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.monitor.stacks import handles, offering_process
-from crds.protocol import MAX_PROFILE_BYTES, PROFILE_ERROR, PROFILE_FILE, PROFILE_SECONDS, profile_signal
+from crds.agent_report import MAX_PROFILE_BYTES
+from crds.progress_record import PROFILE_ERROR, PROFILE_FILE, PROFILE_SECONDS, profile_signal
 
 EXPORT_SECONDS = 60.0
 """For the process to begin, and to write its trace, both of which it does between two lines of its script."""

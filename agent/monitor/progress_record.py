@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.monitor.stepping import StepReport
-from crds.protocol import (
+from crds.progress_record import (
     BUSY_UNTIL,
     CHECKPOINT,
     CHECKPOINT_AT,

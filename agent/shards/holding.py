@@ -5,10 +5,10 @@ Plain data and arithmetic; `agent/shards/desk.py` brings processes and cluster t
 
 from __future__ import annotations
 
+from crds.agent_report import MAX_FAILED_TEXT, MAX_REST_TEXT, ShardsReport
 from crds.intervals import LIMIT, NONE, Intervals, common, count, first, minus, to_text, union
 from crds.leases import Lease
-from crds.protocol import MAX_FAILED_TEXT, MAX_REST_TEXT, MAX_SHARD_REASON, ShardsStatus
-from crds.shard_set import Definition
+from crds.shard_set import MAX_SHARD_REASON, Definition
 
 ASK_EARLY = 8
 """More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
@@ -107,20 +107,20 @@ class Holding:
         """What is to be done after the restoration that was asked for last."""
         return self._undone
 
-    def to_status(self) -> ShardsStatus:
+    def to_status(self) -> ShardsReport:
         """Return the part of a report; what is done or failed beyond the limits of its texts comes later."""
         failed = _beginning(self._failed)
-        return {
-            **self.definition.to_wire(),
-            "lease": self._lease,
-            "rest": to_text(self._shortened(failed)),
-            "failed": to_text(failed),
-            "reason": self._reason,
-            "wants": self.wants,
-            "leaves": self.leaving,
-            "restoration": self._restoration,
-            "undone": self._undone,
-        }
+        return ShardsReport(
+            **vars(self.definition),
+            lease=self._lease,
+            rest=to_text(self._shortened(failed)),
+            failed=to_text(failed),
+            reason=self._reason,
+            wants=self.wants,
+            leaves=self.leaving,
+            restoration=self._restoration,
+            undone=self._undone,
+        )
 
     def _shortened(self, failed: Intervals) -> Intervals:
         """Return as much of what is neither done nor `failed` as can be told, from the first element on.

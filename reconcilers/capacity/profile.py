@@ -21,7 +21,7 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
 from crds.model import Condition, ConditionStatus
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.capacity.rates import best_size, rates_of
 from reconcilers.observed.conditions import condition_of, with_condition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, WorkerPhase
+from crds.agent_report import AgentReport, AgentState
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import STARTED

@@ -16,7 +16,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import ResourceRequirements
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.extra import opportunity_of

@@ -15,7 +15,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import Opportunity, Scaling
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.observed.extra import policy_of

@@ -7,15 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import shortened
-from crds.agent_report import AgentFailure, AgentReport
-from crds.elasticworker import (
-    AgentState,
-    ElasticWorker,
-    ElasticWorkerStatus,
-    ExitClass,
-    WorkerExit,
-    WorkerPhase,
-)
+from crds.agent_report import AgentFailure, AgentReport, AgentState
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerExit, WorkerPhase
 from crds.failure_policy import FailureRule
 from reconcilers.failure import budgets
 from reconcilers.failure.ground import highest_told

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
-from crds.agent_report import AgentCheck, AgentReport
-from crds.elasticworker import ProbeEnding
+from crds.agent_report import AgentCheck, AgentReport, ProbeEnding
 from healthcheck.measurements import Metric
 from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state
 from tests.agent.fake_cluster import CHECK, FakeCluster
@@ -40,7 +40,7 @@ def group(*agents: dict[str, Any], first: int = 0) -> dict[str, Any]:
 
 
 def told(agent: dict[str, Any]) -> AgentCheck:
-    read = AgentReport.model_validate(agent).check
+    read = TypeAdapter(AgentReport).validate_python(agent).check
     assert read is not None
     assert read.model_dump(mode="json", by_alias=True) == agent["check"]
     return read

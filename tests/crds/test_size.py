@@ -11,6 +11,7 @@ import pytest
 
 import crds
 from controller.wording import shortened
+from crds.agent_report import MAX_UNDONE_TEXT
 from crds.elasticjob import ElasticJob
 from crds.job_status import (
     MAX_EPISODE_MEMBERS,
@@ -27,8 +28,8 @@ from crds.job_status import (
     JobState,
 )
 from crds.model import MAX_CONDITION_MESSAGE
-from crds.protocol import MAX_SHARD_SETS, MAX_SHARD_TEXT, MAX_UNDONE_TEXT
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
+from crds.shard_set import MAX_SHARD_SETS, MAX_SHARD_TEXT
 from reconcilers.conditions.refusal import NO_HURRY
 from reconcilers.job.status import MAX_WHY
 from reconcilers.observed.large_job import wire_of

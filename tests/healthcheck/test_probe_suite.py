@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.local import Health, judge
 from healthcheck.probes import suite
 from healthcheck.probes.report import Report

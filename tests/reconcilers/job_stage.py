@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.nodecheck import NodeCheck
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.incidents import incident_of, with_incident

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.agent_report import AgentReport, AgentState
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.observed.ending import (
     LEFT_EARLY,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crds.elasticworker import AgentState
+from crds.agent_report import AgentState
 from reconcilers.job.pace import MAX_SECONDS, seconds_to_tell
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from crds import names
-from crds.protocol import MAX_PROFILE_SECONDS
+from crds.agent_report import MAX_PROFILE_SECONDS
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.job.lookup import get_unfinished_job, list_workers
 from dlr.job.report import current_report
