@@ -23,11 +23,13 @@ PROTOCOL = 3
 
 MAX_PROCESSES = 4_096
 """Training processes of one Pod."""
-MAX_TEXT = 8_192
+MAX_REPORT_BYTES = 16_384
+"""JSON of a report: a worker's status has twice as much at most. The agent shortens what people read."""
+MAX_TEXT = 4_096
 """Characters of a failure's message, and of the end of its log."""
 MAX_ROUNDS = 8
 """Entries of `rounds`: the number of rounds that the controller may miss."""
-MAX_POINTS = 96
+MAX_POINTS = 48
 """Entries of `series.points`."""
 MAX_STACKS = 16
 """Entries of `failure.stacks`."""
@@ -37,16 +39,15 @@ MAX_REQUEST = 64
 """Characters of a request for stacks or for a profile; a longer text is cut."""
 NATIVE = "/native"
 """End of a request for the frames of C and C++, too."""
-MAX_PROFILE_BYTES = 192 << 10
-"""Of a compressed profile: an object has 1.5 MiB at most, and this is a third more in base64."""
-MAX_PROFILE_TEXT = 4 * (MAX_PROFILE_BYTES + 2) // 3
-MAX_PROFILE_NOTE = 512
+MAX_PROFILE_BYTES = 512 << 10
+"""Size of a compressed profile, which goes through the container's log."""
+MAX_PROFILE_NOTE = 256
 MAX_PROFILE_SECONDS = 60.0
-MAX_LOCAL_PROBES = 16
+MAX_LOCAL_PROBES = 8
 """Entries of `check.local`."""
 MAX_PAIR_PROBES = 16
 """Entries of `check.pairs`."""
-MAX_FIGURES = 32
+MAX_FIGURES = 16
 """Figures of one probe."""
 MAX_FIGURE_NAME = 64
 """Characters of the name of a probe's figure."""
@@ -54,12 +55,10 @@ MAX_SENTENCES = 4
 """Faults, and notes, of one probe."""
 MAX_SENTENCE = 512
 """Characters of one of them, and of a probe's reason."""
-MAX_UNDONE_TEXT = 65_536
-"""Characters of these in all sets of one report."""
-MAX_FAILED_TEXT = 2_048
-"""Characters of the elements of one lease that have failed."""
-MAX_REST_TEXT = 2 * MAX_FAILED_TEXT
-"""Characters of those that are neither done nor failed; all between failed ones have room."""
+MAX_SHARDS_TEXT = 4_096
+"""Characters of all elements that a report names, in all sets."""
+MAX_UNDONE_TEXT = 3_072
+"""Characters of those of them that restorations leave undone."""
 
 _ATOMIC = {"x-kubernetes-list-type": "atomic"}
 _TIME = (
@@ -388,14 +387,14 @@ class AskedStacks(OnWire):
 
 @dataclass(frozen=True)
 class Profile(OnWire):
-    """What one of the worker's processes did for some seconds (`dlr job profile`)."""
+    """A profile of one of the worker's processes (`dlr job profile`), which is in its container's log."""
 
     request: Annotated[str, Limits(max_length=MAX_REQUEST)]
     """What asked: the job's annotation elastic.iml.github.io/profile."""
     by: Annotated[str, Limits(max_length=32)] = ""
     seconds: Seconds = 0.0
-    data: Annotated[str, Limits(max_length=MAX_PROFILE_TEXT)] = ""
-    """Chrome's trace format, compressed by gzip, in base64; empty if there is none."""
+    size: Count = 0
+    """Bytes of Chrome's trace format, compressed by gzip; 0 if there is no profile."""
     note: Annotated[str, Limits(max_length=MAX_PROFILE_NOTE)] = ""
     """Why there is none, or why it is shorter than was asked for."""
 
@@ -406,9 +405,9 @@ class ShardsReport(Definition):
 
     lease: Count = 0
     """The number of the lease that the other fields are about; 0 without one."""
-    rest: Annotated[str, Limits(max_length=MAX_REST_TEXT)] = ""
+    rest: Annotated[str, Limits(max_length=2 * MAX_SHARDS_TEXT // 3)] = ""
     """What of it is neither done nor failed."""
-    failed: Annotated[str, Limits(max_length=MAX_FAILED_TEXT)] = ""
+    failed: Annotated[str, Limits(max_length=MAX_SHARDS_TEXT // 3)] = ""
     """What of it has failed here."""
     reason: Annotated[str, Limits(max_length=MAX_SHARD_REASON)] = ""
     """Why the first of these failed."""
@@ -422,11 +421,12 @@ class ShardsReport(Definition):
     """Elements left to do after it. All others count as done."""
 
 
-_UNDONE_LIMIT: dict[str, Any] = {
+_ELEMENTS = " + ".join(f"(has(set.{name}) ? size(set.{name}) : 0)" for name in ("rest", "failed", "undone"))
+_SHARDS_LIMIT: dict[str, Any] = {
     "x-kubernetes-validations": [
         {
-            "rule": f"self.map(set, has(set.undone) ? size(set.undone) : 0).sum() <= {MAX_UNDONE_TEXT}",
-            "message": f"what is undone may have {MAX_UNDONE_TEXT} characters at most in all sets together",
+            "rule": f"self.map(set, {_ELEMENTS}).sum() <= {MAX_SHARDS_TEXT}",
+            "message": f"all elements may have {MAX_SHARDS_TEXT} characters at most in all sets together",
         }
     ]
 }
@@ -472,7 +472,7 @@ class AgentReport(OnWire):
     profile: Profile | None = None
     """Likewise."""
     shards: (
-        Annotated[tuple[ShardsReport, ...], Limits(max_length=MAX_SHARD_SETS, schema=_ATOMIC | _UNDONE_LIMIT)]
+        Annotated[tuple[ShardsReport, ...], Limits(max_length=MAX_SHARD_SETS, schema=_ATOMIC | _SHARDS_LIMIT)]
         | None
     ) = None
     """The sets that its processes pull from; unset if they pull from none."""

@@ -19,7 +19,7 @@ checkpoints: a message by `CheckpointTrouble`, which is empty if that works. It 
 RESULT_SUFFIX = ".result"
 """Of the record's name, for the JSON file beside it with what training came to: `{"value": …}`, or
 `{"error": …}` where that cannot be kept. It is replaced as a whole."""
-MAX_RESULT = 16_384
+MAX_RESULT = 8_192
 """Characters of it."""
 
 ENV_STACKS_FILE = "DLR_STACKS_FILE"

@@ -19,7 +19,7 @@ MAX_SHARD_SETS = 16
 MAX_SHARD_RETRIES = 16
 MAX_SHARD_REASON = 256
 """Characters of the reason why an element failed."""
-MAX_SHARD_TEXT = 16_384
+MAX_SHARD_TEXT = 3_072
 """Characters of the elements that a restoration leaves undone."""
 
 _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"

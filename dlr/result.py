@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 RESULT_SUFFIX = ".result"
-MAX_RESULT = 16_384
+MAX_RESULT = 8_192
 """Characters, as JSON."""
 
 
@@ -24,7 +24,7 @@ def report_result(value: Any) -> None:
     """Leave a value on the job, such as `{"accuracy": 0.97}`; that of rank 0 counts, and the last one.
 
     Training has come to its end by then, so nothing is raised: of a value that cannot be kept, the job keeps
-    why. Its limit is 16,384 characters of JSON.
+    why. Its limit is 8,192 characters of JSON.
     """
     path = os.environ.get(ENV_PROGRESS_FILE)
     if not path:

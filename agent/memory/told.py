@@ -1,4 +1,4 @@
-"""What training processes say of their checkpoints, each in a file (`crds.checkpoint_files.CheckpointerFile`).
+"""What training processes say of their checkpoints, each in a file (`CheckpointerFile` of crds).
 
 And the one thing that they are told while they run: how long a copy to the peer takes.
 """

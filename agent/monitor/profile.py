@@ -1,4 +1,4 @@
-"""A profile of one training process, small enough for its ElasticWorker: by torch.profiler, or by py-spy.
+"""A profile of one training process, small enough for its container's log: by torch.profiler, or by py-spy.
 
 Torch's own is for processes that were forked (agent/warm/profiler.py). py-spy, where the image has it, works
 for any, as far as the kernel lets it trace: that takes root, or the capability SYS_PTRACE.

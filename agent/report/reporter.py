@@ -22,6 +22,7 @@ from agent.kube.api import Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.report.elasticworker import path_of
+from agent.report.fitting import fitting
 from agent.report.refusal import LeftOut, final_refusal
 from agent.report.report import Facts, PendingReports, Report, whole
 from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure, Usage
@@ -261,7 +262,7 @@ class Reporter(threading.Thread):
         if report is None:
             return
         sections = {name: self._made(name, make) for name, make in self._sections.items()}
-        status = whole(self._me, self._facts, report, sections).to_wire()
+        status = fitting(whole(self._me, self._facts, report, sections))
         try:
             self._patch(status)
         except ApiError as error:

@@ -35,7 +35,7 @@ from typing import Any
 from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, too_many_places, undone_of
 from agent.temporary_directory import bound
-from crds.agent_report import MAX_UNDONE_TEXT, ShardsReport
+from crds.agent_report import MAX_SHARDS_TEXT, MAX_UNDONE_TEXT, ShardsReport
 from crds.intervals import Intervals, to_text
 from crds.shard_set import MAX_SHARD_SETS, Definition
 
@@ -136,7 +136,9 @@ class Desk(threading.Thread):
     def to_status(self) -> tuple[ShardsReport, ...] | None:
         """What the agent's next report says; None as long as nobody pulls."""
         with self._lock:
-            said = tuple(each.holding.to_status() for each in islice(self._sets.values(), MAX_SHARD_SETS))
+            holdings = [each.holding for each in islice(self._sets.values(), MAX_SHARD_SETS)]
+            room = (MAX_SHARDS_TEXT - sum(len(each.undone) for each in holdings)) // max(len(holdings), 1)
+            said = tuple(each.to_status(room) for each in holdings)
         return said or None
 
     def stop(self) -> None:

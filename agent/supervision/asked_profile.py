@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent.logs import write_parts
 from agent.monitor.hang_guard import HangGuard
 from agent.monitor.profile import Profile, ProfileError, Subject, take
 from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.supervision.asked import Asked
 from crds import agent_report
-from crds.agent_report import MAX_PROFILE_NOTE, MAX_PROFILE_SECONDS
+from crds.agent_report import MAX_PROFILE_NOTE, MAX_PROFILE_SECONDS, MAX_REQUEST
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,6 @@ def _profile(text: str, request: Request, subject: Subject) -> agent_report.Prof
         profile = take(subject, request.seconds, request.by)
     except ProfileError as error:
         profile = Profile(request.by, 0.0, b"", str(error))
-    data = base64.b64encode(profile.data).decode()
+    write_parts(text[:MAX_REQUEST], profile.data)
     note = profile.note[:MAX_PROFILE_NOTE]
-    return agent_report.Profile(text, profile.by, profile.seconds, data, note)
+    return agent_report.Profile(text, profile.by, profile.seconds, len(profile.data), note)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from agent.shards.holding import Holding
+from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease
 from crds.model import Condition, ConditionStatus
@@ -134,7 +135,7 @@ class Cluster:
             assert not lost or each.restoration < self.round, f"lost: {lost}"
 
     def report(self, worker: Worker) -> None:
-        self.reports[worker.index].append((worker.incarnation, worker.holding.to_status()))
+        self.reports[worker.index].append((worker.incarnation, worker.holding.to_status(MAX_SHARDS_TEXT)))
 
     def work(self, worker: Worker) -> None:
         if worker.waits_for > worker.restoration:
