@@ -61,7 +61,7 @@ def _describe(definitions: dict[str, Schema]) -> None:
                 definitions[name]["properties"][to_camel(field)].setdefault("description", text)
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def _subclasses(kind: type[OnWire]) -> Iterator[type[OnWire]]:
     for each in kind.__subclasses__():
         yield each
         yield from _subclasses(each)
@@ -71,9 +71,8 @@ def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
     for field, text in pairwise(definition.body):
-        is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
-            yield field.target.id, inspect.cleandoc(ast.literal_eval(text.value))
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            yield ast.unparse(field.target), inspect.cleandoc(ast.literal_eval(text.value))
 
 
 def _node(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:

@@ -42,7 +42,7 @@ def group(*agents: dict[str, Any], first: int = 0) -> dict[str, Any]:
 def told(agent: dict[str, Any]) -> AgentCheck:
     read = TypeAdapter(AgentReport).validate_python(agent).check
     assert read is not None
-    assert read.model_dump(mode="json", by_alias=True) == agent["check"]
+    assert read.to_wire() == agent["check"]
     return read
 
 

@@ -505,7 +505,7 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
     monitor.look()
     tell_trouble(second, SaveSkipped="slow", StorageFails="full" * 1_000)
     found = files.read().trouble
-    assert found == {"reason": "StorageFails", "message": ("full" * 1_000)[:512]}
+    assert found == AgentCheckpointTrouble(CheckpointTrouble.STORAGE, ("full" * 1_000)[:512])
     monitor.look()
     monitor.look()
     assert reporter.checkpoints == [(1, None)], "once"
