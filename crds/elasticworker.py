@@ -37,6 +37,8 @@ from crds.model import (
 
 ATOMIC = {"x-kubernetes-list-type": "atomic"}
 
+MAX_MESSAGE = 2_048
+"""Characters of `status.message`."""
 MAX_LIVES = 16
 """Entries of `status.history`."""
 MAX_LIFE_REASON = 96
@@ -151,7 +153,7 @@ class ElasticWorkerStatus(Model):
     observed_incarnation: int | None = None
     """The incarnation that phase, Pod and node speak of."""
     phase: WorkerPhase | None = None
-    message: Annotated[str, Field(max_length=2_048)] = ""
+    message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
     """Why the Pod is not running yet, or how it ended."""
     pod_name: Name | None = None
     pod_uid: Annotated[str, Field(max_length=64)] | None = None

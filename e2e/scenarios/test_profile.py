@@ -1,4 +1,4 @@
-"""`dlr job profile` on a whole cluster: asked by an annotation, answered through the log of the rank's Pod."""
+"""`dlr job profile` on a whole cluster: an annotation asks, and the log of the rank's Pod has the answer."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from crds.model import Condition, ConditionStatus
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import STARTED
 
-MAX_MESSAGE = 2_048
 REPLACED = "Replaced"
 """Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -175,9 +175,7 @@ class Stage:
     def speak(self, index: int, state: AgentState, **more: Any) -> None:
         member = self.workers[index]
         assert member.status.agent is not None
-        said = member.status.agent.model_copy(
-            update={"state": state, "observed_round": self.world.round} | more
-        )
+        said = replace(member.status.agent, **{"state": state, "observed_round": self.world.round} | more)
         self.put(member.model_copy(update={"status": member.status.model_copy(update={"agent": said})}))
 
     def conclude(self, phase: str = "Succeeded", **verdicts: str) -> NodeCheck:

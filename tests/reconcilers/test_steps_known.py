@@ -105,7 +105,7 @@ def test_counts_say_nothing_beside_those_who_tell() -> None:
     assert third.status.agent.progress == StepProgress(step=1_005, time=NOW, checkpoint_step=1_005)
     said = second.status.agent
     assert said is not None and said.failure is not None
-    assert (said.progress, said.rounds, said.failure.step) == (None, [], None)
+    assert (said.progress, said.rounds, said.failure.step) == (None, (), None)
     assert [(stack.step, stack.frames) for stack in said.failure.stacks] == [(None, "a.py:1 in f: g()")]
 
 
