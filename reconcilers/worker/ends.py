@@ -8,7 +8,14 @@ from typing import Any
 
 from controller.wording import shortened
 from crds.agent_report import AgentFailure, AgentReport, AgentState
-from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerExit, WorkerPhase
+from crds.elasticworker import (
+    MAX_MESSAGE,
+    ElasticWorker,
+    ElasticWorkerStatus,
+    ExitClass,
+    WorkerExit,
+    WorkerPhase,
+)
 from crds.failure_policy import FailureRule
 from reconcilers.failure import budgets
 from reconcilers.failure.ground import highest_told
@@ -18,7 +25,7 @@ from reconcilers.observed.containers import containers_of, may_run, training_con
 from reconcilers.observed.ending import last_failure
 from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
 from reconcilers.observed.start import last_line
-from reconcilers.observed.worker_state import MAX_MESSAGE, REPLACED
+from reconcilers.observed.worker_state import REPLACED
 
 QUICK_EXIT_SECONDS = 60.0
 

@@ -18,7 +18,7 @@ from reconcilers.observed.builder import pod_name, service_account
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure
 from reconcilers.observed.start import lacks_key
-from reconcilers.observed.worker_state import MAX_MESSAGE, POD_REFUSED
+from reconcilers.observed.worker_state import POD_REFUSED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import shortened
-from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
+from crds.elasticworker import MAX_MESSAGE, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.model import Condition, ConditionStatus
 from reconcilers.failure import budgets
@@ -38,7 +38,7 @@ from reconcilers.observed.start import (
     Hindrance,
     hindrance_of,
 )
-from reconcilers.observed.worker_state import AGENT_HEARD, ENDED, MAX_MESSAGE, SCHEDULED, current_report
+from reconcilers.observed.worker_state import AGENT_HEARD, ENDED, SCHEDULED, current_report
 from reconcilers.worker.ends import (
     counted,
     ended,

@@ -54,6 +54,7 @@ from crds.elasticworker import (
     MAX_EXIT_TEXT,
     MAX_LIFE_REASON,
     MAX_LIVES,
+    MAX_MESSAGE,
     ElasticWorkerStatus,
     ExitClass,
     Life,
@@ -63,7 +64,6 @@ from crds.elasticworker import (
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.progress_record import MAX_RESULT
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
-from reconcilers.observed.worker_state import MAX_MESSAGE
 
 NOW = datetime(2026, 11, 26, 12, 0, 0, 123_456, tzinfo=UTC)
 READER = TypeAdapter(AgentReport)
