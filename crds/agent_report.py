@@ -154,7 +154,7 @@ class RankStack(OnWire):
     frames: Annotated[str, Limits(max_length=MAX_FRAMES)] = ""
     """The main thread's Python frames, the innermost first, one a line; or why there are none."""
     offered: bool = True
-    """Whether the process offers its stack, which takes a call of `dlr.report_step`."""
+    """Whether the process offers its stack, which takes a call of `dlr.report`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ class RoundProgress(OnWire):
     start_unknown: bool | None = None
     """Set where the step that the count began with is unknown: earlier starts may have come further."""
     samples_per_step: Ordinal | None = None
-    """Samples per step of the world, if the script reports them (`dlr.report_step(step, samples=…)`)."""
+    """Samples per step of the world, if the script reports them (`dlr.report(step, samples=…)`)."""
     non_finite_step: Count | None = None
     """The first step for which a process reported a loss that is NaN or infinite."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -210,7 +210,7 @@ def _read(kind: Any, value: Any) -> Any:
 
 def rfc3339(time: datetime) -> str:
     """Return the time in UTC as Kubernetes writes it (metav1.MicroTime), with microseconds."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_time(text: str) -> datetime:
@@ -219,4 +219,4 @@ def parse_time(text: str) -> datetime:
     Raises:
         TypeError, ValueError: it is none.
     """
-    return datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(UTC)
+    return datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(timezone.utc)

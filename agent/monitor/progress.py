@@ -1,6 +1,6 @@
 """How far training is, as scripts report it through `dlr` or DLRover's metrics file, or as it was counted.
 
-Each training process gets a file of 400 bytes (the progress record of crds/protocol.py), and the
+Each training process gets a file of 400 bytes (the progress record of crds/progress_record.py), and the
 agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
 trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
 """

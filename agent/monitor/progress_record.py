@@ -1,4 +1,4 @@
-"""One training process's progress record (crds/protocol.py), as its agent reads it."""
+"""One training process's progress record (crds/progress_record.py), as its agent reads it."""
 
 from __future__ import annotations
 

@@ -2,5 +2,6 @@
 
 `growth.py` judges extra workers, `rates.py` what more workers add, `usage.py` keeps `status.usage`,
 `sizing.py` compares it with what was asked for, `profile.py` begins a new job with it (docs/capacity.md).
-Growth is asked for by ScalePlans like anybody's. Above is job; below are shards, scale, goodput and world.
+Growth is asked for by scale requests, as what ScalePlans ask. Above is job; below are shards, scale, goodput
+and world.
 """

@@ -2,49 +2,44 @@
 
 The history is the cluster's own objects: `status.usage` of the finished ElasticJobs of the namespace with the
 same label `elastic.iml.github.io/profile`, or the same stem of their names. What the user wrote stays. What
-is taken over is asked for by an automatic ScalePlan, before there are any workers.
+is taken over is a scale request of the job's own, before there are any workers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
 from typing import Any
 
-from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
-from crds.model import Condition, ConditionStatus
+from crds.model import ConditionStatus
 from crds.phases import JobPhase
-from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.capacity.rates import best_size, rates_of
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types
-from reconcilers.runtime.acts import Act, Event
-from reconcilers.scale import auto_plans
-from reconcilers.scale.auto_plans import Scale, plan_name
-from reconcilers.scale.uptake import Plans, wrote_count
+from reconcilers.runtime.acts import Event
+from reconcilers.scale.plan_resources import requirements
+from reconcilers.scale.request import Origin, ScaleRequest, own_request
+from reconcilers.scale.uptake import Uptake, wrote_count
 
 PROFILED = "Profiled"
-PLANS = "profile"
 MOST_JOBS = 5
 """The last ones count."""
 HEADROOM = 1.2
 """Of the peak of memory."""
 MIN_EFFICIENCY = 0.6
 """Where the job does not say another (`elasticPolicy.opportunistic`)."""
-WAIT_SECONDS = 30.0
-"""So long workers wait for the plan; then the job begins without it."""
 MEBIBYTE = 2**20
 
-ASKED, TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Asked", "Taken", "NoHistory", "Overruled", "Refused"
+TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Taken", "NoHistory", "Overruled", "Refused"
 _NUMBERS = re.compile(r"(-[0-9]+)+$")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 ManagedFields = Sequence[Mapping[str, Any]]
@@ -65,35 +60,21 @@ class Profile:
     def is_empty(self) -> bool:
         return not self.memory_bytes and self.workers is None
 
-    def in_words(self) -> str:
-        parts = [
-            f"{amount // MEBIBYTE}Mi of memory for each of type {type_}, {HEADROOM:g} times the peak"
-            for type_, amount in sorted(self.memory_bytes.items())
-        ]
-        parts += [f"{counted(self.workers, 'worker')}, the best size"] if self.workers is not None else []
-        return f"{' and '.join(parts)} of {', '.join(self.of)}"
-
 
 @dataclass(frozen=True)
 class Beginning:
     """What a look at a job that is yet to begin comes to."""
 
     job: ElasticJob
-    acts: tuple[Act, ...] = ()
+    request: ScaleRequest | None = None
+    """What is to be asked of the job's scale; until it is merged, no worker is made."""
     events: tuple[Event, ...] = ()
-    look_again_seconds: float | None = None
 
 
 def needs_history(job: ElasticJob) -> bool:
     """Whether it is open how the job is to begin, if it has not begun."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
-    return asks and (condition_of(job.status.conditions, PROFILED) is None or is_waiting(job))
-
-
-def is_waiting(job: ElasticJob) -> bool:
-    """Whether its workers are not made yet, since they are to have what is asked for."""
-    known = condition_of(job.status.conditions, PROFILED)
-    return known is not None and known.status is ConditionStatus.UNKNOWN
+    return asks and condition_of(job.status.conditions, PROFILED) is None
 
 
 def stem_of(job: ElasticJob) -> str:
@@ -110,26 +91,39 @@ def stem_of(job: ElasticJob) -> str:
 
 
 def begun(
-    job: ElasticJob,
+    uptake: Uptake,
     history: Sequence[ElasticJob],
-    plans: Plans,
+    refused: str,
     has_begun: bool,
     now: datetime,
     managed_fields: ManagedFields = (),
 ) -> Beginning:
-    """The job after this look, and the ScalePlan that asks for its profile.
+    """The job after this look, and the request for its profile.
 
     Args:
+        uptake: what this look merges into the job.
         history: finished jobs of its namespace, where `needs_history`.
-        plans: of the job.
+        refused: why the request for the profile was refused.
         has_begun: it has workers, or has had a world.
         managed_fields: the job's.
     """
-    if is_waiting(job):
-        return _followed(job, profile_of(job, history, managed_fields), plans, now)
+    job, merged = uptake.job, uptake.request
     if has_begun or not needs_history(job):
         return Beginning(job)
-    return _asked(job, profile_of(job, history, managed_fields), plans, now)
+    if merged is not None and merged.origin is Origin.PROFILE:
+        used = ", ".join(known.metadata.name for known in last_jobs(job, history))
+        return _said(job, ConditionStatus.TRUE, TAKEN, f"{merged.in_words()}: what {used} came to", now)
+    profile = profile_of(job, history, managed_fields)
+    if not profile.of:
+        none = f"no job of {_whose(job)} has trained and finished yet"
+        message = f"{none}, so this one begins as it says itself"
+        return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
+    if profile.is_empty:
+        message = f"the job says itself what {', '.join(profile.of)} could tell"
+        return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
+    if refused:
+        return _said(job, ConditionStatus.FALSE, REFUSED, refused, now)
+    return Beginning(job, _request(job, profile))
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:
@@ -208,61 +202,12 @@ def _sum(one: WorldSize, other: WorldSize) -> WorldSize:
     return one.model_copy(update=update)
 
 
-def _asked(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
-    if not profile.of:
-        none = f"no job of {_whose(job)} has trained and finished yet"
-        message = f"{none}, so this one begins as it says itself"
-        return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
-    if profile.is_empty:
-        message = f"the job says itself what {', '.join(profile.of)} could tell"
-        return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
-    begins = _said(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now, quiet=True)
-    return Beginning(begins.job, _plan_of(job, profile, plans, now), look_again_seconds=WAIT_SECONDS)
-
-
-def _plan_of(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> tuple[Act, ...]:
-    count = profile.workers or job.spec.replica_specs[names.WORKER].replicas if _has_workers(job) else 0
+def _request(job: ElasticJob, profile: Profile) -> ScaleRequest:
     resources = {
-        type_: {"memory": f"{amount // MEBIBYTE}Mi"} for type_, amount in profile.memory_bytes.items()
+        type_: requirements(job, type_, {"memory": f"{amount // MEBIBYTE}Mi"})
+        for type_, amount in profile.memory_bytes.items()
     }
-    return auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS, now)
-
-
-def _followed(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
-    """What became of the plan.
-
-    It is asked for again if there is none, as after a crash before its write; and, of a job that is suspended
-    meanwhile, when that goes on.
-    """
-    known = condition_of(job.status.conditions, PROFILED)
-    assert known is not None
-    name = plan_name(job, PLANS)
-    ours = [
-        plan for plan in (plans.newest, plans.named, *plans.spent) if plan is not None and _is_profile(plan)
-    ]
-    if any(plan.metadata.uid == job.status.scale_plan_uid for plan in ours):
-        return _said(job, ConditionStatus.TRUE, TAKEN, known.message, now)
-    if job.spec.suspend:
-        return Beginning(job.with_status(conditions=[c for c in job.status.conditions if c is not known]))
-    over = next((plan for plan in ours if plan.status.finish_time is not None), None)
-    if over is not None:
-        condition = condition_of(over.status.conditions, over.status.phase or ScalePlanPhase.FAILED)
-        why = condition.message if condition is not None else "it has ended"
-        return _said(job, ConditionStatus.FALSE, REFUSED, f"{over.metadata.name}: {why}", now)
-    left = WAIT_SECONDS - (now - known.last_transition_time).total_seconds()
-    if left <= 0:
-        message = f"{name} was not carried out within {WAIT_SECONDS:g} s"
-        return _said(job, ConditionStatus.FALSE, REFUSED, message, now)
-    again = _plan_of(job, profile, plans, now) if not ours and not profile.is_empty else ()
-    return Beginning(job, again, look_again_seconds=left)
-
-
-def _is_profile(plan: ScalePlan) -> bool:
-    return auto_plans.asked_by(plan) == PLANS
-
-
-def _has_workers(job: ElasticJob) -> bool:
-    return names.WORKER in job.spec.replica_specs
+    return own_request(job, Origin.PROFILE, profile.workers, resources=resources)
 
 
 def _whose(job: ElasticJob) -> str:
@@ -270,18 +215,8 @@ def _whose(job: ElasticJob) -> str:
     return f"the profile {label}" if label else f"the name {stem_of(job)}"
 
 
-def _said(
-    job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime, *, quiet: bool = False
-) -> Beginning:
-    conditions: list[Condition] = with_condition(
-        job.status.conditions, PROFILED, status, reason, message, now
-    )
-    told = () if quiet else tuple(_events(status, message))
-    return Beginning(job.with_status(conditions=conditions), events=told)
-
-
-def _events(status: ConditionStatus, message: str) -> Iterator[Event]:
-    if status is ConditionStatus.TRUE:
-        yield Event("Normal", "ProfileTaken", message)
-    else:
-        yield Event("Normal", "NoProfile", message)
+def _said(job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime) -> Beginning:
+    conditions = with_condition(job.status.conditions, PROFILED, status, reason, message, now)
+    taken = status is ConditionStatus.TRUE
+    event = Event("Normal", "ProfileTaken" if taken else "NoProfile", message)
+    return Beginning(job.with_status(conditions=conditions), events=(event,))

@@ -26,6 +26,7 @@ from reconcilers.conditions.job_finding import (
 )
 from reconcilers.conditions.loss import events_of_loss, with_loss
 from reconcilers.conditions.saving import events_of_saving
+from reconcilers.conditions.scaled import phase_while_scaling, with_scaled
 from reconcilers.conditions.silent import events_of_silent
 from reconcilers.conditions.slow import Neighbour, events_of_slow
 from reconcilers.conditions.steps_known import NO_STEPS, STEPS_KNOWN
@@ -41,10 +42,9 @@ from reconcilers.observed.workers import Workers
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.roles.progress import TF_CONFIG_KEPT
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.plan import intent_of
+from reconcilers.scale.request import Origin
 from reconcilers.scale.rolling import Freshness
-from reconcilers.scale.scaled import phase_while_scaling, with_scaled
-from reconcilers.scale.uptake import Uptake, in_words
+from reconcilers.scale.uptake import Uptake
 from reconcilers.shards.job_shards import with_end
 from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve
 
@@ -210,7 +210,6 @@ def finished(
         conditions=conditions,
         active_check=None,
         completion_time=now,
-        scale_plan=None,
         **update,
     )
     end = Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", reason, message)
@@ -306,16 +305,15 @@ def _of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
     """Yields Events for a count or plan that has just become desired state; none for probes."""
-    if uptake.is_growth:
+    request = uptake.request
+    if request is not None and request.origin is Origin.GROWTH:
         return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
         message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
         yield Event("Normal", "ScaleRequested", message)
-    plan = uptake.plan
-    if plan is not None:
-        intent = replace(intent_of(plan, uptake.job), replicas=plan.status.replicas)
-        yield Event("Normal", "ScalePlanTaken", f"ScalePlan {plan.metadata.name}: {in_words(intent)}")
+    if request is not None and request.origin is Origin.PLAN:
+        yield Event("Normal", "ScalePlanTaken", f"{request.by}: {request.in_words()}")
 
 
 def of_moves(done: Sequence[Migration]) -> Iterator[Event]:

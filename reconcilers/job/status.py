@@ -17,6 +17,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.conditions.launcher_flags import with_launcher_flags
 from reconcilers.conditions.loss import with_loss
 from reconcilers.conditions.saving import with_saving
+from reconcilers.conditions.scaled import SCALED
 from reconcilers.conditions.silent import AGENTS_SILENT, with_silent
 from reconcilers.conditions.slow import SLOW, Neighbour, with_slow
 from reconcilers.conditions.steps_known import with_steps_known
@@ -28,7 +29,6 @@ from reconcilers.observed.worker_state import finished, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT, with_hot
-from reconcilers.scale.scaled import SCALED
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"

@@ -14,6 +14,7 @@ from controller.events import EventRecorder
 from controller.resources import LEASES, PODS, Object
 from controller.store import Memory
 from controller.wording import shortened
+from crds.elasticworker import MAX_MESSAGE
 from reconcilers.observed.builder import pod_name, service_account
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure

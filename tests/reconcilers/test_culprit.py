@@ -14,6 +14,7 @@ from crds.failure_texts import ASKED
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.scaled import SCALED
 from reconcilers.conditions.slow import SLOW
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
@@ -26,7 +27,6 @@ from reconcilers.job.status import (
 )
 from reconcilers.observed.conditions import WORKERS_SCHEDULED, with_condition
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
-from reconcilers.scale.scaled import SCALED
 from reconcilers.world.rendezvous import at_the_end
 from tests.reconcilers.build import NOW, failure, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life

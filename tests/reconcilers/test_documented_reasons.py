@@ -57,8 +57,8 @@ COMPUTED = {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
         *("Suspected", "SuspicionLifted"),
     },
-    ("reconciler.py", "reason"): {
-        *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.FAILED),
+    ("verdicts.py", "reason"): {
+        *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.REFUSED),
         "<Refusal>",
     },
 }
@@ -69,7 +69,6 @@ CONDITIONS_OF = {
         *("Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"),
         *("Oversized", "Undersized"),
     },
-    "phase.value": {"Succeeded", "Superseded", "Failed"},
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from reconcilers.capacity.rates import (
 from reconcilers.capacity.usage import with_roles
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.workers import Workers
-from reconcilers.scale.uptake import Plans
+from reconcilers.scale.uptake import Uptake
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 GIB = 2**30
@@ -137,29 +139,35 @@ HISTORY = (
 )
 
 
+def begun(
+    of: ElasticJob,
+    history: Sequence[ElasticJob],
+    now: datetime,
+    *,
+    has_begun: bool = False,
+    refused: str = "",
+) -> profile.Beginning:
+    return profile.begun(Uptake(of), history, refused, has_begun, now)
+
+
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
-    begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
-    condition = condition_of(begins.job.status.conditions, "Profiled")
-    assert condition is not None and profile.is_waiting(begins.job)
-    assert condition.message == (
-        "12288Mi of memory for each of type worker, 1.2 times the peak and 8 workers, the best size of bert-2, bert-1"
-    )
-    (act,) = begins.acts
-    assert act.body["metadata"]["labels"]["scale-type"] == "auto"
-    asked = act.body["spec"]["replicaResourceSpecs"]["worker"]
-    assert asked == {"replicas": 8, "resource": {"memory": "12288Mi"}}
+    begins = begun(new(), HISTORY, NOW)
+    request = begins.request
+    assert request is not None and request.replicas == {"worker": 8}
+    amounts = {"memory": "12288Mi"}
+    assert request.resources["worker"].to_wire() == {"limits": amounts, "requests": amounts}
 
 
 def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
-    begins = profile.begun(new("resnet-1"), HISTORY, Plans(), False, NOW)
-    assert not begins.acts and not profile.is_waiting(begins.job)
+    begins = begun(new("resnet-1"), HISTORY, NOW)
+    assert begins.request is None
     (event,) = begins.events
     assert event.reason == "NoProfile"
     assert (
         event.message
         == "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
     )
-    again = profile.begun(begins.job, HISTORY, Plans(), False, NOW)
+    again = begun(begins.job, HISTORY, NOW)
     assert again.job == begins.job and not again.events
 
 
@@ -175,7 +183,7 @@ def test_what_the_user_wrote_stays() -> None:
     )
     assert profile.says_count(new().model_copy(update={"metadata": metadata}))
     both = new(replicas=2, template=asking(memory="1Gi"))
-    begins = profile.begun(both, HISTORY, Plans(), False, NOW)
+    begins = begun(both, HISTORY, NOW)
     assert [event.message for event in begins.events] == [
         "the job says itself what bert-2, bert-1 could tell"
     ]
@@ -203,30 +211,31 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
     status = {"phase": "Succeeded", "completionTime": later(0), "usage": usage}
     before = [job("j-1", replicaSpecs=serving, status=status)]
     roles = job("j-2", replicaSpecs=serving, optimizeMode="cluster")
-    (act,) = profile.begun(roles, before, Plans(), False, NOW).acts
-    assert act.body["spec"]["replicaResourceSpecs"] == {"ps": {"resource": {"memory": "1229Mi"}}}
+    request = begun(roles, before, NOW).request
+    assert request is not None and request.replicas == {}
+    assert {type_: asked.requests for type_, asked in request.resources.items()} == {
+        "ps": {"memory": "1229Mi"}
+    }
 
 
 def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
-    asked = profile.begun(new(), HISTORY, Plans(), False, NOW).job
-    held = asked.model_copy(update={"spec": asked.spec.model_copy(update={"suspend": True})})
-    waits = profile.begun(held, (), Plans(), False, later(1))
-    assert condition_of(waits.job.status.conditions, "Profiled") is None and not waits.events
-    resumed = waits.job.model_copy(update={"spec": asked.spec})
-    assert profile.begun(resumed, HISTORY, Plans(), False, later(99)).acts
+    asked = begun(new(), HISTORY, NOW).job
+    waits = begun(new(suspend=True), (), later(1))
+    assert waits.request is None and not waits.events
+    assert begun(asked, HISTORY, later(99)).request is not None
 
 
 def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
     assert not profile.needs_history(job(optimizeMode="single-job"))
     assert not profile.needs_history(new(suspend=True))
-    assert profile.begun(new(), HISTORY, Plans(), True, NOW).acts == ()
+    assert begun(new(), HISTORY, NOW, has_begun=True).request is None
 
 
-def test_a_plan_that_a_crash_kept_from_being_made_is_made_with_the_next_look() -> None:
-    begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
+def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_look() -> None:
+    begins = begun(new(), HISTORY, NOW)
     assert profile.needs_history(begins.job)
-    again = profile.begun(begins.job, HISTORY, Plans(), False, later(1))
-    assert again.acts == begins.acts and not again.events and profile.is_waiting(again.job)
+    again = begun(begins.job, HISTORY, later(1))
+    assert again.request == begins.request is not None and not again.events
 
 
 def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
@@ -237,13 +246,25 @@ def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
     assert known and sizing.with_sizing(known, by_hand, used, NOW) == []
 
 
-def test_a_job_whose_plan_does_not_come_begins_without_it() -> None:
-    asked = profile.begun(new(), HISTORY, Plans(), False, NOW).job
-    waits = profile.begun(asked, (), Plans(), False, later(10))
-    assert profile.is_waiting(waits.job) and waits.look_again_seconds == 20
-    late = profile.begun(asked, (), Plans(), False, later(31))
-    assert not profile.is_waiting(late.job)
-    assert [event.reason for event in late.events] == ["NoProfile"]
+def test_a_job_whose_request_is_refused_begins_without_it() -> None:
+    asked = begun(new(), HISTORY, NOW).job
+    refused = begun(asked, HISTORY, later(10), refused="a webhook said no")
+    assert refused.request is None
+    assert [(event.reason, event.message) for event in refused.events] == [("NoProfile", "a webhook said no")]
+
+
+def test_what_is_merged_is_told_in_the_same_look() -> None:
+    begins = begun(new(), HISTORY, NOW)
+    scaled = new(replicas=8)
+    merged = profile.begun(Uptake(scaled, begins.request), HISTORY, "", False, NOW)
+    condition = condition_of(merged.job.status.conditions, "Profiled")
+    assert condition is not None and merged.request is None
+    assert (condition.reason, condition.message) == (
+        "Taken",
+        "8 of type worker; memory 12288Mi for each of type worker: what bert-2, bert-1 came to",
+    )
+    assert [event.reason for event in merged.events] == ["ProfileTaken"]
+    assert begun(merged.job, HISTORY, later(1)).events == ()
 
 
 @pytest.mark.parametrize(
