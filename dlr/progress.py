@@ -5,8 +5,8 @@ In it are four pairs of an int64 and a float64, in native byte order: the newest
 step, one more than the first step with a loss of NaN or infinity, and the first step, each with the
 CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. Behind what is
 written elsewhere (crds.progress_record) are eight numbers, each with its name. No call, no lock, no thread:
-cheap enough for every step. An older agent's file is shorter. Outside of dlr there is no such file, and nothing
-happens.
+cheap enough for every step. An older agent's file is shorter. Outside of dlr there is no such file, and
+nothing happens.
 
 With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
 interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.

@@ -1,8 +1,8 @@
 """What training comes to: a value that rank 0 leaves on the job.
 
 The process writes it beside its progress record (crds.progress_record), its agent reports it when all
-processes have ended well, and `dlr.Client().job(NAME).result()` reads it. It is for figures, not for models: those go
-to storage. Outside of dlr nothing happens.
+processes have ended well, and `dlr.Client().job(NAME).result()` reads it. It is for figures, not for models:
+those go to storage. Outside of dlr nothing happens.
 """
 
 from __future__ import annotations
