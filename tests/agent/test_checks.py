@@ -96,7 +96,7 @@ def test_pods_of_a_check_test_their_nodes_and_then_each_other_and_leave_with_it(
         assert check.uid == "uid-of-check"
         assert [outcome.probe for outcome in check.local] == ["device_state", "gemm", "copies", "intra_node"]
         assert check.local[1].ending is ProbeEnding.PASSED
-        assert check.pairs == []
+        assert check.pairs == ()
 
     pair = group(*(cluster.check_agent(i) for i in (0, 1)))
     for round_ in (1, 2):
