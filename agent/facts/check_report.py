@@ -22,7 +22,7 @@ from crds.agent_report import (
     PairOutcome,
     ProbeOutcome,
 )
-from healthcheck.probes.runner import ProbeResult
+from healthcheck.probes.report import Report
 
 HEAD_BYTES = 256
 """How much of the beginning of a text is kept if it is too long; the rest is its end."""
@@ -33,22 +33,21 @@ def last_round(check: AgentCheck) -> int:
     return max((pair.round for pair in check.pairs), default=0)
 
 
-def with_local(check: AgentCheck, results: Sequence[ProbeResult]) -> AgentCheck:
+def with_local(check: AgentCheck, results: Sequence[Report]) -> AgentCheck:
     """Return the report with the results of the local tests."""
     return replace(check, local=tuple(ProbeOutcome(**_outcome(result)) for result in results))
 
 
-def with_pair(check: AgentCheck, round_: int, result: ProbeResult) -> AgentCheck:
+def with_pair(check: AgentCheck, round_: int, result: Report) -> AgentCheck:
     """Return the report with the result of a round's test."""
     pair = PairOutcome(round=round_, **_outcome(result))
     return replace(check, pairs=(*check.pairs, pair)[-MAX_PAIR_PROBES:])
 
 
-def _outcome(result: ProbeResult) -> dict[str, Any]:
+def _outcome(report: Report) -> dict[str, Any]:
     """Return the fields of a ProbeOutcome."""
-    report = result.report
     return {
-        "probe": result.probe,
+        "probe": report.probe,
         "ending": report.ending,
         "reason": _clip(report.reason),
         "figures": {
@@ -58,7 +57,7 @@ def _outcome(result: ProbeResult) -> dict[str, Any]:
         },
         "faults": _sentences(report.faults),
         "notes": _sentences(report.notes),
-        "seconds": round(result.seconds, 3),
+        "seconds": round(report.seconds, 3),
     }
 
 

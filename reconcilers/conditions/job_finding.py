@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
+from crds.findings import MAX_EVIDENCE, WORST_FIRST
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
-from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
+from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.job_checks import MAX_EVIDENCE, named
-from reconcilers.nodecheck.status import WORST_FIRST
-from reconcilers.nodecheck.told import summary_of
+from reconcilers.nodecheck.job_checks import named
+from reconcilers.nodecheck.status import summary_of
 from reconcilers.observed.conditions import NO_DATA, condition_of
 
 NODES_CHECKED = "NodesChecked"
@@ -132,14 +132,8 @@ def _about(check: NodeCheck) -> ConditionData:
 def _evidence(status: NodeCheckStatus) -> list[str]:
     """Of a few nodes and links."""
     guilty = sorted(
-        (
-            result
-            for result in status.node_results
-            if result.verdict is not NodeVerdict.HEALTHY and result.message
-        ),
+        (result for result in status.node_results if not result.healthy and result.message),
         key=lambda result: (WORST_FIRST.index(result.verdict), result.node),
     )
-    links = [
-        f"{link.a}–{link.b}: {link.message[:MAX_EVIDENCE]}" for link in status.faulty_links if link.message
-    ]
+    links = [f"{link}: {link.message[:MAX_EVIDENCE]}" for link in status.faulty_links if link.message]
     return [f"{result.node}: {result.message[:MAX_EVIDENCE]}" for result in guilty[:QUOTED]] + links[:QUOTED]

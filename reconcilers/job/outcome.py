@@ -27,6 +27,7 @@ from reconcilers.conditions.job_finding import (
 from reconcilers.conditions.loss import events_of_loss, with_loss
 from reconcilers.conditions.saving import events_of_saving
 from reconcilers.conditions.scaled import phase_while_scaling, with_scaled
+from reconcilers.conditions.sidecars import events_of_sidecars, with_sidecars
 from reconcilers.conditions.silent import events_of_silent
 from reconcilers.conditions.slow import Neighbour, events_of_slow
 from reconcilers.conditions.steps_known import NO_STEPS, STEPS_KNOWN
@@ -195,8 +196,9 @@ def finished(
     now: datetime,
     **more: Any,
 ) -> Outcome:
-    conditions = with_loss(job.status.conditions, job, workers, now)
-    told = events_of_loss(job.status.conditions, conditions)
+    conditions = with_sidecars(with_loss(job.status.conditions, job, workers, now), workers, now)
+    before = job.status.conditions
+    told = [*events_of_loss(before, conditions), *events_of_sidecars(before, conditions)]
     world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
     if world is not None:
         conditions = job_status.with_reason_of_world(conditions, world)
@@ -326,6 +328,7 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
     yield from events_of_slow(job.status.conditions, conditions)
+    yield from events_of_sidecars(job.status.conditions, conditions)
     yield from events_of_silent(job.status.conditions, conditions)
     before = {c.type: c for c in job.status.conditions}
     for condition in conditions:

@@ -18,6 +18,7 @@ from reconcilers.conditions.launcher_flags import with_launcher_flags
 from reconcilers.conditions.loss import with_loss
 from reconcilers.conditions.saving import with_saving
 from reconcilers.conditions.scaled import SCALED
+from reconcilers.conditions.sidecars import with_sidecars
 from reconcilers.conditions.silent import AGENTS_SILENT, with_silent
 from reconcilers.conditions.slow import SLOW, Neighbour, with_slow
 from reconcilers.conditions.steps_known import with_steps_known
@@ -138,6 +139,7 @@ def progress_conditions(
     conditions = with_saving(conditions, workers, rendezvous, now)
     conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
     conditions = with_silent(conditions, job, workers, now)
+    conditions = with_sidecars(conditions, workers, now)
     return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
 
 

@@ -14,12 +14,11 @@ from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty
 from crds.agent_report import AgentCheck, PairOutcome, ProbeEnding, ProbeOutcome
 from crds.nodecheck import CheckGroup, NodeCheckPhase, NodeCheckStatus
 from healthcheck.probes.report import Report
-from healthcheck.probes.runner import ProbeResult
 
 UID = "the-check"
 GEMM = ProbeOutcome(probe="gemm", ending=ProbeEnding.PASSED)
 NINTH = PairOutcome(probe="pair", ending=ProbeEnding.PASSED, round=9)
-PASSED = ProbeResult("pair", Report(ProbeEnding.PASSED), 1.0)
+PASSED = Report(ProbeEnding.PASSED, probe="pair", seconds=1.0)
 
 
 def check(status: NodeCheckStatus | dict[str, Any], **spec: Any) -> dict[str, Any]:

@@ -47,6 +47,7 @@ COMPUTED = {
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
     ("outcome.py", "condition.type"): {"MasterReplicaIgnored", "TFConfigKept"},
     ("outcome.py", "PARAMETER_SERVER_HOT"): {"ParameterServerHot"},
+    ("sidecars.py", "SIDECARS_FAILED"): {"SidecarsFailed"},
     ("silent.py", "AGENTS_SILENT"): {"AgentsSilent"},
     ("silent.py", "AGENTS_HEARD"): {"AgentsHeard"},
     ("slow.py", "SLOW"): {"Slow"},
