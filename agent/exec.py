@@ -41,8 +41,9 @@ from agent.report.report import Facts
 from agent.report.reporter import Reporter
 from agent.temporary_directory import ensure_temporary_directory
 from agent.terms import Slot, Terms, may_follow, terms_of
+from crds.agent_report import AgentState
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
-from crds.protocol import ENV_SHARDS_SOCKET, AgentState
+from crds.shard_set import ENV_SHARDS_SOCKET
 
 logger = logging.getLogger(__name__)
 

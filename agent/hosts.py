@@ -16,7 +16,7 @@ from typing import Any
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube.api import GROUP_PATH, ApiClient, ApiError
 from crds import names
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 
 USABLE = (AgentState.READY, AgentState.RUNNING)
 

@@ -13,21 +13,18 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.facts.check_report import CheckReport
 from agent.facts.failure import Failure
 from agent.facts.world import JobView, Member
 from agent.kube.api import Api, ApiClient
 from agent.kube.watcher import Watcher
-from agent.monitor.pace import Slowdown
-from agent.monitor.series import Series
-from agent.monitor.stepping import RoundProgress
 from agent.monitor.usage import UsageMeter, meter_of_pod
-from agent.report.elasticworker import is_of_this_pod, last_report
+from agent.report.elasticworker import is_of_this_pod, last_report, section_of
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
-from crds.protocol import AgentState, CheckpointTrouble, CheckpointTroubleStatus
+from crds.agent_report import AgentCheck, AgentCheckpointTrouble, AgentState, RoundProgress, Series, Slow
+from crds.wire import from_wire
 
 FLUSH_SECONDS = 5.0
 """For the last report, at the end."""
@@ -99,7 +96,7 @@ class Link:
             on_final_refusal=self._heartbeat.stop,
         )
         cleanup.callback(reporter.stop)
-        reporter.follow_shards(self.desk.to_status)
+        reporter.follow_section("shards", self.desk.to_status)
         # What is not reported is done again when the Pod is lost, so it is reported twice a heartbeat.
         later = me.heartbeat_seconds / 2
         self.desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)))
@@ -124,33 +121,23 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView)
     What an earlier Pod of the slot has said counts for its checkpoints, since what did not work there is not
     known to work now; and for the job's past.
     """
-    trouble = trouble_from_status(predecessor.get("checkpointTrouble"))
-    past = Series.from_status(predecessor.get("series"))
-    slow = Slowdown.from_status(predecessor.get("slow"))
+    trouble = section_of(predecessor, "checkpointTrouble", AgentCheckpointTrouble)
+    past = section_of(predecessor, "series", Series)
+    slow = section_of(predecessor, "slow", Slow)
     if not is_of_this_pod(predecessor, me):
         predecessor = {}
     known_round = int(predecessor.get("observedRound") or 0)
     if view.world is not None and Member(me.worker_index, me.incarnation) in view.world.members:
         known_round = max(known_round, view.world.round)
-    failure = predecessor.get("failure")
+    rounds = tuple(from_wire(RoundProgress, each) for each in predecessor.get("rounds") or ())
     return Report(
         AgentState.READY,
         since=datetime.now(timezone.utc),
         observed_round=known_round,
-        failure=Failure.from_status(failure) if failure else None,
-        rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
-        check=CheckReport.from_status(predecessor.get("check")),
+        failure=section_of(predecessor, "failure", Failure),
+        rounds=rounds,
+        check=section_of(predecessor, "check", AgentCheck),
         trouble=trouble,
         series=past,
         slow=slow,
     )
-
-
-def trouble_from_status(status: Mapping[str, Any] | None) -> CheckpointTroubleStatus | None:
-    """Read `status.agent.checkpointTrouble`; None of a kind that this version does not know."""
-    if not status:
-        return None
-    try:
-        return {"reason": CheckpointTrouble(status["reason"]), "message": str(status["message"])}
-    except (ValueError, KeyError):
-        return None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
+
+from crds.log_parts import log_parts
 
 _ABOVE = f"{(__package__ or '').rpartition('.')[0]}."
 """Where the agent is shipped below another package, that package's name and a dot."""
@@ -20,6 +23,12 @@ def log_to_stderr() -> None:
     package.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
     package.propagate = False
     threading.excepthook = _log_end_of_thread
+
+
+def write_parts(name: str, data: bytes) -> None:
+    """Write data into the container's log, a line at a time, so that no other output gets into one."""
+    for line in log_parts(name, data):
+        os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
 def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:

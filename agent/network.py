@@ -16,8 +16,8 @@ from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from crds.agent_report import Network
 from crds.names import ENV_NETWORK_INTERFACES
-from crds.protocol import NetworkStatus
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +70,9 @@ class SocketInterfaces:
         if self._path is None:
             logger.warning("no interface of this Pod is known to reach %s: Gloo and NCCL choose one", peer)
 
-    def to_status(self) -> NetworkStatus | None:
+    def to_status(self) -> Network | None:
         path = self._path
-        return None if path is None else {"interface": path.interface, "address": path.address}
+        return None if path is None else Network(path.interface, path.address)
 
 
 def path_to(peer: str, own: str) -> Route | None:

@@ -41,7 +41,8 @@ from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 from agent.warm.preamble import must_start_cold
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import WarmParent
-from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState
+from crds.agent_report import AgentState
+from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
             listener, place = handler.session.listener, handler.session.place
             handler.memory = CheckpointMemory(me, config.nproc_per_node, listener, place)
             cleanup.callback(handler.memory.close)
-            handler.session.reporter.follow_memory(handler.memory.to_status)
+            handler.session.reporter.follow_section("memory", handler.memory.to_status)
             if not prefetch(handler.session, handler.memory):
                 handler.memory.touch()
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)

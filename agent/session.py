@@ -35,14 +35,12 @@ from agent.monitor.hang import StepReporting, step_reporting_of_slot
 from agent.node_check.duties import ActiveCheck
 from agent.own_port import listen
 from agent.report.elasticworker import topology_of_pod
-from agent.report.report import Departure, Facts
+from agent.report.report import Facts
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
-from crds.protocol import (
-    AgentState,
-    KeptIn,
-    RendezvousPhase,
-)
+from crds.agent_report import AgentState, Departure
+from crds.phases import RendezvousPhase
+from crds.progress_record import KeptIn
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from agent.facts.world import JobView, Member, World
 from crds.names import CHIEF
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 
 
 @dataclass(frozen=True)

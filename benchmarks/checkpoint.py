@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 from agent.memory.pool import Pool
 from agent.memory.slot import Mark, Slot
-from crds.protocol import ENV_CHECKPOINT_FILE
+from crds.checkpoint_files import ENV_CHECKPOINT_FILE
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.own_slot import own_slot
 from dlr.checkpoint.state import restore

@@ -37,7 +37,7 @@ from benchmarks.recovery_contender import Contender, Failure
 from benchmarks.recovery_dlr import JOB, NODES, Dlr
 from benchmarks.recovery_events import WORLD_SIZE, Step, Timeline, wait_for
 from benchmarks.recovery_peers import Dlrover, dlrover_venv
-from crds.protocol import slot_count
+from crds.checkpoint_files import slot_count
 from e2e.api import Object
 from e2e.embedded import EmbeddedCluster
 

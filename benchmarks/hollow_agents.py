@@ -15,7 +15,7 @@ from controller.errors import ClientError
 from controller.resources import LEASES, PODS, Object
 from controller.store import Change
 from crds import names
-from crds.protocol import PROTOCOL
+from crds.agent_report import PROTOCOL
 from crds.ranges import from_text
 from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from agent.shards.holding import Holding
-from crds.agent_report import ShardsReport
+from crds.agent_report import MAX_SHARDS_TEXT
 from crds.shard_set import Definition
 from dlr.commands.map.manifest import HEARTBEAT_TIMEOUT_SECONDS
 from reconcilers.shards.lease import Crew, lease
@@ -124,7 +124,7 @@ class Fleet:
             self.at(self.seconds + OVERHEAD_SECONDS, "work", worker, slot)
 
     def report(self, worker: Worker, _slot: int) -> None:
-        said = ShardsReport.model_validate(dict(worker.holding.to_status()))
+        said = worker.holding.to_status(MAX_SHARDS_TEXT)
         self.voices[worker.index] = voice_of(worker.index, worker.incarnation, said)
         self.writes += 1
         if said.wants:

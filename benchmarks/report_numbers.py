@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from crds.protocol import ENV_PROGRESS_FILE, NUMBERS_FORMAT, PROGRESS_FORMAT
+from crds.progress_record import ENV_PROGRESS_FILE, NUMBERS_FORMAT, PROGRESS_FORMAT
 
 ROUNDS, CALLS = 20, 50_000
 

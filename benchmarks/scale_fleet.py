@@ -21,8 +21,8 @@ from benchmarks.virtual_time import running_loop
 from controller.reconciler import Request
 from controller.resources import PODS, Object
 from crds import names
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.protocol import AgentState
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from agent.shards.holding import Holding
-from crds.agent_report import ShardsReport
+from crds.agent_report import MAX_SHARDS_TEXT
 from crds.shard_set import Definition
 from reconcilers.shards.job_shards import LEAST_SECONDS, SECONDS_PER_WORKER
 from reconcilers.shards.lease import Crew, lease
@@ -115,7 +115,7 @@ class Fleet:
             self.at(elements * worker.seconds_an_element, "work", worker.index, worker.incarnation)
 
     def report(self, worker: Worker) -> None:
-        said = ShardsReport.model_validate(dict(worker.holding.to_status()))
+        said = worker.holding.to_status(MAX_SHARDS_TEXT)
         self.voices[worker.index] = voice_of(worker.index, worker.incarnation, said)
         self.reports += 1
         self.asking += said.wants

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from agent.torch_compat.training import uncompiled
 from agent.warm.step_counter import counting_hook
-from crds.protocol import PROGRESS_FORMAT
+from crds.progress_record import PROGRESS_FORMAT
 
 ROUNDS, CALLS = 20, 50_000
 

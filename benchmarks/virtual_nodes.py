@@ -18,9 +18,10 @@ from controller.resources import (
     Object,
 )
 from crds import names
+from crds.agent_report import PROTOCOL, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.protocol import PROTOCOL, AgentState, RendezvousPhase
+from crds.phases import RendezvousPhase
 from reconcilers.observed.options import AgentSource
 from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 from reconcilers.worker.heartbeat import lease_of

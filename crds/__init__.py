@@ -1,8 +1,10 @@
 """The custom resources: pydantic models, the generator of their CRDs, and the YAML itself.
 
-This module, `crds.intervals`, `crds.leases`, `crds.names`, `crds.protocol` and `crds.ranges` import nothing
-outside the standard library at import time, and little of that: the agent and the SDK load them inside
-training images.
+The agent and the SDK load some of these modules inside training images: they import nothing outside the
+standard library at import time, and little of that (the contract in pyproject.toml lists them).
+What agent and controller share: `agent_report`, what an agent writes; `progress_record` and
+`checkpoint_files`, what a training process and its agent write for each other; `phases`, `failure_texts`,
+`log_parts` and `names`.
 """
 
 from __future__ import annotations

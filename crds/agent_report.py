@@ -1,111 +1,164 @@
 """`status.agent` of an ElasticWorker: the report of an agent about itself and its training processes.
 
-Each model here has the fields that `crds/protocol.py` names for it, which the agent writes without pydantic.
+Agent, controller and CRD have it from here. The agent has no pydantic: see `crds.wire`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import Field
+from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble, Tier
+from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_RESULT
+from crds.ranges import MAX_INDEX
+from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, MAX_SHARD_TEXT, Definition
+from crds.wire import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS, Limits, OnWire, Word
 
-from crds.model import Count, Index, Model, Ordinal, Seconds, Time, agreed, cel, rules
-from crds.progress import RoundProgress
-from crds.protocol import (
-    MAX_FAILED_TEXT,
-    MAX_FIGURE_NAME,
-    MAX_FIGURES,
-    MAX_FRAMES,
-    MAX_INTEGER,
-    MAX_LOCAL_PROBES,
-    MAX_NUMBER,
-    MAX_NUMBER_NAME,
-    MAX_NUMBERS,
-    MAX_PAIR_PROBES,
-    MAX_POINTS,
-    MAX_PROFILE_NOTE,
-    MAX_PROFILE_TEXT,
-    MAX_REQUEST,
-    MAX_REST_TEXT,
-    MAX_RESULT,
-    MAX_ROUNDS,
-    MAX_SENTENCE,
-    MAX_SENTENCES,
-    MAX_SHARD_REASON,
-    MAX_SHARD_SETS,
-    MAX_SHARD_TEXT,
-    MAX_STACKS,
-    MAX_TROUBLE,
-    MAX_UNDONE_TEXT,
-    AcceleratorsStatus,
-    AgentState,
-    AgentStatus,
-    AskedStacksStatus,
-    CheckpointTrouble,
-    CheckpointTroubleStatus,
-    CheckStatus,
-    DepartureStatus,
-    FailureCause,
-    FailureStatus,
-    MemoryStatus,
-    NetworkStatus,
-    PairProbeStatus,
-    ProbeEnding,
-    ProbeStatus,
-    ProfileStatus,
-    ProgressStatus,
-    RankStackStatus,
-    ResumedStatus,
-    SeriesPointStatus,
-    SeriesStatus,
-    ShardsStatus,
-    SlowStatus,
-    Tier,
-    UsageStatus,
-)
-from crds.shard_set_status import DefinedShardSet
-
-Text = Annotated[str, Field(max_length=8_192)]
-
-ATOMIC = {"x-kubernetes-list-type": "atomic"}
+CHECKPOINT_SECONDS = 10.0
+"""Time between two reports for the sake of checkpoints that nobody awaits."""
+PROTOCOL = 3
+"""The form of a world that the agent reads. An agent with a lower one joins no world."""
 
 MAX_PROCESSES = 4_096
 """Training processes of one Pod."""
+MAX_REPORT_BYTES = 16_384
+"""JSON of a report: a worker's status has twice as much at most. The agent shortens what people read."""
+MAX_TEXT = 4_096
+"""Characters of a failure's message, and of the end of its log."""
+MAX_ROUNDS = 8
+"""Entries of `rounds`: the number of rounds that the controller may miss."""
+MAX_POINTS = 48
+"""Entries of `series.points`."""
+MAX_STACKS = 16
+"""Entries of `failure.stacks`."""
+MAX_FRAMES = 1_024
+"""Characters of the frames in one of them."""
+MAX_REQUEST = 64
+"""Characters of a request for stacks or for a profile; a longer text is cut."""
+NATIVE = "/native"
+"""End of a request for the frames of C and C++, too."""
+MAX_PROFILE_BYTES = 512 << 10
+"""Size of a compressed profile, which goes through the container's log."""
+MAX_PROFILE_NOTE = 256
+MAX_PROFILE_SECONDS = 60.0
+MAX_LOCAL_PROBES = 8
+"""Entries of `check.local`."""
+MAX_PAIR_PROBES = 16
+"""Entries of `check.pairs`."""
+MAX_FIGURES = 16
+"""Figures of one probe."""
+MAX_FIGURE_NAME = 64
+"""Characters of the name of a probe's figure."""
+MAX_SENTENCES = 4
+"""Faults, and notes, of one probe."""
+MAX_SENTENCE = 512
+"""Characters of one of them, and of a probe's reason."""
+MAX_SHARDS_TEXT = 4_096
+"""Characters of all elements that a report names, in all sets."""
+MAX_UNDONE_TEXT = 3_072
+"""Characters of those of them that restorations leave undone."""
 
-Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
-
-
-def _names(limit: int) -> dict[str, Any]:
-    """Return the rule of a map whose names have `limit` characters at most."""
-    return rules(cel(f"self.all(name, size(name) <= {limit})", f"a name may have {limit} characters at most"))
-
-
-_UNDONE_LIMIT = rules(
-    cel(
-        f"self.map(set, has(set.undone) ? size(set.undone) : 0).sum() <= {MAX_UNDONE_TEXT}",
-        f"what is undone may have {MAX_UNDONE_TEXT} characters at most in all sets together",
-    )
+_ATOMIC = {"x-kubernetes-list-type": "atomic"}
+_TIME = (
+    r"^(19[7-9]\d|2\d{3})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"T([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.]\d{1,9})?(Z|[+-](0\d|1[0-4]):[0-5]\d)$"
 )
 
 
-@agreed(RankStackStatus)
-class RankStack(Model):
+def _in_this_age(time: datetime) -> datetime:
+    if time.tzinfo is None or not 1970 <= time.year < 3000:
+        raise ValueError("must be a time between 1970 and 2999, with its zone")
+    return time
+
+
+def _list(limit: int) -> Limits:
+    return Limits(max_length=limit, schema=_ATOMIC)
+
+
+def _names(limit: int, characters: int) -> Limits:
+    """Limits of a map, and of its names."""
+    rule = {
+        "rule": f"self.all(name, size(name) <= {characters})",
+        "message": f"a name may have {characters} characters at most",
+    }
+    return Limits(max_length=limit, schema={"x-kubernetes-validations": [rule]})
+
+
+Time = Annotated[datetime, Limits(check=_in_this_age, schema={"pattern": _TIME, "maxLength": 35})]
+"""A time that a worker writes. Kubernetes' own check of the format lets `+99:99` and the year 0 pass."""
+Count = Annotated[int, Limits(at_least=0, at_most=MAX_INTEGER)]
+Ordinal = Annotated[int, Limits(at_least=1, at_most=MAX_INTEGER)]
+Index = Annotated[int, Limits(at_least=0, at_most=MAX_INDEX)]
+Seconds = Annotated[float, Limits(at_least=0, at_most=MAX_SECONDS)]
+Number = Annotated[float, Limits(at_least=-MAX_NUMBER, at_most=MAX_NUMBER)]
+Share = Annotated[float, Limits(at_least=0, at_most=1)]
+Cores = Annotated[float, Limits(at_least=0, at_most=MAX_INTEGER)]
+Text = Annotated[str, Limits(max_length=MAX_TEXT)]
+Sentence = Annotated[str, Limits(max_length=MAX_SENTENCE)]
+Sentences = Annotated[tuple[Sentence, ...], _list(MAX_SENTENCES)]
+NumberName = Annotated[str, Limits(max_length=MAX_NUMBER_NAME)]
+FigureName = Annotated[str, Limits(max_length=MAX_FIGURE_NAME)]
+
+
+class AgentState(Word):
+    READY = "Ready"
+    """Waits for a world newer than observedRound."""
+    RUNNING = "Running"
+    """Training processes of observedRound run."""
+    FAILED = "Failed"
+    """Training processes of observedRound failed; waits for a newer world."""
+    SUCCEEDED = "Succeeded"
+    """All training processes of observedRound ended well."""
+    STOPPED = "Stopped"
+    """The agent is leaving."""
+
+
+class FailureCause(Word):
+    """What the agent knows of a failure's cause beyond exit code and text."""
+
+    OOM = "OOM"
+    """The container's cgroup killed a process for its memory."""
+    HANG = "Hang"
+    """No step for too long: the agent ended the processes."""
+    DEVICE = "Device"
+    """The driver reported a device's fault (an Xid)."""
+
+
+class ProbeEnding(Word):
+    """How a probe of a node check ended."""
+
+    PASSED = "Passed"
+    FAILED = "Failed"
+    """It ended by itself and says what is wrong."""
+    SKIPPED = "Skipped"
+    """There is nothing here for it to test, and nothing is wrong with that."""
+    UNAVAILABLE = "Unavailable"
+    """It could not test what it was asked to; that says nothing about the hardware."""
+    TIMED_OUT = "TimedOut"
+    CRASHED = "Crashed"
+    """A signal ended it, or it ended without a report."""
+
+
+@dataclass(frozen=True)
+class RankStack(OnWire):
     """The place of one training process when it was found hanging, or when `dlr job stacks` asked."""
 
     rank: Index
-    """Global."""
+    """Global rank."""
     step: Count | None = None
     """The last step it reported."""
     in_collective: bool = False
     """Waiting for other ranks, so rather a victim of the hang than its cause."""
+    frames: Annotated[str, Limits(max_length=MAX_FRAMES)] = ""
+    """The main thread's Python frames, the innermost first, one a line; or why there are none."""
     offered: bool = True
     """Whether the process offers its stack, which takes a call of `dlr.report`."""
-    frames: Annotated[str, Field(max_length=MAX_FRAMES)] = ""
-    """The main thread's Python frames, the innermost first, one a line."""
 
 
-@agreed(FailureStatus)
-class AgentFailure(Model):
+@dataclass(frozen=True, kw_only=True)
+class AgentFailure(OnWire):
     """The last failure of the agent's training processes; it stays until the next."""
 
     sequence: Ordinal
@@ -114,17 +167,15 @@ class AgentFailure(Model):
     rank: Index | None = None
     """The failed process's global rank."""
     local_rank: Index = 0
-    exit_code: Annotated[int, Field(ge=-(1 << 31), lt=1 << 32)] | None = None
+    exit_code: Annotated[int, Limits(at_least=-(1 << 31), at_most=(1 << 32) - 1)] | None = None
     """Exit code as torch gives it: negative for a signal; unset for a process that has not ended. If `cause`
     is unset too, the process is well: this answers the question where it hangs."""
-    signal: Annotated[str, Field(max_length=32)] | None = None
+    signal: Annotated[str, Limits(max_length=32)] | None = None
     cause: FailureCause | None = None
     """Cause, where exit code and text do not say it."""
     step: Count | None = None
     """The last step that the failed process reported in this round."""
-    stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)] = Field(
-        default_factory=list
-    )
+    stacks: Annotated[tuple[RankStack, ...], _list(MAX_STACKS)] = ()
     """Places of the worker's processes in a hang."""
     message: Text = ""
     """The exception with the end of its traceback, from torch's error file."""
@@ -135,8 +186,8 @@ class AgentFailure(Model):
     """Time from the start of the round's processes, which all agents start together, to the failure."""
 
 
-@agreed(ProgressStatus)
-class StepProgress(Model):
+@dataclass(frozen=True)
+class StepProgress(OnWire):
     """The last training step reported, and when."""
 
     step: Count
@@ -147,8 +198,34 @@ class StepProgress(Model):
     """Lately."""
 
 
-@agreed(SeriesPointStatus)
-class SeriesPoint(Model):
+@dataclass(frozen=True)
+class RoundProgress(OnWire):
+    """What a worker's processes trained in one round: raw figures for the job's goodput."""
+
+    round: Count
+    first_step: Count
+    """The first step that was reported."""
+    last_step: Count
+    """The highest step that was reported."""
+    stepping_seconds: Seconds = 0.0
+    """Between the reports of the one and the other, on the monotonic clock."""
+    counted: bool | None = None
+    """Set where the agent counted steps of optimizers, since the script reports none."""
+    start_unknown: bool | None = None
+    """Set where the step that the count began with is unknown: earlier starts may have come further."""
+    samples_per_step: Ordinal | None = None
+    """Samples per step of the world, if the script reports them (`dlr.report(step, samples=…)`)."""
+    non_finite_step: Count | None = None
+    """The first step for which a process reported a loss that is NaN or infinite."""
+
+    def __post_init__(self) -> None:
+        """A round whose last step is below its first has no steps between them."""
+        if self.last_step < self.first_step:
+            object.__setattr__(self, "last_step", self.first_step)
+
+
+@dataclass(frozen=True)
+class SeriesPoint(OnWire):
     """A few steps of the job's past."""
 
     step: Count
@@ -157,28 +234,26 @@ class SeriesPoint(Model):
     world_size: Count
     seconds_per_step: Seconds
     """Their median."""
-    numbers: Annotated[
-        dict[str, Number], Field(max_length=MAX_NUMBERS, json_schema_extra=_names(MAX_NUMBER_NAME))
-    ] = Field(default_factory=dict)
+    numbers: Annotated[Mapping[NumberName, Number], _names(MAX_NUMBERS, MAX_NUMBER_NAME)] = field(
+        default_factory=dict
+    )
     """Numbers of `dlr.report`, by name: the mean since the point before."""
 
 
-@agreed(SeriesStatus)
-class Series(Model):
+@dataclass(frozen=True)
+class Series(OnWire):
     """The job's past by rank 0's agent, thinned evenly as it grows."""
 
     every: Ordinal = 1
     """Windows of five looks that a point stands for."""
-    points: Annotated[list[SeriesPoint], Field(max_length=MAX_POINTS, json_schema_extra=ATOMIC)] = Field(
-        default_factory=list
-    )
+    points: Annotated[tuple[SeriesPoint, ...], _list(MAX_POINTS)] = ()
     """The oldest first."""
     latest: SeriesPoint | None = None
     """The newest window."""
 
 
-@agreed(SlowStatus)
-class Slow(Model):
+@dataclass(frozen=True)
+class Slow(OnWire):
     """Steps take longer than they did, as rank 0's agent noticed."""
 
     since: Time
@@ -190,44 +265,44 @@ class Slow(Model):
     """Seconds of a step before that."""
 
 
-@agreed(UsageStatus)
-class Usage(Model):
+@dataclass(frozen=True)
+class Usage(OnWire):
     """What the worker's Pod uses, lately."""
 
-    cpu_cores: Annotated[float, Field(ge=0, le=MAX_INTEGER)]
+    cpu_cores: Cores
     memory_bytes: Count
-    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Mean over its GPUs, 0 to 1."""
+    gpu_utilization: Share | None = None
+    """Mean over its GPUs, 0 to 1; unset without GPUs that have it."""
     gpu_memory_bytes: Count | None = None
     """GPU memory in use, over all of its GPUs."""
     memory_peak_bytes: Count | None = None
     """The most since its agent has started, of readings every few seconds."""
-    cpu_mean_cores: Annotated[float, Field(ge=0, le=MAX_INTEGER)] | None = None
+    cpu_mean_cores: Cores | None = None
     """Mean number of CPU cores used since the agent started."""
-    gpu_mean_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    gpu_mean_utilization: Share | None = None
     """Mean over its GPUs since the agent started, 0 to 1."""
 
 
-@agreed(NetworkStatus)
-class Network(Model):
+@dataclass(frozen=True)
+class Network(OnWire):
     """The interface on which the others of its world reach the agent."""
 
-    interface: Annotated[str, Field(max_length=64)]
-    address: Annotated[str, Field(max_length=64)]
+    interface: Annotated[str, Limits(max_length=64)]
+    address: Annotated[str, Limits(max_length=64)]
 
 
-@agreed(ResumedStatus)
-class Resumed(Model):
+@dataclass(frozen=True)
+class Resumed(OnWire):
     """The checkpoint that all processes of a round have loaded."""
 
     round: Count
+    tier: Tier
     step: Count | None = None
     """The step; unset where the checkpoint in storage does not give it."""
-    tier: Tier
 
 
-@agreed(MemoryStatus)
-class CheckpointMemory(Model):
+@dataclass(frozen=True)
+class CheckpointMemory(OnWire):
     """The worker's checkpoints in memory, where the job keeps any."""
 
     step: Count | None = None
@@ -239,114 +314,102 @@ class CheckpointMemory(Model):
     resumed: Resumed | None = None
 
 
-@agreed(CheckpointTroubleStatus)
-class AgentCheckpointTrouble(Model):
+@dataclass(frozen=True)
+class AgentCheckpointTrouble(OnWire):
     """Failures with checkpoints, of the first process that reports any."""
 
     reason: CheckpointTrouble
-    message: Annotated[str, Field(max_length=MAX_TROUBLE)]
+    message: Annotated[str, Limits(max_length=MAX_TROUBLE)]
 
 
-@agreed(AcceleratorsStatus)
-class Accelerators(Model):
+@dataclass(frozen=True)
+class Accelerators(OnWire):
     """What this worker computes on."""
 
-    kind: Annotated[str, Field(max_length=32)]
+    kind: Annotated[str, Limits(max_length=32)]
     count: Count
-    model: Annotated[str, Field(max_length=256)] = ""
+    model: Annotated[str, Limits(max_length=256)] = ""
 
 
-Sentences = Annotated[
-    list[Annotated[str, Field(max_length=MAX_SENTENCE)]],
-    Field(max_length=MAX_SENTENCES, json_schema_extra=ATOMIC),
-]
-
-
-@agreed(ProbeStatus)
-class ProbeOutcome(Model):
+@dataclass(frozen=True, kw_only=True)
+class ProbeOutcome(OnWire):
     """The result of one probe; what is to blame is judged later."""
 
-    probe: Annotated[str, Field(max_length=64)]
+    probe: Annotated[str, Limits(max_length=64)]
     ending: ProbeEnding
-    reason: Annotated[str, Field(max_length=MAX_SENTENCE)] = ""
-    figures: Annotated[
-        dict[str, Number], Field(max_length=MAX_FIGURES, json_schema_extra=_names(MAX_FIGURE_NAME))
-    ] = Field(default_factory=dict)
-    faults: Sentences = Field(default_factory=list)
-    notes: Sentences = Field(default_factory=list)
+    reason: Sentence = ""
+    figures: Annotated[Mapping[FigureName, Number], _names(MAX_FIGURES, MAX_FIGURE_NAME)] = field(
+        default_factory=dict
+    )
+    faults: Sentences = ()
+    notes: Sentences = ()
     seconds: Seconds = 0.0
 
 
-@agreed(PairProbeStatus)
+@dataclass(frozen=True, kw_only=True)
 class PairOutcome(ProbeOutcome):
     """How the test with others went in one round."""
 
     round: Ordinal
 
 
-@agreed(CheckStatus)
-class AgentCheck(Model):
+@dataclass(frozen=True)
+class AgentCheck(OnWire):
     """What the agent found out for one NodeCheck, the last that it took part in."""
 
-    uid: Annotated[str, Field(max_length=64)]
-    """The NodeCheck's."""
-    local: Annotated[
-        list[ProbeOutcome],
-        Field(max_length=MAX_LOCAL_PROBES, json_schema_extra=ATOMIC),
-    ] = Field(default_factory=list)
+    uid: Annotated[str, Limits(max_length=64)]
+    """Uid of the NodeCheck."""
+    local: Annotated[tuple[ProbeOutcome, ...], _list(MAX_LOCAL_PROBES)] = ()
     """The node's own tests, when all of them have ended."""
-    pairs: Annotated[
-        list[PairOutcome],
-        Field(max_length=MAX_PAIR_PROBES, json_schema_extra=ATOMIC),
-    ] = Field(default_factory=list)
-    """The tests with others, one a round that it took part in."""
+    pairs: Annotated[tuple[PairOutcome, ...], _list(MAX_PAIR_PROBES)] = ()
+    """The tests with others, one a round that it took part in, the oldest first."""
 
 
-@agreed(DepartureStatus)
-class Departure(Model):
+@dataclass(frozen=True)
+class Departure(OnWire):
     """All training processes of a round left after the same step, by vote of their agents."""
 
     round: Count
     step: Count
-    """It is saved."""
+    """The step, which is saved."""
 
 
-@agreed(AskedStacksStatus)
-class AskedStacks(Model):
+@dataclass(frozen=True)
+class AskedStacks(OnWire):
     """Places of the worker's processes when `dlr job stacks` asked."""
 
-    request: Annotated[str, Field(max_length=MAX_REQUEST)]
+    request: Annotated[str, Limits(max_length=MAX_REQUEST)]
     """What asked: the job's annotation elastic.iml.github.io/stacks."""
     time: Time
     """When they were taken."""
-    stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)]
+    stacks: Annotated[tuple[RankStack, ...], _list(MAX_STACKS)]
 
 
-@agreed(ProfileStatus)
-class Profile(Model):
-    """What one of the worker's processes did for some seconds (`dlr job profile`)."""
+@dataclass(frozen=True)
+class Profile(OnWire):
+    """A profile of one of the worker's processes (`dlr job profile`), which is in its container's log."""
 
-    request: Annotated[str, Field(max_length=MAX_REQUEST)]
+    request: Annotated[str, Limits(max_length=MAX_REQUEST)]
     """What asked: the job's annotation elastic.iml.github.io/profile."""
-    by: Annotated[str, Field(max_length=32)] = ""
+    by: Annotated[str, Limits(max_length=32)] = ""
     seconds: Seconds = 0.0
-    data: Annotated[str, Field(max_length=MAX_PROFILE_TEXT)] = ""
-    """Chrome's trace format, compressed by gzip, in base64; empty if there is none."""
-    note: Annotated[str, Field(max_length=MAX_PROFILE_NOTE)] = ""
+    size: Count = 0
+    """Bytes of Chrome's trace format, compressed by gzip; 0 if there is no profile."""
+    note: Annotated[str, Limits(max_length=MAX_PROFILE_NOTE)] = ""
     """Why there is none, or why it is shorter than was asked for."""
 
 
-@agreed(ShardsStatus)
-class ShardsReport(DefinedShardSet):
+@dataclass(frozen=True, kw_only=True)
+class ShardsReport(Definition):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
 
     lease: Count = 0
     """The number of the lease that the other fields are about; 0 without one."""
-    rest: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    rest: Annotated[str, Limits(max_length=2 * MAX_SHARDS_TEXT // 3)] = ""
     """What of it is neither done nor failed."""
-    failed: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
+    failed: Annotated[str, Limits(max_length=MAX_SHARDS_TEXT // 3)] = ""
     """What of it has failed here."""
-    reason: Annotated[str, Field(max_length=MAX_SHARD_REASON)] = ""
+    reason: Annotated[str, Limits(max_length=MAX_SHARD_REASON)] = ""
     """Why the first of these failed."""
     wants: bool = False
     """It could do with more elements."""
@@ -354,32 +417,40 @@ class ShardsReport(DefinedShardSet):
     """Nobody works on the lease any more: the rest is for others."""
     restoration: Count = 0
     """The number of the restoration that its processes ask for; 0 if the set is as they want it."""
-    undone: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    undone: Annotated[str, Limits(max_length=MAX_SHARD_TEXT)] = ""
     """Elements left to do after it. All others count as done."""
 
 
-@agreed(AgentStatus)
-class AgentReport(Model):
+_ELEMENTS = " + ".join(f"(has(set.{name}) ? size(set.{name}) : 0)" for name in ("rest", "failed", "undone"))
+_SHARDS_LIMIT: dict[str, Any] = {
+    "x-kubernetes-validations": [
+        {
+            "rule": f"self.map(set, {_ELEMENTS}).sum() <= {MAX_SHARDS_TEXT}",
+            "message": f"all elements may have {MAX_SHARDS_TEXT} characters at most in all sets together",
+        }
+    ]
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentReport(OnWire):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
 
     protocol: Ordinal = 1
     """The form of a world that the agent reads."""
     incarnation: Ordinal
-    pod_uid: Annotated[str, Field(max_length=64)]
-    address: Annotated[str, Field(max_length=253)]
-    store_port: Annotated[int, Field(ge=0, le=65_535)]
+    pod_uid: Annotated[str, Limits(max_length=64)]
+    address: Annotated[str, Limits(max_length=253)]
+    store_port: Annotated[int, Limits(at_least=0, at_most=65_535)]
     """The agent's port, where a world meets whose rank 0 it is; 0 where `dlr exec` needs none."""
-    local_world_size: Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
+    local_world_size: Annotated[int, Limits(at_least=1, at_most=MAX_PROCESSES)]
     observed_round: Count = 0
     """The highest round acted upon."""
     state: AgentState
     since: Time
     failure: AgentFailure | None = None
     progress: StepProgress | None = None
-    rounds: Annotated[
-        list[RoundProgress],
-        Field(max_length=MAX_ROUNDS, json_schema_extra=ATOMIC),
-    ] = Field(default_factory=list)
+    rounds: Annotated[tuple[RoundProgress, ...], _list(MAX_ROUNDS)] = ()
     """The last rounds of this incarnation in which steps were reported, the oldest first."""
     series: Series | None = None
     slow: Slow | None = None
@@ -394,16 +465,14 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
-    result: Annotated[str, Field(max_length=MAX_RESULT)] | None = None
+    result: Annotated[str, Limits(max_length=MAX_RESULT)] | None = None
     """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
     asked_stacks: AskedStacks | None = None
     """Stacks that were asked for, for about a minute."""
     profile: Profile | None = None
     """Likewise."""
     shards: (
-        Annotated[
-            list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC | _UNDONE_LIMIT)
-        ]
+        Annotated[tuple[ShardsReport, ...], Limits(max_length=MAX_SHARD_SETS, schema=_ATOMIC | _SHARDS_LIMIT)]
         | None
     ) = None
     """The sets that its processes pull from; unset if they pull from none."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -18,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from crds.agent_report import ATOMIC, AgentReport, Text
+from crds.agent_report import AgentReport
 from crds.failure_policy import FailureAction
 from crds.job_status import FailureBudget
 from crds.model import (
@@ -29,12 +30,24 @@ from crds.model import (
     ObjectMeta,
     ResourceRequirements,
     cel,
+    cut,
     first_fault,
     rules,
 )
-from crds.protocol import AgentState as AgentState
-from crds.protocol import FailureCause as FailureCause
-from crds.protocol import ProbeEnding as ProbeEnding
+
+ATOMIC = {"x-kubernetes-list-type": "atomic"}
+
+MAX_MESSAGE = 2_048
+"""Characters of `status.message`."""
+MAX_LIVES = 16
+"""Entries of `status.history`."""
+MAX_LIFE_REASON = 96
+MAX_EXIT_TEXT = 1_024
+"""Characters of an exit's message, and of the end of its log. The agent's report has more."""
+
+
+def _end(text: Any) -> Any:
+    return text[-MAX_EXIT_TEXT:] if isinstance(text, str) else text
 
 
 class WorkerPhase(StrEnum):
@@ -99,11 +112,11 @@ class WorkerExit(Model):
 
     incarnation: Annotated[int, Field(ge=1)]
     exit_class: ExitClass
-    reason: Annotated[str, Field(max_length=1_024)] = ""
+    reason: Annotated[str, Field(max_length=256)] = ""
     exit_code: int | None = None
     rank: Index | None = None
-    message: Text = ""
-    log_tail: Text = ""
+    message: Annotated[str, cut(MAX_EXIT_TEXT), Field(max_length=MAX_EXIT_TEXT)] = ""
+    log_tail: Annotated[str, BeforeValidator(_end), Field(max_length=MAX_EXIT_TEXT)] = ""
     node_name: Name = ""
     pod_uid: Annotated[str, Field(max_length=64)] = ""
     """Uid of the Pod that ended."""
@@ -131,7 +144,7 @@ class Life(Model):
     """When its Pod was first seen running."""
     ended_at: datetime | None = None
     exit_class: ExitClass | None = None
-    reason: Annotated[str, Field(max_length=256)] = ""
+    reason: Annotated[str, cut(MAX_LIFE_REASON), Field(max_length=MAX_LIFE_REASON)] = ""
 
 
 class ElasticWorkerStatus(Model):
@@ -140,7 +153,7 @@ class ElasticWorkerStatus(Model):
     observed_incarnation: int | None = None
     """The incarnation that phase, Pod and node speak of."""
     phase: WorkerPhase | None = None
-    message: Text = ""
+    message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
     """Why the Pod is not running yet, or how it ended."""
     pod_name: Name | None = None
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
@@ -162,8 +175,8 @@ class ElasticWorkerStatus(Model):
     quick_exits: int | None = None
     """Pods in a row that ended by themselves soon after their start; the next waits accordingly."""
     last_exit: WorkerExit | None = None
-    history: Annotated[list[Life], Field(max_length=20, json_schema_extra=ATOMIC)] = Field(
-        default_factory=list
+    history: Annotated[list[Life], cut(MAX_LIVES), Field(max_length=MAX_LIVES, json_schema_extra=ATOMIC)] = (
+        Field(default_factory=list)
     )
     """The last incarnations, the current one at the end."""
     conditions: Conditions = Field(default_factory=list)

@@ -11,9 +11,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from crds.agent_report import MAX_REQUEST
 from crds.cluster_status import Tasks
 from crds.model import Model, Name, ObjectMeta
-from crds.protocol import MAX_REQUEST, JobPhase
+from crds.phases import JobPhase
 from crds.rendezvous import World
 from crds.shard_set_status import ShardSets
 

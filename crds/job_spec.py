@@ -11,7 +11,7 @@ from crds.cluster_status import CLUSTER_RULES
 from crds.failure_policy import FailurePolicy
 from crds.model import MAX_QUANTITY, MAX_TIME_SECONDS, Free, Model, Quantity, cel, rules
 from crds.names import MASTER_TYPES, WORKER
-from crds.protocol import HANG_TIMEOUT_SECONDS
+from crds.phases import HANG_TIMEOUT_SECONDS
 from crds.template import MAX_ITEMS, PodTemplate
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")

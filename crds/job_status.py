@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from crds.agent_report import RoundProgress
 from crds.cluster_status import ClusterStatus
 from crds.model import Conditions, Index, Indices, Model, Name, ResourceRequirements, cut
-from crds.progress import RoundProgress
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSets
 

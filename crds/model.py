@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
@@ -23,7 +22,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from crds import intervals, ranges
-from crds.protocol import MAX_INTEGER, MAX_SECONDS
+from crds.wire import MAX_INTEGER, MAX_SECONDS
 
 
 class Model(BaseModel):
@@ -76,25 +75,6 @@ def cut(limit: int) -> BeforeValidator:
     return BeforeValidator(first)
 
 
-def agreed(fields: type) -> Callable[[type[M]], type[M]]:
-    """Class decorator of a model that the agent writes without pydantic.
-
-    Args:
-        fields: the TypedDict of `crds.protocol` that names the fields.
-
-    Raises:
-        TypeError: the model has other fields.
-    """
-    names = set(fields.__annotations__)
-
-    def check(model: type[M]) -> type[M]:
-        if differing := names ^ {to_camel(name) for name in model.model_fields}:
-            raise TypeError(f"{model.__name__} and {fields.__name__} differ in {sorted(differing)}")
-        return model
-
-    return check
-
-
 def cel(rule: str, message: str) -> dict[str, str]:
     """One `x-kubernetes-validations` entry.
 
@@ -131,24 +111,6 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 MAX_TIME_SECONDS = (1 << 31) - 1
 """The longest duration in a spec, in seconds, as in a Job of Kubernetes."""
 
-_TIME = (
-    r"^(19[7-9]\d|2\d{3})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
-    r"T([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.]\d{1,9})?(Z|[+-](0\d|1[0-4]):[0-5]\d)$"
-)
-
-
-def _in_this_age(time: datetime) -> datetime:
-    if time.tzinfo is None or not 1970 <= time.year < 3000:
-        raise ValueError("must be a time between 1970 and 2999, with its zone")
-    return time
-
-
-Time = Annotated[
-    datetime,
-    AfterValidator(_in_this_age),
-    WithJsonSchema({"type": "string", "format": "date-time", "pattern": _TIME, "maxLength": 35}),
-]
-"""A time that a worker writes. Kubernetes' own check of the format lets `+99:99` and the year 0 pass."""
 Index = Annotated[int, Field(ge=0, le=ranges.MAX_INDEX)]
 
 

@@ -1,7 +1,6 @@
 """The names the parts agree on: API group, labels, environment variables.
 
-Standard library only: the agent imports this inside training images. What is written and read under these
-names is in `crds.protocol`.
+Standard library only: the agent imports this inside training images.
 """
 
 GROUP = "elastic.iml.github.io"

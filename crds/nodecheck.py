@@ -11,9 +11,9 @@ from crds import further_nodes, intervals, ranges
 from crds.findings import ATOMIC, FaultyDomain, FaultyLink, Figures, Finding, NodeNames, Text
 from crds.job_spec import TopologyKeys
 from crds.model import MAX_TIME_SECONDS, Conditions, Index, Model, Name, ObjectMeta, cel, rules
-from crds.protocol import CHECK_TIMEOUT_SECONDS
-from crds.protocol import Accelerator as Accelerator
-from crds.protocol import NodeCheckPhase as NodeCheckPhase
+from crds.phases import CHECK_TIMEOUT_SECONDS
+from crds.phases import Accelerator as Accelerator
+from crds.phases import NodeCheckPhase as NodeCheckPhase
 from crds.template import PodTemplate
 
 IndexList = Annotated[list[Index], Field(max_length=10_000, json_schema_extra=ATOMIC)]

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, WithJsonSchema, model_serializer, model_validator
 
+from crds.checkpoint_files import Tier
 from crds.intervals import PATTERN
 from crds.model import Indices, Model, cut
-from crds.protocol import RendezvousPhase, Tier
+from crds.phases import RendezvousPhase
 from crds.ranges import (
     MAX_GROUPS,
     MAX_INCARNATIONS_CHARACTERS,

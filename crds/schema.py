@@ -5,9 +5,16 @@ https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resou
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel
+
+from crds.wire import OnWire, to_camel
 
 Schema = dict[str, Any]
 
@@ -36,12 +43,36 @@ def structural_schema(model: type[BaseModel]) -> Schema:
         TypeError: the model has something a structural schema cannot say (a union of kinds, say).
     """
     source = model.model_json_schema(by_alias=True)
+    _describe(source.get("$defs", {}))
     schema = _node(source, source.get("$defs", {}), at=model.__name__)
     schema["properties"]["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
     # What every object must write has no default; one would also have to satisfy the rules of its own level.
     schema["properties"]["spec"].pop("default", None)
     return schema
+
+
+def _describe(definitions: dict[str, Schema]) -> None:
+    """Add the docstrings under the fields of `OnWire` classes, which pydantic would read at each import."""
+    kinds = {each.__name__: each for each in _subclasses(OnWire)}
+    for name in definitions.keys() & kinds.keys():
+        for base in (each for each in kinds[name].__mro__ if issubclass(each, OnWire)):
+            for field, text in _docstrings(base):
+                definitions[name]["properties"][to_camel(field)].setdefault("description", text)
+
+
+def _subclasses(kind: type[OnWire]) -> Iterator[type[OnWire]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, text in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            yield ast.unparse(field.target), inspect.cleandoc(ast.literal_eval(text.value))
 
 
 def _node(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:

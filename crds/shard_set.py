@@ -7,22 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from crds.intervals import Intervals, count
-from crds.protocol import ShardSetDefinition
+from crds.intervals import LIMIT, Intervals, count
+from crds.wire import MAX_INTEGER, Limits, OnWire
+
+ENV_SHARDS_SOCKET = "DLR_SHARDS_SOCKET"
+"""Variable with the Unix socket of the agent from which its training processes pull shards."""
+MAX_SHARD_SETS = 16
+"""Shard sets of one job."""
+MAX_SHARD_RETRIES = 16
+MAX_SHARD_REASON = 256
+"""Characters of the reason why an element failed."""
+MAX_SHARD_TEXT = 3_072
+"""Characters of the elements that a restoration leaves undone."""
+
+_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 
 
 @dataclass(frozen=True)
-class Definition:
-    """What a process names when it begins to pull."""
+class Definition(OnWire):
+    """A shard set, as all who pull from it define it."""
 
-    name: str
-    epoch: int
-    size: int
-    digest: str
-    retries: int
-    max_failed: int
+    name: Annotated[str, Limits(min_length=1, max_length=63, pattern=_NAME)]
+    epoch: Annotated[int, Limits(at_least=0, at_most=MAX_INTEGER)]
+    size: Annotated[int, Limits(at_least=1, at_most=LIMIT - 1)]
+    digest: Annotated[str, Limits(max_length=64)]
+    """Digest of the elements and their order, if they have a text of their own."""
+    retries: Annotated[int, Limits(at_least=0, at_most=MAX_SHARD_RETRIES)]
+    max_failed: Annotated[int, Limits(at_least=0, at_most=LIMIT - 1)]
+    """Number of elements that may fail for good before the job fails."""
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Definition:
@@ -39,17 +53,6 @@ class Definition:
             int(fields.get("retries") or 0),
             int(fields.get("maxFailed") or 0),
         )
-
-    def to_wire(self) -> ShardSetDefinition:
-        """What `parse` reads."""
-        return {
-            "name": self.name,
-            "epoch": self.epoch,
-            "size": self.size,
-            "digest": self.digest,
-            "retries": self.retries,
-            "maxFailed": self.max_failed,
-        }
 
     @property
     def content(self) -> tuple[object, ...]:

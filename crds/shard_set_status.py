@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field
 
-from crds.intervals import LIMIT
-from crds.model import Count, Model, agreed, cut
-from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES, MAX_SHARD_SETS, ShardSetDefinition
-
-ShardSetName = Annotated[
-    str, Field(min_length=1, max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-]
+from crds.model import cut
+from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, Definition
 
 MAX_LEASES_TEXT = 262_144
 MAX_REST_TEXT = 131_072
 MAX_SHARDS_DONE = 128
 
 
-@agreed(ShardSetDefinition)
-class DefinedShardSet(Model):
-    """What all who pull from a set say alike."""
-
-    name: ShardSetName
-    epoch: Count = 0
-    size: Annotated[int, Field(ge=1, lt=LIMIT)]
-    digest: Annotated[str, Field(max_length=64)] = ""
-    """Digest of the elements and their order, if they have a text of their own."""
-    retries: Annotated[int, Field(ge=0, le=MAX_SHARD_RETRIES)] = 0
-    max_failed: Annotated[int, Field(ge=0, lt=LIMIT)] = 0
-    """Number of elements that may fail for good before the job fails."""
-
-
-class ShardSetStatus(DefinedShardSet):
+@dataclass(frozen=True, kw_only=True)
+class ShardSetStatus(Definition):
     """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
 
     done: Annotated[int, Field(ge=0)] = 0

@@ -4,7 +4,7 @@ The agent hears them from NVML while processes train, the probes find them in th
 controller finds them in the texts of failures. All judge by this one table. It follows NVIDIA's catalogue of
 October 2025: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 
-Like `crds.names` and `crds.protocol` it imports the standard library alone, because it is part of the agent.
+Like `crds.names` it imports the standard library alone, because it is part of the agent.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, an
 In it are four pairs of an int64 and a float64, in native byte order: the newest step, the last checkpoint's
 step, one more than the first step with a loss of NaN or infinity, and the first step, each with the
 CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. Behind what is
-written elsewhere (crds/protocol.py) are eight numbers, each with its name. No call, no lock, no thread: cheap
-enough for every step. An older agent's file is shorter. Outside of dlr there is no such file, and nothing
-happens.
+written elsewhere (crds.progress_record) are eight numbers, each with its name. No call, no lock, no thread:
+cheap enough for every step. An older agent's file is shorter. Outside of dlr there is no such file, and
+nothing happens.
 
 With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
 interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.
@@ -32,7 +32,7 @@ ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 
 _WORD_BYTES = 8
 _SAMPLES = 17
-"""As `SAMPLES` of crds/protocol.py, which takes longer to import than all of this."""
+"""As `SAMPLES` of crds.progress_record, which takes longer to import than all of this."""
 _NUMBERS, _MOST_NUMBERS, _NAME_BYTES = 18, 8, 24
 """The word in which the first number is, how many there may be, and the bytes of the name behind each."""
 _WORDS_EACH = 1 + _NAME_BYTES // _WORD_BYTES

@@ -1,8 +1,8 @@
 """What training comes to: a value that rank 0 leaves on the job.
 
-The process writes it beside its progress record (crds/protocol.py), its agent reports it when all processes
-have ended well, and `dlr.Client().job(NAME).result()` reads it. It is for figures, not for models: those go
-to storage. Outside of dlr nothing happens.
+The process writes it beside its progress record (crds.progress_record), its agent reports it when all
+processes have ended well, and `dlr.Client().job(NAME).result()` reads it. It is for figures, not for models:
+those go to storage. Outside of dlr nothing happens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 RESULT_SUFFIX = ".result"
-MAX_RESULT = 16_384
+MAX_RESULT = 8_192
 """Characters, as JSON."""
 
 
@@ -24,7 +24,7 @@ def report_result(value: Any) -> None:
     """Leave a value on the job, such as `{"accuracy": 0.97}`; that of rank 0 counts, and the last one.
 
     Training has come to its end by then, so nothing is raised: of a value that cannot be kept, the job keeps
-    why. Its limit is 16,384 characters of JSON.
+    why. Its limit is 8,192 characters of JSON.
     """
     path = os.environ.get(ENV_PROGRESS_FILE)
     if not path:

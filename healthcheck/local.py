@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from crds.agent_report import ProbeOutcome
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding, ProbeOutcome
 from healthcheck.measurements import LocalResult, Metric, is_plausible
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING, Report

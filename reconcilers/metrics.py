@@ -17,11 +17,13 @@ from prometheus_client.registry import Collector
 
 from controller.cache import Cache
 from controller.resources import Object
+from crds.checkpoint_files import Tier
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.job_status import Goodput, JobState
 from crds.model import ConditionStatus
-from crds.protocol import MAX_NUMBER_NAME, MAX_NUMBERS, JobPhase, RendezvousPhase, Tier
+from crds.phases import JobPhase, RendezvousPhase
+from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.slow import SLOW, speaker_of
 from reconcilers.goodput.goodput import goodput_now, seconds_by_state

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from crds.findings import Cause
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from simulator import checks, objects
 from simulator.account import Part, part_of
 from simulator.bag import Bag

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from crds.agent_report import RankStack
-from crds.protocol import FailureCause
+from crds.agent_report import FailureCause, RankStack
 from simulator import objects
 from simulator.crew import Crew
 from simulator.state import SimulationState

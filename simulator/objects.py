@@ -5,14 +5,14 @@ Everything here only builds or copies models; what follows from them is the cont
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crds.agent_report import AgentFailure, AgentReport
+from crds.agent_report import PROTOCOL, AgentFailure, AgentReport, AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker
+from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from crds.protocol import PROTOCOL
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.worker.worker_status import Observation, observe
 
@@ -148,7 +148,7 @@ def with_report(worker: ElasticWorker, report: AgentReport) -> ElasticWorker:
 def reporting(worker: ElasticWorker, **update: Any) -> ElasticWorker:
     """Return the worker with these fields of its agent's report changed; unchanged if it has none."""
     report = worker.status.agent
-    return worker if report is None else with_report(worker, report.model_copy(update=update))
+    return worker if report is None else with_report(worker, replace(report, **update))
 
 
 def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) -> ElasticWorker:

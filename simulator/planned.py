@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from crds.agent_report import StepProgress
+from crds.agent_report import AgentState, RoundProgress, StepProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, WorkerPhase
+from crds.elasticworker import ElasticWorker, ElasticWorkerSpec, WorkerPhase
 from crds.job_spec import ReplicaSpec
 from crds.job_status import ElasticJobStatus
 from crds.nodecheck import NodeCheck
-from crds.progress import RoundProgress
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
@@ -230,7 +229,7 @@ class PlannedJob:
         latest = RoundProgress(
             round=self.world.round, first_step=first, last_step=last, stepping_seconds=max(seconds, 0.0)
         )
-        rounds = [*(r for r in report.rounds if r.round != latest.round), latest][-KEPT_ROUNDS:]
+        rounds = (*(r for r in report.rounds if r.round != latest.round), latest)[-KEPT_ROUNDS:]
         progress = StepProgress(step=last, time=now)
         self.workers[index] = objects.reporting(worker, rounds=rounds, progress=progress)
 

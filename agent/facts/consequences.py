@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import re
 
-from crds.protocol import PeerDeathTexts
+from crds.failure_texts import PeerDeathTexts
 
 follows_from_a_peer = PeerDeathTexts(re.compile).explain

@@ -10,15 +10,15 @@ import itertools
 import re
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.facts.consequences import follows_from_a_peer
-from agent.facts.timestamps import rfc3339
-from crds.protocol import EXITED_WITH, KILLED_BY, FailureCause, FailureStatus, RankStackStatus
+from crds.agent_report import AgentFailure, FailureCause
+from crds.failure_texts import EXITED_WITH, KILLED_BY
+from crds.wire import LOCAL
 
 OURS = str(Path(sys._getframe().f_code.co_filename).parent.with_name("warm"))
 """The folder of our own code in a process that was forked: hooks, which may be among the script's frames.
@@ -63,67 +63,16 @@ _CHAINED = (
 """What Python prints between two exceptions of a chain (traceback.py)."""
 
 
-@dataclass(frozen=True)
-class RankStack:
-    """The place of one process when training hung."""
+@dataclass(frozen=True, kw_only=True)
+class Failure(AgentFailure):
+    """`status.agent.failure`, with what the agent alone reads."""
 
-    rank: int
-    """The global rank."""
-    step: int | None
-    """The last step that the process reported; None if it reported none."""
-    in_collective: bool
-    """Whether it was waiting for other ranks."""
-    frames: str
-    """Its frames, one in each line and the innermost first, or why there are none."""
-    offered: bool = True
-    """Whether the process offers its stack, which takes a call of `dlr.report`."""
-
-    def to_status(self) -> RankStackStatus:
-        return {
-            "rank": self.rank,
-            "step": self.step,
-            "inCollective": self.in_collective,
-            "offered": self.offered,
-            "frames": self.frames,
-        }
-
-    @classmethod
-    def from_status(cls, status: Mapping[str, Any]) -> RankStack:
-        return cls(
-            rank=int(status["rank"]),
-            step=status.get("step"),
-            in_collective=bool(status.get("inCollective")),
-            frames=str(status.get("frames") or ""),
-            offered=bool(status.get("offered", True)),
-        )
-
-
-@dataclass(frozen=True)
-class Failure:
-    """`status.agent.failure`."""
-
-    sequence: int
-    """The number of this failure in the life of the incarnation: 1, 2, …"""
-    round: int
-    rank: int | None
-    local_rank: int
-    exit_code: int | None
-    """Negative for a signal, as in torch and `subprocess`; None for a process that had not ended."""
-    message: str
-    log_tail: str
-    time: datetime
-    cause: FailureCause | None = None
-    step: int | None = None
-    """The last step that the process reported in this round."""
-    stacks: tuple[RankStack, ...] = ()
-    after_seconds: float | None = None
-    """Time from the start of the round's processes to the failure, on the monotonic clock."""
-    child_was_killed: bool = False
+    child_was_killed: bool = field(default=False, metadata=LOCAL)
     """An exception says that a process which this one started, such as a data loader's, was killed."""
 
-    @property
-    def signal(self) -> str | None:
-        return None if self.exit_code is None else _signal_name(self.exit_code)
+    def __post_init__(self) -> None:
+        if self.exit_code is not None:
+            object.__setattr__(self, "signal", _signal_name(self.exit_code))
 
     @property
     def was_killed(self) -> bool:
@@ -134,40 +83,6 @@ class Failure:
     def is_consequence(self) -> bool:
         """Whether it looks like the mere consequence of another process's end."""
         return self.cause is None and follows_from_a_peer(self.message, self.log_tail)
-
-    def to_status(self) -> FailureStatus:
-        return {
-            "sequence": self.sequence,
-            "round": self.round,
-            "rank": self.rank,
-            "localRank": self.local_rank,
-            "exitCode": self.exit_code,
-            "signal": self.signal,
-            "cause": self.cause,
-            "step": self.step,
-            "stacks": [stack.to_status() for stack in self.stacks],
-            "message": self.message,
-            "logTail": self.log_tail,
-            "time": rfc3339(self.time),
-            "afterSeconds": self.after_seconds,
-        }
-
-    @classmethod
-    def from_status(cls, status: Mapping[str, Any]) -> Failure:
-        return cls(
-            sequence=int(status["sequence"]),
-            round=int(status["round"]),
-            rank=status.get("rank"),
-            local_rank=int(status.get("localRank") or 0),
-            exit_code=status.get("exitCode"),
-            message=str(status.get("message") or ""),
-            log_tail=str(status.get("logTail") or ""),
-            time=datetime.fromisoformat(str(status["time"]).replace("Z", "+00:00")),
-            cause=FailureCause(status["cause"]) if status.get("cause") else None,
-            step=status.get("step"),
-            after_seconds=status.get("afterSeconds"),
-            stacks=tuple(RankStack.from_status(stack) for stack in status.get("stacks") or ()),
-        )
 
 
 def failure_of_process(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crds.protocol import MAX_RESULT, RESULT_SUFFIX
+from crds.progress_record import MAX_RESULT, RESULT_SUFFIX
 
 
 def result_of_rank_0(records: Sequence[Path], ranks: Mapping[int, int]) -> str | None:

@@ -12,14 +12,10 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
+from crds.agent_report import AgentState
 from crds.cluster import Cluster
-from crds.protocol import (
-    HANG_TIMEOUT_SECONDS,
-    AgentState,
-    JobPhase,
-    KeptIn,
-    RendezvousPhase,
-)
+from crds.phases import HANG_TIMEOUT_SECONDS, JobPhase, RendezvousPhase
+from crds.progress_record import KeptIn
 from crds.ranges import from_text, incarnations_of
 
 

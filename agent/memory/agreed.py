@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agent.memory.pool import Pool
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Slot
-from crds.protocol import CheckpointFile, ResumeFile, StorageFile, Tier
+from crds.checkpoint_files import CheckpointFile, ResumeFile, StorageFile, Tier
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agent.connection.listener import Listener
@@ -29,13 +30,9 @@ from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
 from agent.memory.wire import LOOK_SECONDS, have_checked
-from crds.protocol import (
-    MemoryStatus,
-    ResumedStatus,
-    StorageFile,
-    Tier,
-    slot_count,
-)
+from crds import agent_report
+from crds.agent_report import Resumed
+from crds.checkpoint_files import StorageFile, Tier, slot_count
 
 logger = logging.getLogger(__name__)
 
@@ -329,15 +326,15 @@ class CheckpointMemory:
         """Whether that is the newest step of all local ranks."""
         return {mark.step for mark in self.own_marks() or ()} == {step}
 
-    def to_status(self) -> MemoryStatus:
+    def to_status(self) -> agent_report.CheckpointMemory:
         """`status.agent.memory`."""
         marks, agreed = self.own_marks(), self._agreed
-        return {
-            "step": min(mark.step for mark in marks) if marks else None,
-            "replicatedStep": self._replicated_step,
-            "every": self._files.every(agreed.round),
-            "resumed": _resumed(self._files.resumed(agreed.round), agreed),
-        }
+        return agent_report.CheckpointMemory(
+            step=min(mark.step for mark in marks) if marks else None,
+            replicated_step=self._replicated_step,
+            every=self._files.every(agreed.round),
+            resumed=_resumed(self._files.resumed(agreed.round), agreed),
+        )
 
     def _persist(self, agreed: Agreed, ranks: Sequence[int]) -> None:
         """Have what the round goes on from written to storage: the part that is here."""
@@ -427,7 +424,7 @@ class CheckpointMemory:
         return 1.0 if self._handover.is_under_way else REPLICA_SHARE
 
 
-def _resumed(loaded: ResumedStatus | None, agreed: Agreed) -> ResumedStatus | None:
+def _resumed(loaded: Resumed | None, agreed: Agreed) -> Resumed | None:
     """Processes do not know whether what they loaded from memory came from a peer."""
-    from_peer = loaded is not None and loaded["tier"] is Tier.MEMORY and agreed.from_peer
-    return {**loaded, "tier": Tier.PEER} if loaded is not None and from_peer else loaded
+    from_peer = loaded is not None and loaded.tier is Tier.MEMORY and agreed.from_peer
+    return replace(loaded, tier=Tier.PEER) if loaded is not None and from_peer else loaded

@@ -17,7 +17,7 @@ from typing import Any
 from agent.memory.resume import Checkpoint
 from agent.memory.saving import ask, start_saver
 from agent.memory.slot import Slot
-from crds.protocol import AFTER_FAILURE, StorageFile
+from crds.checkpoint_files import AFTER_FAILURE, StorageFile
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agent.memory.mapping import HUGE_PAGE_BYTES, populate
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
-from crds.protocol import OWN_SLOTS
+from crds.checkpoint_files import OWN_SLOTS
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from agent.memory.told import read_every, read_resumed, read_storage, tell_copy_seconds
 from agent.whole_file import replace_text
-from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointFile, ResumedStatus, StorageFile
+from crds.agent_report import Resumed
+from crds.checkpoint_files import ENV_CHECKPOINT_FILE, CheckpointFile, StorageFile
 
 COPY_SECONDS = "copy-seconds"
 """The name of the file that says how long a copy to the peer takes."""
@@ -61,7 +62,7 @@ class ProcessFiles:
         """Place of the job's checkpoints in storage, as a process has reported it."""
         return read_storage(self._said)
 
-    def resumed(self, round_: int) -> ResumedStatus | None:
+    def resumed(self, round_: int) -> Resumed | None:
         """What all processes of that round have loaded."""
         return read_resumed(self._said, round_)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.monitor.oom import OomWatch
-from crds.protocol import SMALLEST_SLOT_BYTES
+from crds.checkpoint_files import SMALLEST_SLOT_BYTES
 
 FIELD = "replicaSpecs.worker.memoryCheckpoint"
 

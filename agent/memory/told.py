@@ -1,4 +1,4 @@
-"""What training processes say of their checkpoints, each in a file (`crds.protocol.CheckpointerFile`).
+"""What training processes say of their checkpoints, each in a file (`CheckpointerFile` of crds).
 
 And the one thing that they are told while they run: how long a copy to the peer takes.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.whole_file import replace_text
-from crds.protocol import ResumedStatus, StorageFile, Tier
+from crds.agent_report import Resumed
+from crds.checkpoint_files import StorageFile, Tier
 
 
 def read_storage(files: Iterable[Path]) -> StorageFile | None:
@@ -31,14 +32,14 @@ def read_storage(files: Iterable[Path]) -> StorageFile | None:
     return None
 
 
-def read_resumed(files: Sequence[Path], round_: int) -> ResumedStatus | None:
+def read_resumed(files: Sequence[Path], round_: int) -> Resumed | None:
     """What all processes of that round have loaded; None before the last of them has, and for nothing."""
-    found: ResumedStatus | None = None
+    found: Resumed | None = None
     for told in map(_read, files):
         try:
             if told["round"] != round_:
                 return None
-            found = {"round": round_, "step": int(told["loaded"]), "tier": Tier(told["tier"])}
+            found = Resumed(round_, Tier(told["tier"]), int(told["loaded"]))
         except (ValueError, TypeError, KeyError):
             return None
     return found

@@ -11,7 +11,7 @@ import platform
 import threading
 from pathlib import Path
 
-from crds.protocol import AcceleratorsStatus
+from crds.agent_report import Accelerators
 from healthcheck.probes.nvml import NoDriver, opened
 from healthcheck.probes.report import Unavailable
 
@@ -33,25 +33,25 @@ AMD_DRIVER = "kfd"
 """The file of AMD's compute driver: files for rendering alone are there without it, and say nothing."""
 
 
-def detect() -> AcceleratorsStatus:
+def detect() -> Accelerators:
     """Say what there is, as `status.agent.accelerators` has it. It takes `NVML_SECONDS` at most."""
-    return _nvidia() or _by_files() or {"kind": "cpu", "count": _cpus(), "model": _cpu_model()}
+    return _nvidia() or _by_files() or Accelerators("cpu", _cpus(), _cpu_model())
 
 
-def _nvidia() -> AcceleratorsStatus | None:
+def _nvidia() -> Accelerators | None:
     """What NVML says, asked in a thread of its own: without an answer there is no reason not to train."""
-    found: list[AcceleratorsStatus] = []
+    found: list[Accelerators] = []
     thread = threading.Thread(target=lambda: found.extend(_ask_nvml()), name="dlr-nvml", daemon=True)
     thread.start()
     thread.join(NVML_SECONDS)
     if thread.is_alive():
         count = len(list(DEVICES.glob("nvidia[0-9]*")))
         logger.warning("NVML has not answered within %.0f s: counting device files instead", NVML_SECONDS)
-        return {"kind": "nvidia", "count": count, "model": ""} if count else None
+        return Accelerators("nvidia", count) if count else None
     return found[0] if found else None
 
 
-def _ask_nvml() -> list[AcceleratorsStatus]:
+def _ask_nvml() -> list[Accelerators]:
     try:
         with opened() as nvml:
             try:
@@ -65,14 +65,14 @@ def _ask_nvml() -> list[AcceleratorsStatus]:
     except Unavailable as error:
         logger.info("%s", error)
         return []
-    return [{"kind": "nvidia", "count": count, "model": _text(model)}] if count else []
+    return [Accelerators("nvidia", count, _text(model))] if count else []
 
 
-def _by_files() -> AcceleratorsStatus | None:
+def _by_files() -> Accelerators | None:
     for kind, pattern in FILES.items():
         count = len(list(DEVICES.glob(pattern)))
         if count and (kind != "amd" or (DEVICES / AMD_DRIVER).exists()):
-            return {"kind": kind, "count": count, "model": ""}
+            return Accelerators(kind, count)
     return None
 
 

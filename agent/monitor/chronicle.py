@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from agent.monitor.pace import Pace, Slowdown
-from agent.monitor.series import Numbers, Series, Windows
+from agent.monitor.pace import Pace
+from agent.monitor.series import History, Numbers, Windows
 from agent.monitor.stepping import StepReport
+from crds.agent_report import Series, Slow
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Chronicle:
         slow: likewise.
     """
 
-    def __init__(self, series: Series, slow: Slowdown | None) -> None:
-        self._series = series
+    def __init__(self, series: Series, slow: Slow | None) -> None:
+        self._history = History(series)
         usual = [point for point in series.points if slow is None or point.time < slow.since]
         past = ((point.world_size, point.seconds_per_step) for point in usual)
         self._pace = Pace(slow, past, series.latest.world_size if series.latest else 0)
@@ -49,17 +50,18 @@ class Chronicle:
         found = self._windows.look(newest, numbers, clock, now, busy=busy)
         if found is not None:
             point, window = found
-            self._series = self._series.with_window(point)
+            self._history = self._history.with_window(point)
             if window is not None:
                 self._pace.add(window)
 
     @property
     def series(self) -> Series | None:
         """None if there is nothing to tell, or it is another's to tell."""
-        return self._series if self._speaks and self._series.latest is not None else None
+        series = self._history.series
+        return series if self._speaks and series.latest is not None else None
 
     @property
-    def slow(self) -> Slowdown | None:
+    def slow(self) -> Slow | None:
         """Likewise."""
         return self._pace.slow if self._speaks else None
 

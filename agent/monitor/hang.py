@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.facts.failure import RankStack
 from agent.facts.world import Member
 from agent.monitor.progress import RankProgress
-from crds.protocol import FailureCause
+from crds.agent_report import FailureCause, RankStack
 
 STEP_INTERVALS = 5
 """A step that takes longer than the limit is only slow, as long as it takes less than so many times the

@@ -14,7 +14,6 @@ from pathlib import Path
 from agent.facts.failure import (
     TEXT_BYTES,
     Failure,
-    RankStack,
     clip,
     read_tail,
 )
@@ -24,7 +23,8 @@ from agent.monitor.native import NATIVE_AT_ONCE, native_frames
 from agent.monitor.profile import ProfileError, Subject
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
-from crds.protocol import ASKED, MAX_FRAMES, MAX_STACKS, FailureCause
+from crds.agent_report import MAX_FRAMES, MAX_STACKS, FailureCause, RankStack
+from crds.failure_texts import ASKED
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import re
 import shutil
 
 from agent.monitor.profile import PY_SPY, ProfileError, run_py_spy
-from crds.protocol import MAX_FRAMES
+from crds.agent_report import MAX_FRAMES
 
 DUMP_SECONDS = 20.0
 """For one process: py-spy reads the symbols of torch's libraries, which are large."""

@@ -11,12 +11,10 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from statistics import median
-from typing import Any
 
-from agent.facts.timestamps import rfc3339
-from crds.protocol import SlowStatus
+from crds.agent_report import Slow
 
 RECENT = 12
 AGREEING = 9
@@ -29,7 +27,6 @@ HIGH = 0.9
 RATIO = 1.2
 WORLDS = 4
 """World sizes whose past is kept."""
-DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -41,35 +38,6 @@ class Window:
     """The first."""
     seconds_per_step: float
     """The median."""
-
-
-@dataclass(frozen=True)
-class Slowdown:
-    """`status.agent.slow`: figures of the moment when it was noticed."""
-
-    since: datetime
-    step: int
-    seconds_per_step: float
-    usual_seconds: float
-    """Seconds of a step, before."""
-
-    def to_status(self) -> SlowStatus:
-        return {
-            "since": rfc3339(self.since),
-            "step": self.step,
-            "secondsPerStep": round(self.seconds_per_step, DIGITS),
-            "usualSeconds": round(self.usual_seconds, DIGITS),
-        }
-
-    @classmethod
-    def from_status(cls, status: Any) -> Slowdown | None:
-        """None where nothing is said, or not in this form."""
-        try:
-            since = datetime.fromisoformat(str(status["since"]).replace("Z", "+00:00"))
-            figures = float(status["secondsPerStep"]), float(status["usualSeconds"])
-            return cls(since.astimezone(timezone.utc), int(status["step"]), *figures)
-        except (KeyError, TypeError, ValueError):
-            return None
 
 
 class Past:
@@ -111,7 +79,7 @@ class Pace:
     """
 
     def __init__(
-        self, slow: Slowdown | None = None, past: Iterable[tuple[int, float]] = (), world_size: int = 0
+        self, slow: Slow | None = None, past: Iterable[tuple[int, float]] = (), world_size: int = 0
     ) -> None:
         self.slow = slow
         self._world_size = world_size
@@ -144,7 +112,7 @@ class Pace:
         return known
 
 
-def judged(known: Slowdown | None, recent: Sequence[Window], usual: float, high: float) -> Slowdown | None:
+def judged(known: Slow | None, recent: Sequence[Window], usual: float, high: float) -> Slow | None:
     """What is to be said of the last windows: as before, unless most of them say otherwise.
 
     Args:
@@ -160,7 +128,7 @@ def judged(known: Slowdown | None, recent: Sequence[Window], usual: float, high:
         return None
     first = _change(recent, limit)
     present = median(window.seconds_per_step for window in recent[first:])
-    return Slowdown(recent[first].since, recent[first].step, present, usual)
+    return Slow(recent[first].since, recent[first].step, present, usual)
 
 
 def _change(recent: Sequence[Window], limit: float) -> int:

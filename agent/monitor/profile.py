@@ -1,4 +1,4 @@
-"""A profile of one training process, small enough for its ElasticWorker: by torch.profiler, or by py-spy.
+"""A profile of one training process, small enough for its container's log: by torch.profiler, or by py-spy.
 
 Torch's own is for processes that were forked (agent/warm/profiler.py). py-spy, where the image has it, works
 for any, as far as the kernel lets it trace: that takes root, or the capability SYS_PTRACE.
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.monitor.stacks import handles, offering_process
-from crds.protocol import MAX_PROFILE_BYTES, PROFILE_ERROR, PROFILE_FILE, PROFILE_SECONDS, profile_signal
+from crds.agent_report import MAX_PROFILE_BYTES
+from crds.progress_record import PROFILE_ERROR, PROFILE_FILE, PROFILE_SECONDS, profile_signal
 
 EXPORT_SECONDS = 60.0
 """For the process to begin, and to write its trace, both of which it does between two lines of its script."""

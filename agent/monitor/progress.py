@@ -1,6 +1,6 @@
 """How far training is, as scripts report it through `dlr` or DLRover's metrics file, or as it was counted.
 
-Each training process gets a file of 400 bytes (the progress record of crds/protocol.py), and the
+Each training process gets a file of 400 bytes (the progress record of crds/progress_record.py), and the
 agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
 trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
 """
@@ -19,14 +19,9 @@ from pathlib import Path
 from agent.monitor.progress_record import RECORD_BYTES, Record, is_believed, later, read_record
 from agent.monitor.stepping import StepReport
 from agent.monitor.trainer_status import ENV_URL, TrainerStatusReceiver
-from crds.protocol import (
-    ENV_PROGRESS_FILE,
-    MAX_TROUBLE,
-    RESULT_SUFFIX,
-    TROUBLE_SUFFIX,
-    CheckpointTrouble,
-    CheckpointTroubleStatus,
-)
+from crds.agent_report import AgentCheckpointTrouble
+from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble
+from crds.progress_record import ENV_PROGRESS_FILE, RESULT_SUFFIX, TROUBLE_SUFFIX
 
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
@@ -65,7 +60,7 @@ class ProgressFiles:
             that it works.
     """
 
-    def __init__(self, *, told: bool = False, trouble: CheckpointTroubleStatus | None = None) -> None:
+    def __init__(self, *, told: bool = False, trouble: AgentCheckpointTrouble | None = None) -> None:
         self.told = told
         self.directory = Path(tempfile.mkdtemp(prefix="dlr_"))
         self._metrics = self.directory / "runtime_metrics.json"
@@ -76,7 +71,7 @@ class ProgressFiles:
         """What was told last of each kind, by local rank: what processes have not told yet, those before them
         have."""
         if trouble is not None:
-            self._trouble[0, trouble["reason"]] = trouble["message"]
+            self._trouble[0, trouble.reason] = trouble.message
         self._receiver: TrainerStatusReceiver | None = None
         self._posted: StepReport | None = None
         """The newest step that was posted, by any of the processes."""
@@ -188,7 +183,7 @@ class ProgressFiles:
     def _shared_metrics(self) -> Path:
         return Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
 
-    def _read_trouble(self) -> CheckpointTroubleStatus | None:
+    def _read_trouble(self) -> AgentCheckpointTrouble | None:
         """What does not work with checkpoints, of the first process that tells of any."""
         for rank, path in enumerate(self._steps):
             try:
@@ -201,7 +196,7 @@ class ProgressFiles:
         for rank in range(len(self._steps)):
             for kind in CheckpointTrouble:
                 if message := self._trouble.get((rank, kind)):
-                    return {"reason": kind, "message": message[:MAX_TROUBLE]}
+                    return AgentCheckpointTrouble(kind, message[:MAX_TROUBLE])
         return None
 
     def _read_metrics(self) -> StepReport | None:
@@ -232,7 +227,7 @@ class Snapshot:
     """Nobody knows which step the count began with."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
-    trouble: CheckpointTroubleStatus | None = None
+    trouble: AgentCheckpointTrouble | None = None
     samples_per_step: int | None = None
     """Over all ranks, as a process has reported it."""
     numbers: Mapping[str, float] = field(default_factory=dict)

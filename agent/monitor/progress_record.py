@@ -1,4 +1,4 @@
-"""One training process's progress record (crds/protocol.py), as its agent reads it."""
+"""One training process's progress record (crds/progress_record.py), as its agent reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.monitor.stepping import StepReport
-from crds.protocol import (
+from crds.progress_record import (
     BUSY_UNTIL,
     CHECKPOINT,
     CHECKPOINT_AT,

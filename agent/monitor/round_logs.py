@@ -29,7 +29,8 @@ from agent.torch_compat.elastic import (
     RESTART_COUNT,
     UNLIMITED_RESTARTS,
 )
-from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
+from crds.progress_record import ENV_ROUND
+from crds.shard_set import ENV_SHARDS_SOCKET
 
 logger = logging.getLogger(__name__)
 

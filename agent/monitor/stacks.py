@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.monitor.dump import Frame, is_complete, main_thread, with_source
-from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
+from crds.progress_record import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
 
 ENV_FAULTHANDLER = "PYTHONFAULTHANDLER"
 

@@ -7,17 +7,13 @@ computes from these what they come to over the life of the job (docs/goodput.md)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agent.facts.timestamps import rfc3339
-from crds.protocol import MAX_ROUNDS, CheckpointTroubleStatus, ProgressStatus, RoundStatus
+from crds.agent_report import MAX_ROUNDS, AgentCheckpointTrouble, RoundProgress, Slow, StepProgress
 
 if TYPE_CHECKING:
-    from agent.monitor.pace import Slowdown
-    from agent.monitor.series import Series
+    from crds.agent_report import Series
 
 LATELY_SECONDS = 30.0
 """`secondsPerStep` is the mean over the steps of so long a time, and over the last two steps at least."""
@@ -33,80 +29,18 @@ class StepReport:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """`status.agent.progress`."""
-
-    step: int
-    time: datetime
-    checkpoint_step: int | None = None
-    seconds_per_step: float | None = None
-
-    def to_status(self) -> ProgressStatus:
-        speed = self.seconds_per_step
-        return {
-            "step": self.step,
-            "time": rfc3339(self.time),
-            "checkpointStep": self.checkpoint_step,
-            "secondsPerStep": None if speed is None else round(speed, 6),
-        }
-
-
-@dataclass(frozen=True)
-class RoundProgress:
-    """One of `status.agent.rounds`."""
-
-    round: int
-    first_step: int
-    last_step: int
-    stepping_seconds: float
-    counted: bool = False
-    """The steps were counted; the script reports none."""
-    start_unknown: bool = False
-    """Nobody knows which step the count began with."""
-    non_finite_step: int | None = None
-    """The first step whose loss a process reported to be NaN or infinite."""
-    samples_per_step: int | None = None
-    """Samples of all ranks together, as the script reports them."""
-
-    def to_status(self) -> RoundStatus:
-        return {
-            "round": self.round,
-            "firstStep": self.first_step,
-            "lastStep": self.last_step,
-            "steppingSeconds": round(self.stepping_seconds, 6),
-            "counted": self.counted or None,
-            "startUnknown": self.start_unknown or None,
-            "nonFiniteStep": self.non_finite_step,
-            "samplesPerStep": self.samples_per_step,
-        }
-
-    @classmethod
-    def from_status(cls, status: Mapping[str, Any]) -> RoundProgress:
-        return cls(
-            round=int(status["round"]),
-            first_step=int(status["firstStep"]),
-            last_step=int(status["lastStep"]),
-            stepping_seconds=float(status.get("steppingSeconds") or 0.0),
-            counted=bool(status.get("counted")),
-            start_unknown=bool(status.get("startUnknown")),
-            non_finite_step=status.get("nonFiniteStep"),
-            samples_per_step=status.get("samplesPerStep"),
-        )
-
-
-@dataclass(frozen=True)
 class Figures:
     """How far training is. Every report of the agent carries these."""
 
-    progress: Progress | None = None
+    progress: StepProgress | None = None
     """None if the processes that run have reported nothing yet."""
     rounds: tuple[RoundProgress, ...] = ()
     """The last rounds in which steps were reported, the oldest first."""
-    trouble: CheckpointTroubleStatus | None = None
+    trouble: AgentCheckpointTrouble | None = None
     """What does not work with checkpoints."""
     series: Series | None = None
     """The job's past, where it is this agent's to tell."""
-    slow: Slowdown | None = None
+    slow: Slow | None = None
 
 
 class Stepping:
@@ -153,8 +87,8 @@ class Stepping:
             first.step,
             last.step,
             seconds,
-            self.counted,
-            start_unknown=self.start_unknown,
+            counted=self.counted or None,
+            start_unknown=self.start_unknown or None,
             non_finite_step=self.non_finite_step,
             samples_per_step=self.samples_per_step,
         )

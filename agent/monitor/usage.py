@@ -11,11 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from agent.monitor.accounting import CpuSource, MemorySource, cpu_source, memory_source
-from crds.protocol import UsageStatus
+from crds.agent_report import Usage
 from healthcheck.probes.nvml import NoDriver, opened
 from healthcheck.probes.report import Unavailable
 
@@ -27,36 +26,6 @@ READ_SECONDS = 5.0
 
 STALE_SECONDS = 60.0
 """Figures older than this are no longer reported, because the thread that reads them is stuck."""
-
-
-@dataclass(frozen=True)
-class Usage:
-    """`status.agent.usage`."""
-
-    cpu_cores: float
-    memory_bytes: int
-    gpu_utilization: float | None = None
-    """The mean over the GPUs, 0 to 1; None without GPUs that say it."""
-    gpu_memory_bytes: int | None = None
-    """The sum over the GPUs; None without GPUs that say it."""
-    memory_peak_bytes: int | None = None
-    """The most that was read since the first reading."""
-    cpu_mean_cores: float | None = None
-    """The mean since the first reading."""
-    gpu_mean_utilization: float | None = None
-    """Over the readings since then."""
-
-    def to_status(self) -> UsageStatus:
-        mean = self.gpu_mean_utilization
-        return {
-            "cpuCores": round(self.cpu_cores, 3),
-            "memoryBytes": self.memory_bytes,
-            "gpuUtilization": None if self.gpu_utilization is None else round(self.gpu_utilization, 3),
-            "gpuMemoryBytes": self.gpu_memory_bytes,
-            "memoryPeakBytes": self.memory_peak_bytes,
-            "cpuMeanCores": None if self.cpu_mean_cores is None else round(self.cpu_mean_cores, 3),
-            "gpuMeanUtilization": None if mean is None else round(mean, 3),
-        }
 
 
 class UsageMeter(threading.Thread):

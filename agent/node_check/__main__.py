@@ -14,18 +14,17 @@ from datetime import datetime, timezone
 from typing import NoReturn
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.facts.check_report import CheckReport
 from agent.kube.api import ApiClient
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.node_check.duties import CheckDuties
 from agent.own_port import listen
-from agent.report.elasticworker import last_report
+from agent.report.elasticworker import last_report, section_of
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
+from crds.agent_report import AgentCheck, AgentState
 from crds.names import ENV_CHECK_NAME
-from crds.protocol import AgentState
 
 EXIT_USAGE = 2
 FLUSH_SECONDS = 3.0
@@ -66,7 +65,7 @@ def _reporter(api: ApiClient, me: Environment, port: int, heartbeat: Heartbeat) 
     first = Report(
         AgentState.READY,
         since=datetime.now(timezone.utc),
-        check=CheckReport.from_status(last_report(api, me).get("check")),
+        check=section_of(last_report(api, me), "check", AgentCheck),
     )
     return Reporter(
         api,

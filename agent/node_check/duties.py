@@ -15,15 +15,16 @@ from torch.distributed import DistError
 
 from agent.connection.store import PeerStore
 from agent.environment import Environment
-from agent.facts.check_report import CheckReport
+from agent.facts.check_report import with_local, with_pair
 from agent.facts.world import Member
 from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.monitor.oom import OomWatch
 from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty
 from agent.report.reporter import Reporter
+from crds.agent_report import AgentCheck, ProbeEnding
 from crds.names import ENV_JOB_KEY
-from crds.protocol import Accelerator, ProbeEnding
+from crds.phases import Accelerator
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.meeting import adjourn
 from healthcheck.probes.report import Report
@@ -119,13 +120,13 @@ class CheckDuties:
         """
         report = self._reporter.latest.check
         if report is None or report.uid != view.uid:
-            report = CheckReport(view.uid)
+            report = AgentCheck(view.uid)
         self._oom.reset()
         cancellation = Cancellation(self._watcher.fileno(), lambda: self._look()[1] != duty)
         if isinstance(duty, LocalTests):
             logger.info("testing this node: check=%s", self._name)
             results = [excused(result, self._oom) for result in self._local_tests(view, cancellation)]
-            report = report.with_local(results)
+            report = with_local(report, results)
         else:
             logger.info(
                 "testing with others: check=%s round=%d members=%s",
@@ -134,7 +135,7 @@ class CheckDuties:
                 ",".join(duty.members),
             )
             results = [excused(self._test(view, duty, cancellation), self._oom)]
-            report = report.with_pair(duty.round, results[0])
+            report = with_pair(report, duty.round, results[0])
         _log(results)
         self._reporter.check(report)
         if isinstance(duty, PairTest) and duty.others and results[0].ending in SILENT_ENDINGS:

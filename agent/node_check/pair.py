@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from agent.connection.handshake import key_from_text
 from agent.connection.store import SILENCE_SECONDS, PeerStore
+from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
-from crds.protocol import ProbeEnding
 from healthcheck.probes import allgather, child, group
 from healthcheck.probes.meeting import Meeting, brief
 from healthcheck.probes.report import ProbeError, Report

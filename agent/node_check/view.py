@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.facts.check_report import CheckReport
+from agent.facts.check_report import last_round
 from agent.facts.world import Member
-from crds.protocol import CHECK_TIMEOUT_SECONDS, NodeCheckPhase
+from crds.agent_report import AgentCheck
+from crds.phases import CHECK_TIMEOUT_SECONDS, NodeCheckPhase
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class CheckView:
         )
 
 
-def next_duty(view: CheckView, report: CheckReport | None) -> Duty | None:
+def next_duty(view: CheckView, report: AgentCheck | None) -> Duty | None:
     """Return what the worker does now for the check; None if there is nothing to do.
 
     Args:
@@ -91,10 +92,10 @@ def next_duty(view: CheckView, report: CheckReport | None) -> Duty | None:
     asked = view.asked
     if asked is None:
         return None
-    done = report if report is not None and report.uid == view.uid else CheckReport(view.uid)
+    done = report if report is not None and report.uid == view.uid else AgentCheck(view.uid)
     if isinstance(asked, LocalTests):
         return None if done.local or done.pairs else asked
-    return asked if asked.round > done.last_round else None
+    return asked if asked.round > last_round(done) else None
 
 
 def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:

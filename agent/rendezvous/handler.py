@@ -31,7 +31,7 @@ from agent.network import SocketInterfaces
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.session import Session
 from agent.torch_compat import elastic
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 
 BACKEND = "dlr"
 
@@ -72,7 +72,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._master_port = master_port
         self._round_stores: RoundStores | None = None
         self._interfaces = SocketInterfaces(os.environ)
-        session.reporter.follow_network(self._interfaces.to_status)
+        session.reporter.follow_section("network", self._interfaces.to_status)
         self._closed = False
         self._is_alone = False
         """Nobody could hold the copies that the job asks for, in the round last joined."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.environment import Environment
 from agent.kube.api import GROUP_PATH, Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.report.refusal import final_refusal
+from crds.wire import from_wire
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,14 @@ def last_report(api: Api, me: Environment) -> dict[str, Any]:
         logger.warning("begins without what an earlier agent reported: %s", error)
         return {}
     return report
+
+
+def section_of(report: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+    """Read a part of such a report; None where there is none, or another version wrote it in another form."""
+    try:
+        return from_wire(kind, report[name]) if report.get(name) else None
+    except (TypeError, ValueError):
+        return None
 
 
 def own_status(api: Api, me: Environment) -> dict[str, Any]:

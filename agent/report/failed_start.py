@@ -16,7 +16,7 @@ from agent.kube.api import Api, ApiClient, ApiError
 from agent.report.elasticworker import is_of_this_pod, own_status
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
-from crds.protocol import AgentState
+from crds.agent_report import Accelerators, AgentState
 
 MOST_SECONDS = 10.0
 """Time for the API server to take the report; without it the exit code alone counts."""
@@ -44,9 +44,9 @@ def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int
         return
     now = datetime.now(timezone.utc)
     round_, sequence = _past(api, me)
-    failure = Failure(sequence + 1, round_, None, 0, exit_code, message, "", now)
+    failure = Failure(sequence=sequence + 1, round=round_, exit_code=exit_code, message=message, time=now)
     report = Report(AgentState.FAILED, now, round_, failure)
-    facts = Facts(0, 1, {"kind": "", "count": 0, "model": ""})
+    facts = Facts(0, 1, Accelerators("", 0))
     reporter = Reporter(api, me, facts, report, progress_seconds=MOST_SECONDS)
     reporter.start()
     reporter.flush(MOST_SECONDS)

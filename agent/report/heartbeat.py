@@ -13,10 +13,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.facts.timestamps import rfc3339
 from agent.kube.api import LEASES_PATH, Api
 from agent.kube.retry import Warnings, retrying
 from agent.report.refusal import final_refusal
+from crds.wire import rfc3339
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from agent.monitor.chronicle import Chronicle, Part
-from agent.monitor.pace import Slowdown
 from agent.monitor.progress import ProgressFiles, Snapshot
-from agent.monitor.series import Series
-from agent.monitor.stepping import Figures, Progress, Stepping, with_round
+from agent.monitor.stepping import Figures, Stepping, with_round
 from agent.report.reporter import Reporter
-from crds.protocol import CheckpointTrouble
+from crds.agent_report import Series, Slow, StepProgress
+from crds.checkpoint_files import CheckpointTrouble
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class ProgressMonitor(threading.Thread):
         self._figures = Figures(
             rounds=latest.rounds, trouble=latest.trouble, series=latest.series, slow=latest.slow
         )
-        self._announced: tuple[int, Progress] | None = None
+        self._announced: tuple[int, StepProgress] | None = None
         """The generation, and the progress, that the reporter was last asked to report."""
         self._was_awaited = False
         self._announced_trouble: CheckpointTrouble | None = None
@@ -101,7 +100,7 @@ class ProgressMonitor(threading.Thread):
         """Have the reporter say what is new."""
         start, figures = self._now()
         progress = figures.progress
-        trouble = figures.trouble["reason"] if figures.trouble else None
+        trouble = figures.trouble.reason if figures.trouble else None
         if trouble is not self._announced_trouble:
             self._announced_trouble = trouble
             self._reporter.checkpoint()
@@ -156,7 +155,7 @@ class ProgressMonitor(threading.Thread):
         before = self._figures.progress
         saved = [snapshot.checkpoint_step, before.checkpoint_step if before else None]
         self._figures = Figures(
-            progress=Progress(
+            progress=StepProgress(
                 step=snapshot.newest.step,
                 time=_wall_clock(snapshot.newest.at),
                 checkpoint_step=max((step for step in saved if step is not None), default=None),
@@ -207,11 +206,11 @@ class _Start:
     stepping: Stepping = field(default_factory=Stepping)
 
 
-_News = tuple[int | None, Slowdown | None]
+_News = tuple[int | None, Slow | None]
 """The first step of this start with a loss that is no number, and what is told of the pace."""
 
 
-def _steps(progress: Progress) -> tuple[int, int | None]:
+def _steps(progress: StepProgress) -> tuple[int, int | None]:
     return progress.step, progress.checkpoint_step
 
 

@@ -1,37 +1,28 @@
-"""What an agent reports of itself: the model of `status.agent`, but for what is read while it is written."""
+"""What an agent reports of itself: what it knows for good, what changes, and what is read for each report."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from agent.environment import Environment
-from agent.facts.check_report import CheckReport
 from agent.facts.failure import Failure
-from agent.facts.timestamps import rfc3339
-from agent.monitor.pace import Slowdown
-from agent.monitor.series import Series
-from agent.monitor.stepping import Progress, RoundProgress
-from crds.protocol import (
+from crds.agent_report import (
     PROTOCOL,
-    AcceleratorsStatus,
+    Accelerators,
+    AgentCheck,
+    AgentCheckpointTrouble,
+    AgentReport,
     AgentState,
-    CheckpointTroubleStatus,
-    DepartureStatus,
+    Departure,
+    RoundProgress,
+    Series,
+    Slow,
+    StepProgress,
 )
-
-
-@dataclass(frozen=True)
-class Departure:
-    """All processes of a round left after the same step, by vote."""
-
-    round: int
-    step: int
-
-    def to_status(self) -> DepartureStatus:
-        return {"round": self.round, "step": self.step}
 
 
 @dataclass(frozen=True)
@@ -42,37 +33,21 @@ class Report:
     since: datetime
     observed_round: int = 0
     failure: Failure | None = None
-    progress: Progress | None = None
+    progress: StepProgress | None = None
     rounds: tuple[RoundProgress, ...] = ()
-    check: CheckReport | None = None
+    check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent."""
     result: str | None = None
     """What rank 0 has left of the round that ended well."""
-    trouble: CheckpointTroubleStatus | None = None
+    trouble: AgentCheckpointTrouble | None = None
     series: Series | None = None
-    slow: Slowdown | None = None
+    slow: Slow | None = None
 
     @property
     def failures(self) -> int:
         """How many failures have been reported by now."""
         return self.failure.sequence if self.failure else 0
-
-    def to_status(self) -> dict[str, Any]:
-        return {
-            "state": self.state.value,
-            "since": rfc3339(self.since),
-            "observedRound": self.observed_round,
-            "failure": self.failure.to_status() if self.failure else None,
-            "progress": self.progress.to_status() if self.progress else None,
-            "rounds": [round_.to_status() for round_ in self.rounds],
-            "check": self.check.to_status() if self.check else None,
-            "departure": self.departure.to_status() if self.departure else None,
-            "result": self.result,
-            "checkpointTrouble": self.trouble,
-            "series": self.series.to_status() if self.series else None,
-            "slow": self.slow.to_status() if self.slow else None,
-        }
 
 
 @dataclass(frozen=True)
@@ -81,18 +56,37 @@ class Facts:
 
     store_port: int
     local_world_size: int
-    accelerators: AcceleratorsStatus
+    accelerators: Accelerators
 
-    def to_status(self, me: Environment) -> dict[str, Any]:
-        return {
-            "protocol": PROTOCOL,
-            "incarnation": me.incarnation,
-            "podUid": me.pod_uid,
-            "address": me.pod_ip,
-            "storePort": self.store_port,
-            "localWorldSize": self.local_world_size,
-            "accelerators": self.accelerators,
-        }
+
+def whole(me: Environment, facts: Facts, report: Report, sections: Mapping[str, Any]) -> AgentReport:
+    """Return `status.agent`.
+
+    Args:
+        sections: the parts that are read while a report is written, by field.
+    """
+    return AgentReport(
+        protocol=PROTOCOL,
+        incarnation=me.incarnation,
+        pod_uid=me.pod_uid,
+        address=me.pod_ip,
+        store_port=facts.store_port,
+        local_world_size=facts.local_world_size,
+        accelerators=facts.accelerators,
+        state=report.state,
+        since=report.since,
+        observed_round=report.observed_round,
+        failure=report.failure,
+        progress=report.progress,
+        rounds=report.rounds,
+        check=report.check,
+        departure=report.departure,
+        result=report.result,
+        checkpoint_trouble=report.trouble,
+        series=report.series,
+        slow=report.slow,
+        **sections,
+    )
 
 
 class PendingReports:

@@ -18,26 +18,16 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from agent.environment import Environment
-from agent.facts.check_report import CheckReport
 from agent.facts.failure import Failure
-from agent.facts.limits import within_limits
 from agent.kube.api import Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
-from agent.monitor.usage import Usage
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
+from agent.report.fitting import fitting
 from agent.report.refusal import LeftOut, final_refusal
-from agent.report.report import Departure, Facts, PendingReports, Report
-from crds.protocol import (
-    CHECKPOINT_SECONDS,
-    AgentState,
-    AskedStacksStatus,
-    MemoryStatus,
-    NetworkStatus,
-    ProfileStatus,
-    ShardsStatus,
-)
+from agent.report.report import Facts, PendingReports, Report, whole
+from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +73,9 @@ class Reporter(threading.Thread):
         self._api = api
         self._path = f"{path_of(me)}/status"
         self._me = me
-        self._facts = facts.to_status(me)
+        self._facts = facts
         self._progress_seconds = progress_seconds
-        self._usage = usage
+        self._sections: dict[str, Callable[[], Any]] = {"usage": usage}
         self._on_final_refusal = on_final_refusal
         self._now = now
         self._changed = threading.Condition()
@@ -93,11 +83,6 @@ class Reporter(threading.Thread):
         self._pending.put(first)
         self._latest = first
         self._figures: Callable[[], Figures] | None = None
-        self._memory: Callable[[], MemoryStatus | None] = lambda: None
-        self._network: Callable[[], NetworkStatus | None] = lambda: None
-        self._shards: Callable[[], list[ShardsStatus] | None] = lambda: None
-        self._asked_stacks: Callable[[], AskedStacksStatus | None] = lambda: None
-        self._profile: Callable[[], ProfileStatus | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -121,25 +106,13 @@ class Reporter(threading.Thread):
         """
         self._figures = figures
 
-    def follow_memory(self, memory: Callable[[], MemoryStatus]) -> None:
-        """Have every report say what `memory` returns; it is no reason to write one."""
-        self._memory = memory
+    def follow_section(self, name: str, make: Callable[[], Any]) -> None:
+        """Have every report carry what `make` returns; it is no reason to write one.
 
-    def follow_network(self, network: Callable[[], NetworkStatus | None]) -> None:
-        """Have every report say on which interface the others reach this agent, as `follow_memory` does."""
-        self._network = network
-
-    def follow_shards(self, shards: Callable[[], list[ShardsStatus] | None]) -> None:
-        """Have every report say what `shards` returns; `progress` is how to have one written for it."""
-        self._shards = shards
-
-    def follow_asked_stacks(self, stacks: Callable[[], AskedStacksStatus | None]) -> None:
-        """Have every report say the stacks that somebody asked for, as `follow_shards` does."""
-        self._asked_stacks = stacks
-
-    def follow_profile(self, profile: Callable[[], ProfileStatus | None]) -> None:
-        """Likewise, for a profile."""
-        self._profile = profile
+        Args:
+            name: the field of `AgentReport`.
+        """
+        self._sections[name] = make
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
@@ -167,14 +140,14 @@ class Reporter(threading.Thread):
     def note_store_port(self, port: int) -> None:
         """Have the next report name another port for the next round's store."""
         with self._changed:
-            self._facts = {**self._facts, "storePort": port}
+            self._facts = replace(self._facts, store_port=port)
 
     def note_result(self, result: str | None) -> None:
         """Have the next report say what training came to."""
         with self._changed:
             self._latest = replace(self._latest, result=result)
 
-    def check(self, check: CheckReport) -> None:
+    def check(self, check: AgentCheck) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""
         with self._changed:
             self._put(replace(self._up_to_date(), check=check))
@@ -290,19 +263,10 @@ class Reporter(threading.Thread):
             report = self._pending.first()
         if report is None:
             return
-        usage = self._made("usage", self._usage)
-        status = {
-            **self._facts,
-            **report.to_status(),
-            "usage": usage.to_status() if usage else None,
-            "network": self._made("network", self._network),
-            "memory": self._made("memory", self._memory),
-            "shards": self._made("shards", self._shards),
-            "askedStacks": self._made("askedStacks", self._asked_stacks),
-            "profile": self._made("profile", self._profile),
-        }
+        sections = {name: self._made(name, make) for name, make in self._sections.items()}
+        status = fitting(whole(self._me, self._facts, report, sections))
         try:
-            self._patch(within_limits(status))
+            self._patch(status)
         except ApiError as error:
             with self._changed:
                 gone = error.status == HTTPStatus.NOT_FOUND

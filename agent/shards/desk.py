@@ -28,15 +28,16 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, too_many_places, undone_of
 from agent.temporary_directory import bound
+from crds.agent_report import MAX_SHARDS_TEXT, MAX_UNDONE_TEXT, ShardsReport
 from crds.intervals import Intervals, to_text
-from crds.protocol import MAX_SHARD_SETS, MAX_UNDONE_TEXT, ShardsStatus
-from crds.shard_set import Definition
+from crds.shard_set import MAX_SHARD_SETS, Definition
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +133,12 @@ class Desk(threading.Thread):
         self._tell = tell
         self.start()
 
-    def to_status(self) -> list[ShardsStatus] | None:
+    def to_status(self) -> tuple[ShardsReport, ...] | None:
         """What the agent's next report says; None as long as nobody pulls."""
         with self._lock:
-            said = [each.holding.to_status() for each in list(self._sets.values())[:MAX_SHARD_SETS]]
+            holdings = [each.holding for each in islice(self._sets.values(), MAX_SHARD_SETS)]
+            room = (MAX_SHARDS_TEXT - sum(len(each.undone) for each in holdings)) // max(len(holdings), 1)
+            said = tuple(each.to_status(room) for each in holdings)
         return said or None
 
     def stop(self) -> None:

@@ -5,10 +5,10 @@ Plain data and arithmetic; `agent/shards/desk.py` brings processes and cluster t
 
 from __future__ import annotations
 
+from crds.agent_report import ShardsReport
 from crds.intervals import LIMIT, NONE, Intervals, common, count, first, minus, to_text, union
 from crds.leases import Lease
-from crds.protocol import MAX_FAILED_TEXT, MAX_REST_TEXT, MAX_SHARD_REASON, ShardsStatus
-from crds.shard_set import Definition
+from crds.shard_set import MAX_SHARD_REASON, Definition
 
 ASK_EARLY = 8
 """More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
@@ -107,29 +107,33 @@ class Holding:
         """What is to be done after the restoration that was asked for last."""
         return self._undone
 
-    def to_status(self) -> ShardsStatus:
-        """Return the part of a report; what is done or failed beyond the limits of its texts comes later."""
-        failed = _beginning(self._failed)
-        return {
-            **self.definition.to_wire(),
-            "lease": self._lease,
-            "rest": to_text(self._shortened(failed)),
-            "failed": to_text(failed),
-            "reason": self._reason,
-            "wants": self.wants,
-            "leaves": self.leaving,
-            "restoration": self._restoration,
-            "undone": self._undone,
-        }
+    def to_status(self, room: int) -> ShardsReport:
+        """Return the part of a report; what is done or failed beyond its room comes later.
 
-    def _shortened(self, failed: Intervals) -> Intervals:
+        Args:
+            room: characters of its elements: a third for failed ones, the rest for those between them.
+        """
+        failed = _beginning(self._failed, room // 3)
+        return ShardsReport(
+            **vars(self.definition),
+            lease=self._lease,
+            rest=to_text(self._shortened(failed, 2 * (room // 3))),
+            failed=to_text(failed),
+            reason=self._reason,
+            wants=self.wants,
+            leaves=self.leaving,
+            restoration=self._restoration,
+            undone=self._undone,
+        )
+
+    def _shortened(self, failed: Intervals, limit: int) -> Intervals:
         """Return as much of what is neither done nor `failed` as can be told, from the first element on.
 
         All that is left of the lease behind it counts as not done.
         """
         rest = minus(minus(self._elements, self._done), failed)
         kept = len(rest)
-        while len(to_text(rest)) > MAX_REST_TEXT and kept:
+        while len(to_text(rest)) > limit and kept:
             kept //= 2
             behind = common(self._elements, ((rest[kept][0], LIMIT),))
             rest = (*rest[:kept], *minus(behind, failed))
@@ -144,8 +148,8 @@ class Holding:
         return minus(self._rest, self._in_hand)
 
 
-def _beginning(failed: Intervals) -> Intervals:
+def _beginning(failed: Intervals, limit: int) -> Intervals:
     """Return the first of these intervals, as many as can be told."""
-    while len(to_text(failed)) > MAX_FAILED_TEXT:
+    while len(to_text(failed)) > limit:
         failed = failed[: len(failed) // 2]
     return failed

@@ -8,8 +8,7 @@ from typing import Any
 
 from crds.intervals import Intervals, count, from_text, union
 from crds.leases import Lease, leases_from_text
-from crds.protocol import MAX_SHARD_SETS
-from crds.shard_set import Definition
+from crds.shard_set import MAX_SHARD_SETS, Definition
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from agent.facts.timestamps import rfc3339
 from agent.kube.api import ApiError, SilentWatchError
 from agent.standalone.world import next_world
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
+from crds.wire import rfc3339
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from crds.protocol import AgentState, JobPhase, RendezvousPhase
+from crds.agent_report import AgentState
+from crds.phases import JobPhase, RendezvousPhase
 
 JSON = dict[str, Any]
 

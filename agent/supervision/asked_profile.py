@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent.logs import write_parts
 from agent.monitor.hang_guard import HangGuard
 from agent.monitor.profile import Profile, ProfileError, Subject, take
 from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.supervision.asked import Asked
-from crds.protocol import MAX_PROFILE_NOTE, MAX_PROFILE_SECONDS, ProfileStatus
+from crds import agent_report
+from crds.agent_report import MAX_PROFILE_NOTE, MAX_PROFILE_SECONDS, MAX_REQUEST
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,15 @@ class Request:
             return None
 
 
-class AskedProfile(Asked[ProfileStatus]):
+class AskedProfile(Asked[agent_report.Profile]):
     """Profiles a process, if it runs here."""
 
     def __init__(self, session: Session, guard: HangGuard) -> None:
         super().__init__(session, session.asks_for_profile, "dlr-profile")
         self._guard = guard
-        session.reporter.follow_profile(self.to_status)
+        session.reporter.follow_section("profile", self.to_status)
 
-    def taker(self, request: str, processes: TrainingProcesses) -> Callable[[], ProfileStatus] | None:
+    def taker(self, request: str, processes: TrainingProcesses) -> Callable[[], agent_report.Profile] | None:
         wanted = Request.parse(request)
         subject = self._guard.subject_of(processes.alive(), wanted.rank) if wanted is not None else None
         if wanted is None or subject is None:
@@ -48,15 +49,11 @@ class AskedProfile(Asked[ProfileStatus]):
         return lambda: _profile(request, wanted, subject)
 
 
-def _profile(text: str, request: Request, subject: Subject) -> ProfileStatus:
+def _profile(text: str, request: Request, subject: Subject) -> agent_report.Profile:
     try:
         profile = take(subject, request.seconds, request.by)
     except ProfileError as error:
         profile = Profile(request.by, 0.0, b"", str(error))
-    return {
-        "request": text,
-        "by": profile.by,
-        "seconds": round(profile.seconds, 3),
-        "data": base64.b64encode(profile.data).decode(),
-        "note": profile.note[:MAX_PROFILE_NOTE],
-    }
+    write_parts(text[:MAX_REQUEST], profile.data)
+    note = profile.note[:MAX_PROFILE_NOTE]
+    return agent_report.Profile(text, profile.by, profile.seconds, len(profile.data), note)

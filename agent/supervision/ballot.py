@@ -20,7 +20,7 @@ from agent.connection import handshake
 from agent.connection.listener import Inbox
 from agent.facts.world import World
 from agent.supervision.vote import SAYS_LEFT, SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
-from crds.protocol import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
+from crds.progress_record import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
 
 logger = logging.getLogger(__name__)
 

@@ -60,7 +60,7 @@ from agent.supervision.starting import Starting, WorldMovedOnError
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS, LocalElasticAgent, return_value_fds
 from agent.warm.starter import WarmStart
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 
 logger = logging.getLogger(__name__)
 

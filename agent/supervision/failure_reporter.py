@@ -14,7 +14,7 @@ from agent.monitor.xid import DeviceWatch
 from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.supervision.post_mortem import PostMortem, explains_more
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 
 logger = logging.getLogger(__name__)
 

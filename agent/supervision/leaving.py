@@ -18,7 +18,7 @@ from agent.session import Session
 from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, connect, service
 from agent.supervision.stopping import HURRY_GRACE_SECONDS
-from crds.protocol import EXIT_LEFT, KeptIn
+from crds.progress_record import EXIT_LEFT, KeptIn
 
 logger = logging.getLogger(__name__)
 

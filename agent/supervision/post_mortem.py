@@ -29,7 +29,8 @@ from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.xid import DeviceFault
 from agent.processes.processes import TrainingProcesses
 from agent.torch_compat.elastic import EXCEPTHOOK_PREFIX
-from crds.protocol import FROM_OUTSIDE, KILLED_BY, FailureCause, early_finish_text
+from crds.agent_report import FailureCause
+from crds.failure_texts import FROM_OUTSIDE, KILLED_BY, early_finish_text
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.torch_compat.training import before_another_profile, is_profiling
-from crds.protocol import (
+from crds.progress_record import (
     ENV_STACKS_FILE,
     ENV_STACKS_SIGNAL,
     PROFILE_ERROR,

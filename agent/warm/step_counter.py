@@ -21,7 +21,7 @@ from agent.monitor.saved_steps import Position
 from agent.torch_compat.training import Hook, uncompiled
 from agent.warm.resumed_step import ResumedStep, follow_files
 from crds.names import ENV_COUNT_STEPS
-from crds.protocol import (
+from crds.progress_record import (
     COUNTED,
     COUNTED_AT,
     ENV_PROGRESS_FILE,

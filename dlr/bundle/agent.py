@@ -40,8 +40,9 @@ _NOT_VENDORED = ("contrib/emscripten",)
 
 _SDK = ("__init__.py", "progress.py", "ranks.py", "result.py", "torchrun.py")
 _PROTOCOL = (
-    *("__init__.py", "cluster.py", "dlrover.py", "intervals.py", "leases.py", "names.py", "protocol.py"),
-    *("ranges.py", "shard_set.py", "xids.py"),
+    *("__init__.py", "agent_report.py", "checkpoint_files.py", "cluster.py", "dlrover.py"),
+    *("failure_texts.py", "intervals.py", "leases.py", "log_parts.py", "names.py", "phases.py"),
+    *("progress_record.py", "ranges.py", "shard_set.py", "wire.py", "xids.py"),
 )
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
 

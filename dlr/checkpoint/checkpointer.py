@@ -32,7 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
 from agent.memory.slot import Mark, TooSmallError
-from crds.protocol import CheckpointTrouble
+from crds.checkpoint_files import CheckpointTrouble
 from dlr.checkpoint import leaving
 from dlr.checkpoint.given_slots import GivenSlots
 from dlr.checkpoint.interval import Pace, find_board, is_due

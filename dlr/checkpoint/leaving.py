@@ -12,7 +12,7 @@ For a planned change (a rescale, a suspension, a drained node) the agents of the
 `boundary` tells every rank to leave after that one. A `Checkpointer` does all of this by itself. Outside of
 dlr, or with an agent that knows nothing of votes, `boundary` always says to go on.
 
-Standard library only. What the numbers mean is in crds/protocol.py, which training processes do not have.
+Standard library only. What the numbers mean is in crds.progress_record, which training processes do not have.
 """
 
 from __future__ import annotations

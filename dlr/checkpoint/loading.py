@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 from typing import Any, Literal
 
 from agent.memory.slot import DamagedError, Mark
-from crds.protocol import CheckpointTrouble, Tier
+from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.modules import MismatchError, trained_among

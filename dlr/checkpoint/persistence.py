@@ -15,7 +15,7 @@ from typing import IO
 import dlr
 from agent.memory.saving import ask, start_saver
 from agent.memory.slot import Mark, Slot, TooSmallError
-from crds.protocol import CheckpointTrouble
+from crds.checkpoint_files import CheckpointTrouble
 from dlr.checkpoint import storage
 from dlr.checkpoint.memory import Then, Writer, private_slot
 from dlr.checkpoint.request import Request

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan
 
 from agent.memory.slot import DamagedError, Slot
-from crds.protocol import AFTER_FAILURE
+from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.folder_pickles import read_pickle

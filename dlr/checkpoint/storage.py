@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory.sums import WordSum, sum_of
-from crds.protocol import AFTER_FAILURE
+from crds.checkpoint_files import AFTER_FAILURE
 
 MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"

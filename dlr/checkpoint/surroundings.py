@@ -15,8 +15,8 @@ from typing import Any
 import torch.distributed as dist
 
 from agent.whole_file import replace_text
+from crds.checkpoint_files import ENV_CHECKPOINT_FILE, CheckpointerFile, Tier
 from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
-from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointerFile, Tier
 
 logger = logging.getLogger("dlr.checkpoint")
 

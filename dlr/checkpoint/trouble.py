@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent.whole_file import replace_text
-from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
+from crds.checkpoint_files import CheckpointTrouble
+from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 
 
 class Trouble:

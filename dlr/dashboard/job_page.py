@@ -40,7 +40,7 @@ MOST_FAILURES = 30
 MOST_EVENTS = 20
 MOST_NODES = 200
 MOST_SPANS = 60
-"""Of a lane, the newest: a worker has up to 20 Pods, and each up to 12 states."""
+"""Of a lane, the newest: a worker has up to 16 Pods, and each up to 12 states."""
 MOST_TEXT = 300
 MOST_LINES = 60
 EVIDENCE = ("Conditions", "Budgets", "Shards")

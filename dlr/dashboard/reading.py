@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from crds import names
 from crds.job_status import JobState
+from crds.log_parts import is_log_part
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
 from dlr.dashboard.series import StepTimes
@@ -206,7 +207,8 @@ def _log_of(api: Api, pod: str) -> JSON:
             return {"lines": [], "note": why}
         parameters = Wanted(None, LOG_LINES, previous=False).parameters(found) | {"limitBytes": LOG_BYTES}
         with api.log(pod, parameters, follow=False) as lines:
-            return {"lines": [named_once(line.partition(" ")[2]) for line in lines], "note": ""}
+            read = [named_once(line.partition(" ")[2]) for line in lines if not is_log_part(line)]
+            return {"lines": read, "note": ""}
     except ApiFailure as failure:
         if failure.reason == "NotFound":
             return {"lines": [], "note": f"The Pod {pod} is gone, and its log with it."}

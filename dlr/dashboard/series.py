@@ -1,6 +1,6 @@
 """How long a job's steps took and what they told: the past as agents keep it, and the present as it is seen.
 
-Rank 0's agent keeps a series of a hundred points; where there is none (an older agent's), each round has a
+Rank 0's agent keeps a series of 48 points; where there is none (an older agent's), each round has a
 mean.
 """
 

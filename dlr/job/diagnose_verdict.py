@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.wording import first_line
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from dlr.job import report
 from dlr.job.culprit import Culprit
 from dlr.job.diagnose_case import (

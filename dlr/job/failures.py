@@ -12,10 +12,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from pydantic import ValidationError
-
 from controller.wording import first_line
-from crds.agent_report import AgentFailure
+from crds.agent_report import AgentFailure, FailureCause
 from crds.elasticworker import ExitClass
 from dlr.job.wording import (
     EPOCH,
@@ -32,8 +30,6 @@ FOLLOWED = "after a peer"
 WAITED = "waited for a peer"
 """What is said instead of a class where a process hung because another did."""
 MOST_JUDGED = 2_048
-NOT_JUDGED: JSON = {"sequence": 1, "round": 0, "time": EPOCH}
-"""What a failure's account must have besides, and its class does not depend on."""
 SAME_MOMENT = timedelta(seconds=5)
 """Agent's and controller's accounts of one failure lie no further apart."""
 
@@ -126,9 +122,17 @@ def _class_of(
     A dashboard asks every second of the same failures, and a text of some KB takes 50 µs.
     """
     try:
-        told = {"cause": cause, "exitCode": exit_code, "message": message or "", "logTail": log_tail or ""}
-        return classify_process(AgentFailure.model_validate(told | NOT_JUDGED)).value
-    except ValidationError:
+        failure = AgentFailure(
+            sequence=1,
+            round=0,
+            cause=FailureCause(cause) if cause else None,
+            exit_code=exit_code,
+            message=message or "",
+            log_tail=log_tail or "",
+            time=EPOCH,
+        )
+        return classify_process(failure).value
+    except ValueError:
         return cause
 
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from crds import names
+from crds.log_parts import is_log_part
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.pod_log import Wanted, named_once, why_no_log
@@ -168,6 +169,8 @@ class LogLines:
             if resumed_after and moment and moment <= resumed_after:
                 continue
             self.last_time = moment or self.last_time
+            if is_log_part(text):
+                continue
             with self.lock:
                 self.send(f"{self.prefix}{named_once(text)}")
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from controller.wording import counted, first_line
 from crds import names
-from crds.protocol import JobPhase, Tier
+from crds.checkpoint_files import Tier
+from crds.phases import JobPhase
 from crds.ranges import from_text
 from dlr.job.wording import age, parse_time
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from controller.wording import counted, some_of
 from crds import names
-from crds.protocol import NATIVE
+from crds.agent_report import NATIVE
 from dlr.job.lookup import list_workers
 from dlr.job.report import current_report, sort_workers, state_of
 from dlr.job.wording import parse_time, utc_now

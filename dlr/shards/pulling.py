@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from crds.intervals import LIMIT
-from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES
-from crds.shard_set import Definition
+from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_RETRIES, Definition
 from dlr.shards.source import AgentSource, OwnShare, ShardsError, source_of
 
 if TYPE_CHECKING:

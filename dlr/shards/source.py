@@ -16,8 +16,8 @@ from io import BufferedReader
 from typing import Any
 
 from crds.intervals import Intervals, common, count, first, from_text, minus, to_text, union, whole
-from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET, MAX_SHARD_TEXT
-from crds.shard_set import Definition
+from crds.progress_record import ENV_ROUND
+from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_TEXT, Definition
 
 
 class ShardsError(RuntimeError):

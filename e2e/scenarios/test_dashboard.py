@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
-from pathlib import Path
 
 import pytest
 
@@ -28,9 +25,7 @@ CLASSES = "[...document.querySelectorAll('#failures td.bad')].map((cell) => cell
 ROUND = "[...document.querySelectorAll('#verdict dd')].map((line) => line.textContent).join('; ')"
 
 
-def test_a_kill_and_its_recovery_are_seen_live(
-    cluster: Cluster, observation: Observation, tmp_path: Path
-) -> None:
+def test_a_kill_and_its_recovery_are_seen_live(cluster: Cluster, observation: Observation) -> None:
     mortals = Mortals(cluster, observation)
     mortals.submit(2)
     mortals.wait_until_training()
@@ -58,9 +53,4 @@ def test_a_kill_and_its_recovery_are_seen_live(
         await page.evaluate("document.querySelector('#worst button, #grid').click()")
 
     asyncio.run(look())
-    trace = tmp_path / "trace.json.gz"
-    asked = ("job", "profile", mortals.name, "-n", observation.namespace, "--rank", "1", "--seconds", "0.5")
-    print(cluster.dlr(*asked, "-f", str(trace)))
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    assert any("all_reduce" in str(event.get("name")) for event in events)
     mortals.finish()

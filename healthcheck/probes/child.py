@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes.report import ProbeError, Report
 
 DEFAULT_TIMEOUT_SECONDS = 300.0

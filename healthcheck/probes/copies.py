@@ -14,7 +14,7 @@ from itertools import cycle
 
 import torch
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, device_kind, devices
 from healthcheck.probes.report import ProbeError, Report
 from healthcheck.probes.timing import time_repeats, undisturbed

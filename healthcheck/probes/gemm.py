@@ -17,7 +17,7 @@ from statistics import median
 
 import torch
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, device_kind, devices
 from healthcheck.probes.exact_product import ExactProduct
 from healthcheck.probes.report import ProbeError, Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes import allgather, child, device_kind, devices, group
 from healthcheck.probes.report import Report
 from healthcheck.probes.tcp_store import visit_store

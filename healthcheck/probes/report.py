@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 
 BLAMING = frozenset({ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED})
 

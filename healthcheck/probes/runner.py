@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes.report import BLAMING, Report
 
 STDERR_TAIL_BYTES = 4096

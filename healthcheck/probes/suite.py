@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING, Report

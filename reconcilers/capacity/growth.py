@@ -12,11 +12,11 @@ from datetime import datetime
 
 from controller.wording import counted
 from crds import names
+from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.job_status import Goodput, JobState, Opportunity
-from crds.progress import RoundProgress
-from crds.protocol import RendezvousPhase as Phase
+from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
 from reconcilers.capacity.rates import marginal_efficiency, rates_of

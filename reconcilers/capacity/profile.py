@@ -20,7 +20,7 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
 from crds.model import ConditionStatus
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from reconcilers.capacity.rates import best_size, rates_of
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.resources import KINDS, mapping

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from crds.agent_report import RoundProgress
 from crds.job_status import MAX_WORLD_SIZES, JobUsage, WorldSize
-from crds.progress import RoundProgress
 
 MIN_STEPS = 20
 """So many timed steps make a figure."""

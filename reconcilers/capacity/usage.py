@@ -13,7 +13,7 @@ from typing import Any
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus, JobUsage, RoleUsage
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.rates import with_round
 from reconcilers.goodput.rounds import told_rounds

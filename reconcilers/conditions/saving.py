@@ -8,7 +8,7 @@ from datetime import datetime
 from controller.wording import counted
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionData, ConditionStatus
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.conditions import condition_of, data_of, with_condition
 from reconcilers.observed.workers import Workers

@@ -13,7 +13,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.conditions import is_false, with_condition
 from reconcilers.observed.roles import in_cluster

@@ -11,7 +11,7 @@ from crds.agent_report import Slow
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, Life
 from crds.model import Condition, ConditionData, ConditionStatus
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.conditions import condition_of, is_same, with_condition
 from reconcilers.observed.worker_state import current_report

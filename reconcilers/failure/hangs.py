@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 
 from controller.wording import first_line, shortened, some_of
 from crds import names
-from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause, WorkerPhase
+from crds.agent_report import AgentReport, AgentState, FailureCause
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.job_status import MAX_FAILURE, ElasticJobStatus, JobFailure
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (

@@ -14,7 +14,7 @@ import re2
 from crds import names, xids
 from crds.agent_report import AgentFailure
 from crds.elasticworker import ElasticWorker, ExitClass
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.exit_class import (
     FREE,

@@ -16,11 +16,11 @@ from enum import IntEnum
 
 from controller.wording import first_line
 from crds import names
-from crds.agent_report import AgentFailure
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, FailureCause
+from crds.agent_report import AgentFailure, AgentState, FailureCause
+from crds.elasticworker import ElasticWorker, ExitClass
 from crds.failure_policy import FailureAction, FailureRule
+from crds.failure_texts import early_finish_text
 from crds.job_status import MAX_FAILURE, JobFailure
-from crds.protocol import early_finish_text
 from crds.ranges import as_ranges
 from reconcilers.failure.facts import Break
 from reconcilers.failure.rules import action_for, of_process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
@@ -45,9 +46,9 @@ def _without_steps(worker: ElasticWorker) -> ElasticWorker:
     progress, failure = report.progress, report.failure
     if progress is not None:  # it may have told a checkpoint
         saved = progress.checkpoint_step
-        progress = None if saved is None else progress.model_copy(update={"step": saved})
+        progress = None if saved is None else replace(progress, step=saved)
     if failure is not None:
-        stacks = [stack.model_copy(update={"step": None}) for stack in failure.stacks]
-        failure = failure.model_copy(update={"step": None, "stacks": stacks})
-    said = report.model_copy(update={"progress": progress, "rounds": [], "failure": failure})
+        stacks = tuple(replace(stack, step=None) for stack in failure.stacks)
+        failure = replace(failure, step=None, stacks=stacks)
+    said = replace(report, progress=progress, rounds=(), failure=failure)
     return worker.model_copy(update={"status": worker.status.model_copy(update={"agent": said})})

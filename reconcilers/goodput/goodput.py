@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
-from crds.progress import RoundProgress
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.rounds import told_rounds
 from reconcilers.observed.workers import Workers

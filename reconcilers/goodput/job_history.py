@@ -14,7 +14,7 @@ from crds.job_status import (
     EpisodeFailure,
     JobState,
 )
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from controller.wording import first_line, shortened
 from crds.elasticjob import ElasticJob
 from crds.job_status import MAX_EPISODE_REASON, Episode, EpisodeFailure, Goodput, JobFailure, JobState
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.goodput.goodput import (

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from crds import names
-from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, ElasticWorker
-from crds.progress import RoundProgress
+from crds.agent_report import AgentReport, AgentState, RoundProgress
+from crds.elasticworker import ElasticWorker
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.worker_state import current_report
 

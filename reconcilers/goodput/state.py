@@ -8,11 +8,11 @@ from datetime import datetime
 from functools import cached_property
 
 from crds import names
+from crds.agent_report import FailureCause, RoundProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass, FailureCause, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.job_status import ElasticJobStatus, Episode, Goodput, JobState
-from crds.progress import RoundProgress
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.goodput.rounds import (

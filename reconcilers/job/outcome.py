@@ -16,7 +16,7 @@ from crds.elasticworker import ExitClass
 from crds.job_status import ElasticJobStatus
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import NodeCheck
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.job_finding import (
     NODES_CHECKED,

@@ -15,7 +15,7 @@ from datetime import datetime
 from controller.resources import Object
 from crds import names
 from crds.elasticworker import ElasticWorker
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.usage import with_roles, with_rounds

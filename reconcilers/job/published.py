@@ -13,8 +13,8 @@ from typing import Any
 
 from controller.resources import Object
 from crds import names
+from crds.agent_report import MAX_REQUEST
 from crds.cluster import first_port
-from crds.protocol import MAX_REQUEST
 from crds.rendezvous import World
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.status_patch import merge_patch

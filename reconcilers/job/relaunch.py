@@ -10,7 +10,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 

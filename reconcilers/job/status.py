@@ -12,7 +12,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import ReplicaStatus
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.launcher_flags import with_launcher_flags
 from reconcilers.conditions.loss import with_loss

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from controller.wording import first_line, shortened
 from crds.job_status import MAX_MESSAGE
 from crds.model import Condition
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.refusal import PODS_ACCEPTED
 from reconcilers.job.status import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crds.nodecheck import NodeCheck
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.job_checks import Standing, named
 from reconcilers.world.moving import settle

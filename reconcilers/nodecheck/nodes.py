@@ -11,8 +11,8 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from crds.agent_report import Accelerators, AgentCheck, AgentReport, PairOutcome, ProbeOutcome
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.agent_report import Accelerators, AgentCheck, AgentReport, AgentState, PairOutcome, ProbeOutcome
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckSpec
 from healthcheck.fleet import Domain, Node

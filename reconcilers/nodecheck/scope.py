@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from crds import names
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker
+from crds.elasticworker import ElasticWorker
 from crds.nodecheck import MAX_NODES, NodeCheck, NodeCheckSpec
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from healthcheck.settings import Settings
 from reconcilers.observed.builder import check_labels, owner_reference

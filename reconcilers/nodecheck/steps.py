@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from crds.agent_report import PairOutcome, ProbeOutcome
-from crds.elasticworker import ElasticWorker, ProbeEnding
+from crds.agent_report import PairOutcome, ProbeEnding, ProbeOutcome
+from crds.elasticworker import ElasticWorker
 from crds.findings import Cause, Finding
 from crds.nodecheck import (
     CheckGroup,

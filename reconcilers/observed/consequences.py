@@ -9,7 +9,7 @@ from __future__ import annotations
 import re2
 
 from crds.agent_report import AgentFailure
-from crds.protocol import PeerDeathTexts
+from crds.failure_texts import PeerDeathTexts
 
 text_follows_from_a_peer = PeerDeathTexts(re2.compile).explain
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crds import names
-from crds.agent_report import AgentFailure, AgentReport
-from crds.elasticworker import AgentState, ExitClass, WorkerPhase
+from crds.agent_report import AgentFailure, AgentReport, AgentState
+from crds.elasticworker import ExitClass, WorkerPhase
 from reconcilers.observed.containers import (
     TERMINAL_PHASES,
     Container,

@@ -18,9 +18,9 @@ from typing import Any
 import re2
 
 from crds import xids
-from crds.agent_report import AgentFailure
-from crds.elasticworker import ExitClass, FailureCause
-from crds.protocol import DAMAGED_CHECKPOINT
+from crds.agent_report import AgentFailure, FailureCause
+from crds.elasticworker import ExitClass
+from crds.failure_texts import DAMAGED_CHECKPOINT
 from reconcilers.observed.consequences import follows_from_a_peer
 from reconcilers.observed.containers import (
     Container,

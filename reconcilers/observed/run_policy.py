@@ -7,7 +7,7 @@ from datetime import datetime
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import CleanPodPolicy
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.roles import in_cluster
 

@@ -23,7 +23,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
 from crds.job_status import Moves
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 
 Slot = tuple[str, int]
 """Type and index."""

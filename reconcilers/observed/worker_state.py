@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerStatus, WorkerPhase
+from crds.agent_report import AgentReport, AgentState
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import STARTED
 
-MAX_MESSAGE = 2_048
 REPLACED = "Replaced"
 """Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)

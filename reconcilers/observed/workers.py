@@ -10,9 +10,10 @@ from operator import attrgetter
 from typing import Any, overload
 
 from crds import names
+from crds.agent_report import PROTOCOL, AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import PROTOCOL, RendezvousPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import labels, owner_reference
 from reconcilers.observed.slots import Slot, present_slots, training_types

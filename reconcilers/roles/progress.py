@@ -7,10 +7,11 @@ from datetime import datetime
 
 from controller.wording import shortened
 from crds import names
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from reconcilers.observed.conditions import with_condition
 from reconcilers.observed.roles import ROLES, of_types
 from reconcilers.observed.slots import wanted_slots

@@ -13,9 +13,10 @@ from itertools import zip_longest
 
 from crds import cluster as wire
 from crds import names
+from crds.agent_report import AgentState
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from reconcilers.observed.builder import grace_seconds
 from reconcilers.observed.roles import of_types
 from reconcilers.observed.slots import Slot, wanted_slots

@@ -15,7 +15,7 @@ from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.extra import opportunity_of

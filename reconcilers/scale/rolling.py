@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from crds import names
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import RendezvousPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.resources import resources_digest, resources_of

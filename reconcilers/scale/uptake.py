@@ -15,7 +15,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import Scaling
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (

@@ -10,7 +10,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.shard_set_status import MAX_SHARDS_DONE
 from reconcilers.observed.conditions import with_condition
 from reconcilers.observed.workers import Workers

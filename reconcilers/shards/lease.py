@@ -18,7 +18,7 @@ from datetime import datetime
 
 from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
 from crds.leases import Lease
-from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_SETS
+from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
 from reconcilers.shards.sets import ShardSet, Tried, Voice, merged, nameless, part_of
 
 MAX_LEASES = 10_000

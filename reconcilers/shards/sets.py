@@ -14,8 +14,7 @@ from functools import lru_cache
 from crds.agent_report import ShardsReport
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
-from crds.protocol import MAX_SHARD_SETS
-from crds.shard_set import Definition
+from crds.shard_set import MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
 
 MAX_SCATTERED = 4_000
@@ -106,14 +105,8 @@ class ShardSet:
         return len(self.failed) + sum(len(each.elements) for each in tried) > MAX_SCATTERED
 
     def to_status(self) -> ShardSetStatus:
-        named = self.definition
         return ShardSetStatus(
-            name=named.name,
-            epoch=named.epoch,
-            size=named.size,
-            digest=named.digest,
-            retries=named.retries,
-            max_failed=named.max_failed,
+            **vars(self.definition),
             done=self.done,
             leased=sum(count(lease.elements) for lease in self.leases),
             waiting=count(self.waiting) + self.to_try_again,

@@ -20,7 +20,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureRule
 from crds.job_spec import ReplicaSpec
 from crds.nodecheck import NodeCheck
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
 from reconcilers.observed.builder import grace_seconds

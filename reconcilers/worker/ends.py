@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import shortened
-from crds.agent_report import AgentFailure, AgentReport
+from crds.agent_report import AgentFailure, AgentReport, AgentState
 from crds.elasticworker import (
-    AgentState,
+    MAX_MESSAGE,
     ElasticWorker,
     ElasticWorkerStatus,
     ExitClass,
@@ -25,7 +25,7 @@ from reconcilers.observed.containers import containers_of, may_run, training_con
 from reconcilers.observed.ending import last_failure
 from reconcilers.observed.exit_class import FREE, PodEnd, classify_process
 from reconcilers.observed.start import last_line
-from reconcilers.observed.worker_state import MAX_MESSAGE, REPLACED
+from reconcilers.observed.worker_state import REPLACED
 
 QUICK_EXIT_SECONDS = 60.0
 

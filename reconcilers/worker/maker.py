@@ -14,11 +14,12 @@ from controller.events import EventRecorder
 from controller.resources import LEASES, PODS, Object
 from controller.store import Memory
 from controller.wording import shortened
+from crds.elasticworker import MAX_MESSAGE
 from reconcilers.observed.builder import pod_name, service_account
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure
 from reconcilers.observed.start import lacks_key
-from reconcilers.observed.worker_state import MAX_MESSAGE, POD_REFUSED
+from reconcilers.observed.worker_state import POD_REFUSED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds

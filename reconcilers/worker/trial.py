@@ -25,10 +25,10 @@ from controller.resources import PODS, Object
 from controller.slices import LARGE, computed
 from controller.wording import shortened
 from crds import names
+from crds.checkpoint_files import SMALLEST_SLOT_BYTES, slot_count
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import SchedulingPolicy
-from crds.protocol import SMALLEST_SLOT_BYTES, slot_count
 from reconcilers.observed.builder import service_account
 from reconcilers.observed.extra import policy_of
 from reconcilers.observed.options import AgentSource

@@ -5,10 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 
 from controller.wording import first_line, shortened
-from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, Life, WorkerExit, WorkerPhase
+from crds.elasticworker import (
+    MAX_LIFE_REASON,
+    MAX_LIVES,
+    ElasticWorker,
+    ElasticWorkerStatus,
+    ExitClass,
+    Life,
+    WorkerExit,
+    WorkerPhase,
+)
 
-MAX_LIVES = 20
-MAX_REASON = 256
 RELEASED = "Released"
 """The Pod was taken away because the job was suspended, or has ended."""
 
@@ -59,5 +66,5 @@ def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:
     if end is None or end.incarnation != life.incarnation:
         return life.model_copy(update={"ended_at": now})
     said = first_line(end.message)
-    reason = shortened(f"{end.reason}: {said}" if said else end.reason, MAX_REASON)
+    reason = shortened(f"{end.reason}: {said}" if said else end.reason, MAX_LIFE_REASON)
     return life.model_copy(update={"ended_at": end.time, "exit_class": end.exit_class, "reason": reason})

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import shortened
-from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
+from crds.elasticworker import MAX_MESSAGE, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.model import Condition, ConditionStatus
 from reconcilers.failure import budgets
@@ -42,7 +42,6 @@ from reconcilers.observed.start import (
 from reconcilers.observed.worker_state import (
     AGENT_HEARD,
     ENDED,
-    MAX_MESSAGE,
     SCHEDULED,
     SIDECARS_WELL,
     current_report,

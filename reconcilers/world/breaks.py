@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, FailureCause
+from crds.agent_report import AgentReport, AgentState, FailureCause
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.observed.ending import last_failure

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from crds import names
-from crds.agent_report import AgentReport
+from crds.agent_report import CHECKPOINT_SECONDS, PROTOCOL, AgentReport, AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import CHECKPOINT_SECONDS, PROTOCOL, RendezvousPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.phases import RendezvousPhase
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.slots import present_slots, slots_of
 from reconcilers.observed.worker_state import current_report, hindered_by

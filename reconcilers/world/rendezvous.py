@@ -14,8 +14,8 @@ from datetime import datetime
 from operator import attrgetter
 
 from controller.wording import counted, shortened
-from crds.elasticworker import AgentState
-from crds.protocol import RendezvousPhase
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.world.breaks import broken_members

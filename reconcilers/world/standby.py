@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from crds import names
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import RendezvousPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import current_report

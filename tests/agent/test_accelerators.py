@@ -9,6 +9,7 @@ import pytest
 
 from agent.monitor import accelerators
 from agent.monitor.accelerators import detect
+from crds.agent_report import Accelerators
 from tests.agent.test_xid import Nvml
 
 
@@ -49,7 +50,7 @@ def no_driver(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nvidia_devices_are_those_of_nvml(nvml: Nvml) -> None:
-    assert detect() == {"kind": "nvidia", "count": 8, "model": "NVIDIA H100"}
+    assert detect() == Accelerators("nvidia", 8, "NVIDIA H100")
 
 
 @pytest.mark.parametrize("none", ["void", "none"])
@@ -58,13 +59,13 @@ def test_a_container_without_a_gpu_does_not_see_the_hosts(
 ) -> None:
     """As on a workstation, where the embedded cluster's Pods are processes of the host."""
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", none)
-    assert detect()["kind"] == "cpu"
+    assert detect().kind == "cpu"
 
 
 def test_a_wedged_driver_does_not_hold_the_agent_up(wedged: None, devices: Path) -> None:
     add(devices, "nvidia0", "nvidia1", "nvidiactl")
     started_at = time.monotonic()
-    assert detect() == {"kind": "nvidia", "count": 2, "model": ""}
+    assert detect() == Accelerators("nvidia", 2, "")
     assert time.monotonic() - started_at < 30  # the driver would have taken 60
 
 
@@ -83,13 +84,13 @@ def test_other_makers_devices_are_counted_by_their_files(
 ) -> None:
     no_driver(nvml, monkeypatch)
     add(devices, *files)
-    assert detect() == {"kind": kind, "count": 2, "model": ""}
+    assert detect() == Accelerators(kind, 2, "")
 
 
 def test_without_devices_there_are_cpus(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, devices: Path) -> None:
     no_driver(nvml, monkeypatch)
     add(devices, "dri/renderD128")  # a display adapter
     found = detect()
-    assert found["kind"] == "cpu"
-    assert found["count"] > 0
-    assert found["model"]
+    assert found.kind == "cpu"
+    assert found.count > 0
+    assert found.model

@@ -16,7 +16,8 @@ from agent.connection.listener import Inbox, Listener
 from agent.facts.world import Member, World
 from agent.supervision.ballot import RETRY_SECONDS, Ballot, ProcessWords, connect, service
 from agent.supervision.vote import Agreed
-from crds.protocol import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, RendezvousPhase, leave_at
+from crds.phases import RendezvousPhase
+from crds.progress_record import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, leave_at
 
 SIZE = 3
 KEY = bytes(range(32))

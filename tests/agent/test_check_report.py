@@ -6,12 +6,14 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from agent.facts.check_report import CheckReport
-from crds.agent_report import AgentCheck
-from crds.protocol import MAX_PAIR_PROBES, ProbeEnding
+from agent.facts.check_report import last_round, with_local, with_pair
+from crds.agent_report import MAX_PAIR_PROBES, AgentCheck, ProbeEnding
+from crds.wire import from_wire
 from healthcheck.probes.report import Report
 
+READER = TypeAdapter(AgentCheck)
 texts = st.text(max_size=9) | st.sampled_from(["ö" * 600, "x" * 1_024, "ö" * 1_025])
 many_texts = st.builds(lambda text, count: (text,) * count, texts, st.sampled_from([0, 1, 40]))
 figures = st.dictionaries(st.sampled_from(["a", "b", "x" * 99]), st.floats()) | st.just(
@@ -39,18 +41,17 @@ results = st.builds(
 )
 def test_what_is_written_is_what_the_crd_takes(local: list[Report], some: list[Report], times: int) -> None:
     pairs = some * times
-    report = CheckReport("uid").with_local(local)
+    report = with_local(AgentCheck("uid"), local)
     for round_, result in enumerate(pairs, start=1):
-        report = report.with_pair(round_, result)
-    written = json.loads(json.dumps(report.to_status(), allow_nan=False))
-    read = AgentCheck.model_validate(written)
-    assert read.model_dump(mode="json", by_alias=True) == written  # nothing would be pruned
+        report = with_pair(report, round_, result)
+    written = json.loads(json.dumps(report.to_wire(), allow_nan=False))
+    read = READER.validate_python(written)
+    assert read == from_wire(AgentCheck, written)
+    assert read.to_wire() == written, "nothing would be pruned"
     assert [outcome.ending for outcome in read.local] == [result.ending.value for result in local]
     assert [outcome.round for outcome in read.pairs] == list(range(1, len(pairs) + 1))[-MAX_PAIR_PROBES:]
-    assert CheckReport.from_status(written) == report
-    assert report.last_round == len(pairs)
+    assert last_round(report) == len(pairs)
 
 
 def test_nothing_was_told() -> None:
-    assert CheckReport.from_status(None) is None
-    assert CheckReport("uid").last_round == 0
+    assert last_round(AgentCheck("uid")) == 0

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.facts.check_report import CheckReport
+from agent.facts.check_report import with_local, with_pair
 from agent.facts.world import Member
 from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty
+from crds.agent_report import AgentCheck, PairOutcome, ProbeEnding, ProbeOutcome
 from crds.nodecheck import CheckGroup, NodeCheckPhase, NodeCheckStatus
-from crds.protocol import ProbeEnding
 from healthcheck.probes.report import Report
 
 UID = "the-check"
+GEMM = ProbeOutcome(probe="gemm", ending=ProbeEnding.PASSED)
+NINTH = PairOutcome(probe="pair", ending=ProbeEnding.PASSED, round=9)
 PASSED = Report(ProbeEnding.PASSED, probe="pair", seconds=1.0)
 
 
@@ -91,19 +93,19 @@ def test_no_duty_is_done_twice_and_none_of_a_round_that_is_past(
 ) -> None:
     """Whatever the watch shows, in whatever order: an API server that was restored may go back."""
     me = Member(0, 1)
-    told = CheckReport("another", ({"probe": "gemm"},), ({"round": 9},)) if knows_another_check else None
+    told = AgentCheck("another", (GEMM,), (NINTH,)) if knows_another_check else None
     done: list[int] = []
     for status in seen:
         duty = next_duty(CheckView.parse(check(status), me), told)
         if duty is None:
             continue
-        told = told if told is not None and told.uid == UID else CheckReport(UID)
+        told = told if told is not None and told.uid == UID else AgentCheck(UID)
         if isinstance(duty, LocalTests):
             done.append(0)
-            told = told.with_local([PASSED])
+            told = with_local(told, [PASSED])
         else:
             done.append(duty.round)
-            told = told.with_pair(duty.round, PASSED)
+            told = with_pair(told, duty.round, PASSED)
     assert done == sorted(set(done))
 
 

@@ -15,7 +15,7 @@ from agent.monitor.dump import (
     waits_for_others,
     with_source,
 )
-from crds.protocol import MAX_FRAMES
+from crds.agent_report import MAX_FRAMES
 
 SITE = "/venv/lib/python3.11/site-packages"
 DUMP = f"""pid 12

@@ -4,7 +4,7 @@ import pytest
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube import api
-from crds import names, protocol
+from crds import names, progress_record
 from dlr import progress as sdk
 
 GIVEN = {
@@ -27,7 +27,7 @@ def test_the_group_is_that_of_the_crds() -> None:
 
 @pytest.mark.parametrize("name", ["ENV_PROGRESS_FILE", "ENV_STACKS_FILE", "ENV_STACKS_SIGNAL"])
 def test_sdk_and_agent_use_the_same_names(name: str) -> None:
-    assert getattr(sdk, name) == getattr(protocol, name)
+    assert getattr(sdk, name) == getattr(progress_record, name)
 
 
 def test_read() -> None:

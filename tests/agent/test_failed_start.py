@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from agent.report.failed_start import report_failed_start
 from crds.agent_report import AgentReport
@@ -42,7 +43,7 @@ def test_arguments_that_are_refused_are_a_failure_with_their_sentence(
     ran = _torchrun(cluster, *arguments)
     assert ran.returncode == 2 and why in ran.stderr
     ((_, body),) = cluster.reports
-    report = AgentReport.model_validate(body)
+    report = TypeAdapter(AgentReport).validate_python(body)
     assert (report.state, report.observed_round) == ("Failed", 0)
     assert report.failure is not None and why in report.failure.message
     assert (report.failure.sequence, report.failure.exit_code) == (1, 2)

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.warm.script
 from agent.facts.error_file import write_error_file
 from agent.facts.failure import (
     Failure,
-    RankStack,
     clip,
     failure_of_process,
     last_crash,
     last_traceback,
     read_tail,
 )
-from crds.agent_report import AgentFailure
-from crds.protocol import FailureCause
+from crds.agent_report import AgentFailure, FailureCause, RankStack
+from crds.wire import from_wire
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -260,10 +260,10 @@ def test_death_of_a_peer_is_no_reason_of_its_own() -> None:
 
 def test_survives_the_way_through_the_status() -> None:
     failure = report(-9)
-    assert Failure.from_status(failure.to_status()) == failure
-    stacks = (RankStack(9, 41, True, "train.py:3 in learn"), RankStack(8, None, False, ""))
-    hang = replace(failure, cause=FailureCause.HANG, step=41, stacks=stacks, exit_code=None)
-    assert Failure.from_status(hang.to_status()) == hang
+    assert from_wire(Failure, failure.to_wire()) == failure
+    stacks = (RankStack(9, 41, True, "train.py:3 in learn"), RankStack(8))
+    hang = replace(failure, cause=FailureCause.HANG, step=41, stacks=stacks, exit_code=None, signal=None)
+    assert from_wire(Failure, hang.to_wire()) == hang
     assert hang.signal is None
-    told = AgentFailure.model_validate(hang.to_status())
+    told = TypeAdapter(AgentFailure).validate_python(hang.to_wire())
     assert (told.cause, told.step, told.stacks[0].in_collective) == ("Hang", 41, True)

@@ -9,6 +9,8 @@ import pytest
 from agent.environment import Environment
 from agent.facts.world import JobView
 from agent.link import first_report
+from crds.agent_report import AgentCheckpointTrouble
+from crds.checkpoint_files import CheckpointTrouble
 
 ME = Environment("job", "default", "job-worker-0", 0, 2, "uid-2", "127.0.0.2")
 TROUBLE = {"reason": "StorageFails", "message": "step 10 is not saved"}
@@ -20,7 +22,7 @@ def predecessor(uid: str, **said: Any) -> dict[str, Any]:
 
 def test_what_did_not_work_in_an_earlier_pod_of_the_slot_is_not_known_to_work_now() -> None:
     earlier = first_report(predecessor("uid-1", checkpointTrouble=TROUBLE), ME, JobView())
-    assert earlier.trouble == TROUBLE
+    assert earlier.trouble == AgentCheckpointTrouble(CheckpointTrouble.STORAGE, TROUBLE["message"])
     assert earlier.observed_round == 0, "nothing else of another Pod's counts"
     assert first_report(predecessor("uid-2", checkpointTrouble=TROUBLE), ME, JobView()).observed_round == 7
 

@@ -9,7 +9,7 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousClosedError
 
 from agent.rendezvous.handler import DlrRendezvousHandler
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 
 
 def test_a_handler_that_was_shut_down_is_closed_and_blocks_nobody() -> None:
@@ -20,7 +20,7 @@ def test_a_handler_that_was_shut_down_is_closed_and_blocks_nobody() -> None:
 
     session = SimpleNamespace(
         reporter=SimpleNamespace(
-            latest=SimpleNamespace(state=AgentState.READY), follow_network=lambda _network: None
+            latest=SimpleNamespace(state=AgentState.READY), follow_section=lambda _name, _make: None
         ),
         stop=lambda: called.append("stop"),
         begin_reports=refuse,

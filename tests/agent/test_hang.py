@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.facts.failure import RankStack
 from agent.facts.world import Member
 from agent.monitor import flight_recorder, stacks
 from agent.monitor.dump import Frame
@@ -24,6 +23,7 @@ from agent.monitor.hang import (
 from agent.monitor.hang_guard import HangGuard, Started
 from agent.monitor.progress import ProgressFiles, RankProgress
 from agent.monitor.stacks import Capture, StackFiles
+from crds.agent_report import RankStack
 
 LIMIT = 60.0
 ALWAYS = StepReporting(as_first=True, as_other=True)

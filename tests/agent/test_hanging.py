@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from crds.agent_report import AskedStacks
-from crds.protocol import ASKED
+from crds.failure_texts import ASKED
 from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster
 
@@ -98,7 +100,7 @@ def test_where_the_processes_are_is_told_once_for_each_new_request(
     cluster.wait(lambda: cluster.agent(0).get("askedStacks"), "an answer")
     answer = cluster.agent(0)["askedStacks"]
     assert answer["request"] == "r" * 64
-    assert AskedStacks.model_validate(answer), "it is what the CRD takes"
+    assert TypeAdapter(AskedStacks).validate_python(answer), "it is what the CRD takes"
     frames = {stack["rank"]: stack["frames"].splitlines()[0] for stack in answer["stacks"]}
     assert frames[0].endswith("script.py:14 in <module>: time.sleep(1000)")
     assert frames[1].endswith("script.py:6 in wait_for_the_other: lock.acquire()")

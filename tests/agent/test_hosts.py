@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.hosts import hosts_of, main
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 from tests.agent.fake_cluster import FakeCluster
 
 JSON = dict[str, Any]

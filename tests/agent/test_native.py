@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.facts.failure import RankStack
 from agent.monitor.hang_guard import _with_native
 from agent.monitor.native import native_frames, parse
+from crds.agent_report import RankStack
 
 DUMP = """\
 Process 13022: python train.py

@@ -6,7 +6,7 @@ import pytest
 
 from agent.monitor.oom import OomWatch
 from agent.node_check.duties import excused
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes.report import Report
 
 V1 = ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n")

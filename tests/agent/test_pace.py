@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.monitor.pace import AGREEING, LEAST_PAST, MOST_PAST, RECENT, Pace, Past, Slowdown, Window
+from agent.monitor.pace import AGREEING, LEAST_PAST, MOST_PAST, RECENT, Pace, Past, Window
+from crds.agent_report import Slow
+from crds.wire import from_wire
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 Noise = Callable[[random.Random], float]
@@ -32,7 +34,7 @@ class Job:
         self.pace = Pace()
         self.pace.begin(world_size)
         self.windows = 0
-        self.words: list[Slowdown] = []
+        self.words: list[Slow] = []
 
     def train(self, windows: int, seconds: Callable[[], float]) -> None:
         for _ in range(windows):
@@ -124,15 +126,14 @@ def test_another_size_takes_the_word_back_and_a_restart_does_not() -> None:
 
 
 def test_a_successor_goes_on_with_what_is_known() -> None:
-    slow = Slowdown(BEGIN, 7, 2.0, 1.0)
-    assert Slowdown.from_status(slow.to_status()) == slow
+    slow = Slow(BEGIN, 7, 2.0, 1.0)
+    assert from_wire(Slow, slow.to_wire()) == slow
     pace = Pace(slow, [(4, 1.0)] * LEAST_PAST, 4)
     pace.begin(4)
     for number in range(RECENT):
         assert pace.slow == slow
         pace.add(Window(BEGIN, number, 1.0))
     assert pace.slow is None
-    assert Slowdown.from_status(None) is Slowdown.from_status({"since": "?"}) is None
 
 
 @given(st.integers(0, 5_000))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import os
@@ -23,8 +22,9 @@ from agent.supervision import asked as asking
 from agent.supervision import asked_profile
 from agent.supervision.asked_profile import AskedProfile, Request
 from agent.warm.profiler import Profiler
-from crds.agent_report import Profile as Told
-from crds.protocol import MAX_PROFILE_BYTES, PROFILE_SECONDS
+from crds.agent_report import MAX_PROFILE_BYTES
+from crds.log_parts import from_log
+from crds.progress_record import PROFILE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -177,9 +177,11 @@ def test_requests_are_read(text: str, read: Request | None) -> None:
     assert Request.parse(text) == read
 
 
-def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     asks, told = ["old/0/1/"], []
-    reporter = SimpleNamespace(follow_profile=lambda _: None, progress=lambda **_: told.append("told"))
+    reporter = SimpleNamespace(follow_section=lambda *_: None, progress=lambda **_: told.append("told"))
     session: Any = SimpleNamespace(asks_for_profile=lambda: asks[0], reporter=reporter)
     subject = Subject(1, Path("stacks.txt"), 40)
     guard: Any = SimpleNamespace(subject_of=lambda _, rank: subject if rank == 3 else None)
@@ -195,9 +197,10 @@ def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(monkeypatch: pyt
         return asked.to_status()
 
     assert answer("old/3/1/") is not None, "another text than when it came"
-    assert answer("new/0/1/")["request"] == "old/3/1/", "that is for another agent"
+    assert answer("new/0/1/").request == "old/3/1/", "that is for another agent"
     status = answer("new/3/1/")
-    assert base64.b64decode(status["data"]) == b"trace" and Told.model_validate(status).note == "short"
+    assert (status.size, status.note) == (len(b"trace"), "short")
+    assert from_log("new/3/1/", capfd.readouterr().err.splitlines()) == b"trace"
     assert told == ["told"] * 2
     monkeypatch.setattr(asking.time, "monotonic", lambda: float("inf"))
     assert asked.to_status() is None

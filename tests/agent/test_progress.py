@@ -25,18 +25,14 @@ from agent.monitor.progress import (
     Snapshot,
 )
 from agent.monitor.progress_record import FIRST_COUNT_SECONDS
-from agent.monitor.series import Series
-from agent.monitor.stepping import Figures, RoundProgress, StepReport
+from agent.monitor.stepping import Figures, StepReport
 from agent.report import progress_monitor
 from agent.report.progress_monitor import ProgressMonitor
 from agent.report.report import Report
-from crds.protocol import (
-    NUMBERS_FORMAT,
-    PROGRESS_FORMAT,
-    AgentState,
-    CheckpointTrouble,
-    CheckpointTroubleStatus,
-)
+from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
+from crds.checkpoint_files import CheckpointTrouble
+from crds.progress_record import NUMBERS_FORMAT, PROGRESS_FORMAT
+from crds.wire import from_wire
 
 ROOT = Path(__file__).parents[2]
 
@@ -438,7 +434,7 @@ def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_roun
     monitor = ProgressMonitor(files, FakeReporter())
     (told,) = monitor.figures().rounds
     assert (told.last_step, told.non_finite_step) == (8, 5)
-    assert RoundProgress.from_status(told.to_status()).non_finite_step == 5
+    assert from_wire(RoundProgress, told.to_wire()).non_finite_step == 5
     files.renew(2)
     assert monitor.figures().rounds == (told,), "it is told of that round for good"
 
@@ -490,8 +486,8 @@ def test_the_jobs_past_is_in_the_reports_of_rank_0_and_an_earlier_agents_is_take
             run_script(env, f"import dlr; dlr.report({step}, loss={step})")
             monitor.look()
         assert (monitor.figures().series is not None) == leads
-    told = Report(AgentState.RUNNING, datetime.now(UTC), series=monitor._chronicle._series).to_status()
-    successor = ProgressMonitor(files, FakeReporter(series=Series.from_status(told["series"])))  # type: ignore[arg-type]
+    told = from_wire(Series, monitor._chronicle._history.series.to_wire())
+    successor = ProgressMonitor(files, FakeReporter(series=told))  # type: ignore[arg-type]
     series = successor.figures().series
     assert series is not None and [point.numbers for point in series.points] == [{"loss": 4.0}] * 2
 
@@ -509,7 +505,7 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
     monitor.look()
     tell_trouble(second, SaveSkipped="slow", StorageFails="full" * 1_000)
     found = files.read().trouble
-    assert found == {"reason": "StorageFails", "message": ("full" * 1_000)[:512]}
+    assert found == AgentCheckpointTrouble(CheckpointTrouble.STORAGE, ("full" * 1_000)[:512])
     monitor.look()
     monitor.look()
     assert reporter.checkpoints == [(1, None)], "once"
@@ -523,7 +519,7 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
 
 
 def test_trouble_that_an_earlier_agent_of_the_slot_told_is_told_until_a_save_works() -> None:
-    told: CheckpointTroubleStatus = {"reason": CheckpointTrouble.STORAGE, "message": "full"}
+    told = AgentCheckpointTrouble(CheckpointTrouble.STORAGE, "full")
     files = ProgressFiles(trouble=told)
     reporter = FakeReporter()
     reporter.latest = replace(reporter.latest, trouble=told)

@@ -10,26 +10,45 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from agent.environment import Environment
 from agent.facts.failure import Failure
 from agent.kube.api import ApiClient, ApiError, UnavailableError
 from agent.monitor import accelerators
-from agent.monitor.stepping import Figures, Progress, RoundProgress
-from agent.monitor.usage import Usage
-from agent.report.report import Facts, PendingReports, Report
+from agent.monitor.stepping import Figures
+from agent.report.report import Facts, PendingReports, Report, whole
 from agent.report.reporter import Reporter
-from crds.agent_report import AgentReport
-from crds.protocol import AgentState, Tier
+from crds.agent_report import (
+    Accelerators,
+    AgentReport,
+    AgentState,
+    CheckpointMemory,
+    Resumed,
+    RoundProgress,
+    StepProgress,
+    Usage,
+)
+from crds.checkpoint_files import Tier
 from tests.agent.fake_cluster import FakeCluster
 
+READER = TypeAdapter(AgentReport)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 ME = Environment("job", "default", "job-worker-0", 0, 2, "uid", "10.0.0.1")
-FACTS = Facts(1234, 8, {"kind": "nvidia", "count": 8, "model": "NVIDIA H100 80GB HBM3"})
+FACTS = Facts(1234, 8, Accelerators("nvidia", 8, "NVIDIA H100 80GB HBM3"))
 
 
 def failure(sequence: int) -> Failure:
-    return Failure(sequence, 4, 17, 1, -9, "killed", "the log", NOW)
+    return Failure(
+        sequence=sequence,
+        round=4,
+        rank=17,
+        local_rank=1,
+        exit_code=-9,
+        message="killed",
+        log_tail="the log",
+        time=NOW,
+    )
 
 
 class FakeApi:
@@ -115,7 +134,11 @@ def test_what_was_replaced_while_it_was_written_is_written_anew() -> None:
     st.none() | st.builds(failure, st.integers(1, 9)),
     st.none()
     | st.builds(
-        Progress, st.integers(0, 9), st.just(NOW), st.none() | st.integers(0, 9), st.none() | st.floats(0, 9)
+        StepProgress,
+        st.integers(0, 9),
+        st.just(NOW),
+        st.none() | st.integers(0, 9),
+        st.none() | st.floats(0, 9),
     ),
     st.lists(
         st.builds(
@@ -130,51 +153,31 @@ def test_what_is_written_is_what_the_crd_takes(
     state: AgentState,
     round_: int,
     failed: Failure | None,
-    progress: Progress | None,
+    progress: StepProgress | None,
     rounds: list[RoundProgress],
 ) -> None:
     report = Report(state, NOW, round_, failed, progress, tuple(rounds))
     facts = Facts(1234, 8, accelerators.detect())
-    written = {**facts.to_status(ME), **report.to_status()}
-    read = AgentReport.model_validate(written)
+    written = whole(ME, facts, report, {}).to_wire()
+    read = READER.validate_python(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
-    again = read.model_dump(mode="json", by_alias=True)
-    elsewhere = {
-        "usage",
-        "memory",
-        "shards",
-        "askedStacks",
-        "network",
-        "profile",
-    }  # see below, test_desk.py and test_hanging.py
-    assert again.keys() - elsewhere == written.keys()
-    assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()
-    assert (again["progress"] or {}).keys() == (written["progress"] or {}).keys()
+    assert read.to_wire() == written
     assert (read.progress and read.progress.checkpoint_step) == (progress and progress.checkpoint_step)
-    assert again["rounds"] == written["rounds"]
-    for said, known in zip(again["rounds"], rounds, strict=True):
-        assert astuple(RoundProgress.from_status(said)) == pytest.approx(astuple(known), abs=1e-6)
-    assert again["accelerators"] == written["accelerators"]
+    for said, known in zip(read.rounds, rounds, strict=True):
+        assert astuple(said) == pytest.approx(astuple(known))
+    assert read.accelerators == facts.accelerators
     assert read.observed_round == round_
     assert read.since == NOW
 
 
 def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, reporter: Reporter) -> None:
-    reporter.follow_memory(
-        lambda: {
-            "step": 12,
-            "replicatedStep": 11,
-            "every": 4,
-            "resumed": {"round": 3, "step": 7, "tier": Tier.PEER},
-        }
-    )
+    held = CheckpointMemory(12, 11, 4, Resumed(3, Tier.PEER, 7))
+    reporter.follow_section("memory", lambda: held)
     reporter.start()
     reporter.report(AgentState.RUNNING, 3)
     assert reporter.flush(60)
-    memory = AgentReport.model_validate(api.told[-1]).memory
-    assert memory is not None and memory.resumed is not None
-    assert (memory.step, memory.replicated_step, memory.every) == (12, 11, 4)
-    assert memory.resumed.to_wire() == {"round": 3, "step": 7, "tier": "peer"}
+    memory = READER.validate_python(api.told[-1]).memory
+    assert memory == held
 
 
 def test_changes_are_told_at_once(api: FakeApi, reporter: Reporter) -> None:
@@ -209,7 +212,7 @@ def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> 
     reporter.start()
     assert reporter.flush(60)
     trained: list[int] = []
-    reporter.follow(lambda: Figures(Progress(len(trained), NOW)))
+    reporter.follow(lambda: Figures(StepProgress(len(trained), NOW)))
     began = time.monotonic()
     for step in range(99):
         trained.append(step)
@@ -249,7 +252,7 @@ def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_t
     reporter.start()
     assert reporter.flush(60)
     newest = 1
-    reporter.follow(lambda: Figures(Progress(newest, NOW, newest)))
+    reporter.follow(lambda: Figures(StepProgress(newest, NOW, newest)))
     began = time.monotonic()
     reporter.checkpoint()
     wait_saved(api, 1)  # it did not wait
@@ -277,7 +280,7 @@ def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_t
 def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, reporter: Reporter) -> None:
     newest = 1
     reporter._progress_seconds = 600.0
-    reporter.follow(lambda: Figures(Progress(newest, NOW, newest)))
+    reporter.follow(lambda: Figures(StepProgress(newest, NOW, newest)))
     reporter.start()
     reporter.checkpoint()
     wait_saved(api, 1)
@@ -300,11 +303,11 @@ def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, repo
 def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Reporter) -> None:
     reporter.start()
     told = RoundProgress(1, 5, 7, 2.0)
-    reporter.follow(lambda: Figures(Progress(7, NOW), (told,)))
+    reporter.follow(lambda: Figures(StepProgress(7, NOW), (told,)))
     reporter.report(AgentState.FAILED, failure=failure(1))
     assert reporter.flush(60)
     assert api.told[-1]["progress"]["step"] == 7
-    assert api.told[-1]["rounds"] == [told.to_status()]
+    assert api.told[-1]["rounds"] == [told.to_wire()]
     reporter.follow(lambda: Figures(None, (told,)))
     reporter.report(AgentState.RUNNING, 2)
     assert reporter.flush(60)
@@ -313,7 +316,7 @@ def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Repo
 
 def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter: Reporter) -> None:
     step = 1
-    reporter.follow(lambda: Figures(Progress(step, NOW)))
+    reporter.follow(lambda: Figures(StepProgress(step, NOW)))
 
     class News(FakeApi):
         def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -325,7 +328,7 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
 
     reporter._api = News()  # type: ignore[assignment]
     reporter.start()
-    while (api.told[-1:] or [{"progress": None}])[0]["progress"] != Progress(2, NOW).to_status():
+    while (api.told[-1:] or [{"progress": None}])[0]["progress"] != StepProgress(2, NOW).to_wire():
         assert api.attempts.acquire(timeout=60)
 
 
@@ -433,7 +436,7 @@ def test_a_refused_section_mutes_no_agent(
         progress_seconds=0.3,
         usage=lambda: Usage(1.0, 5),
     )
-    reporter.follow_memory(lambda: {"slots": 1})  # type: ignore[typeddict-item, typeddict-unknown-key]
+    reporter.follow_section("memory", lambda: CheckpointMemory(step=1))
     reporter.start()
     reporter.report(AgentState.FAILED, 4, failure(1))
     reporter.report(AgentState.READY, 4)
@@ -446,14 +449,16 @@ def test_a_refused_section_mutes_no_agent(
     last = api.told[-1]
     assert (last["state"], last["observedRound"], last["failure"]["sequence"]) == ("Ready", 6, 2)
     assert next(told["failure"]["sequence"] for told in api.told if told["failure"]) == 1, "each is counted"
-    assert last["memory"] == (None if section == "memory" else {"slots": 1}) or not named
+    assert (
+        last["memory"] == (None if section == "memory" else CheckpointMemory(step=1).to_wire()) or not named
+    )
     assert f"{section}" in caplog.text and "it is refused: is invalid: Too long" in caplog.text
 
 
 def test_a_defect_in_one_section_ends_no_reports(
     api: FakeApi, reporter: Reporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporter.follow_memory(lambda: {}["step"])
+    reporter.follow_section("memory", lambda: {}["step"])
     reporter.follow(lambda: {}["figures"])
     reporter.start()
     reporter.report(AgentState.RUNNING, 1)

@@ -8,20 +8,29 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 import crds
 from agent.environment import Environment
-from agent.facts.limits import within_limits
-from agent.monitor.pace import Slowdown
 from agent.monitor.progress_record import _numbers
-from agent.monitor.series import Point, Series
-from agent.monitor.stepping import Progress, RoundProgress
-from agent.report.report import Departure, Facts, Report
-from crds.agent_report import AgentReport
-from crds.protocol import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_POINTS, AgentState
+from agent.report.report import Facts, Report, whole
+from crds.agent_report import (
+    MAX_POINTS,
+    Accelerators,
+    AgentReport,
+    AgentState,
+    Departure,
+    RoundProgress,
+    Series,
+    SeriesPoint,
+    Slow,
+    StepProgress,
+)
+from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 
+READER = TypeAdapter(AgentReport)
 SCHEMA = next(each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticWorker")
 WORKERS = CompiledSchema(
     SCHEMA["spec"]["versions"][0]["schema"]["openAPIV3Schema"], components(), custom=True
@@ -34,13 +43,13 @@ names = st.binary(min_size=1, max_size=MAX_NUMBER_NAME)
 numbers = st.lists(st.tuples(seconds, names), max_size=MAX_NUMBERS).map(
     lambda told: dict(_numbers([part for pair in told for part in pair]))
 )
-points = st.builds(Point, steps, st.just(NOW), st.integers(0, 2**40), st.floats(0, 1e308), numbers)
+points = st.builds(SeriesPoint, steps, st.just(NOW), st.integers(0, 2**40), st.floats(0, 1e308), numbers)
 reports = st.builds(
     Report,
     state=st.sampled_from(AgentState),
     since=st.just(NOW),
     observed_round=st.integers(0, 2**62),
-    progress=st.builds(Progress, steps, st.just(NOW), steps, st.floats(0, 1e308)),
+    progress=st.builds(StepProgress, steps, st.just(NOW), steps, st.floats(0, 1e308)),
     rounds=st.lists(
         st.builds(
             RoundProgress,
@@ -57,7 +66,7 @@ reports = st.builds(
     series=st.builds(
         lambda point, count: Series(1, (point,) * count, point), points, st.sampled_from([0, 1, MAX_POINTS])
     ),
-    slow=st.builds(Slowdown, st.just(NOW), steps, st.floats(0, 1e308), st.floats(0, 1e308)),
+    slow=st.builds(Slow, st.just(NOW), steps, st.floats(0, 1e308), st.floats(0, 1e308)),
 )
 
 
@@ -67,8 +76,8 @@ def test_the_crd_takes_what_an_agent_writes_of_any_numbers(report: Report) -> No
     known = {"incarnation": 1, "pod_uid": "u", "pod_ip": "10.0.0.1"}
     for name, value in known.items():
         object.__setattr__(me, name, value)
-    facts = Facts(2_222, 8, {"kind": "nvidia.com/gpu", "count": 8, "model": "x"})
-    written = within_limits({**facts.to_status(me), **report.to_status()})
+    facts = Facts(2_222, 8, Accelerators("nvidia.com/gpu", 8, "x"))
+    written = whole(me, facts, report, {}).to_wire()
     said = _without_nulls(json.loads(json.dumps(written, allow_nan=False)))
     worker = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -78,7 +87,7 @@ def test_the_crd_takes_what_an_agent_writes_of_any_numbers(report: Report) -> No
         "status": {"agent": said},
     }
     assert WORKERS.validate(worker) == []
-    assert AgentReport.model_validate(said).state == report.state
+    assert READER.validate_python(said).state == report.state
 
 
 def _without_nulls(value: Any) -> Any:
@@ -89,6 +98,5 @@ def _without_nulls(value: Any) -> Any:
 
 
 def test_a_number_of_the_script_is_no_duration_by_its_name() -> None:
-    report = {"series": {"points": [{"secondsPerStep": -1.0, "numbers": {"drift_seconds": -0.5}}]}}
-    (point,) = within_limits(report)["series"]["points"]
-    assert point == {"secondsPerStep": 0.0, "numbers": {"drift_seconds": -0.5}}
+    point = SeriesPoint(1, NOW, 1, -1.0, {"drift_seconds": -0.5}).to_wire()
+    assert (point["secondsPerStep"], point["numbers"]) == (0.0, {"drift_seconds": -0.5})

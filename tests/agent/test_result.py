@@ -8,13 +8,16 @@ import pytest
 
 from agent.facts.result import result_of_rank_0
 from agent.monitor.progress import ProgressFiles
-from crds import protocol
+from crds import progress_record
 from dlr import progress, result
 
 
 def test_names_are_those_of_the_protocol() -> None:
-    assert (result.RESULT_SUFFIX, result.MAX_RESULT) == (protocol.RESULT_SUFFIX, protocol.MAX_RESULT)
-    assert result.ENV_PROGRESS_FILE == progress.ENV_PROGRESS_FILE == protocol.ENV_PROGRESS_FILE
+    assert (result.RESULT_SUFFIX, result.MAX_RESULT) == (
+        progress_record.RESULT_SUFFIX,
+        progress_record.MAX_RESULT,
+    )
+    assert result.ENV_PROGRESS_FILE == progress.ENV_PROGRESS_FILE == progress_record.ENV_PROGRESS_FILE
 
 
 def test_only_rank_0_counts_and_only_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from agent.monitor.saved_steps import (
 )
 from agent.warm.resumed_step import ResumedStep, follow_files
 from agent.warm.step_counter import counting_hook, newest_of
-from crds.protocol import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT, START_UNKNOWN
+from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT, START_UNKNOWN
 
 SAVE, LOAD = torch.save, torch.load
 

@@ -27,7 +27,8 @@ from agent.monitor.round_logs import (
     prune,
 )
 from agent.monitor.stacks import ENV_STACKS_FILE, StackFiles
-from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
+from crds.progress_record import ENV_ROUND
+from crds.shard_set import ENV_SHARDS_SOCKET
 
 MIB = 1 << 20
 

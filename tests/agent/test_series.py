@@ -10,25 +10,27 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from agent.monitor.chronicle import Chronicle, Part
-from agent.monitor.series import WINDOW_SAMPLES, Point, Series, Windows
+from agent.monitor.series import WINDOW_SAMPLES, History, Windows
 from agent.monitor.stepping import StepReport
-from crds.agent_report import Series as Told
-from crds.protocol import MAX_POINTS
+from crds.agent_report import MAX_POINTS, Series, SeriesPoint
+from crds.wire import from_wire
 
+READER = TypeAdapter(Series)
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def point(step: int, **numbers: float) -> Point:
-    return Point(step, BEGIN + timedelta(seconds=step), 4, 1.0, numbers)
+def point(step: int, **numbers: float) -> SeriesPoint:
+    return SeriesPoint(step, BEGIN + timedelta(seconds=step), 4, 1.0, numbers)
 
 
 def series_of(windows: int) -> Series:
-    series = Series()
+    history = History(Series())
     for step in range(1, windows + 1):
-        series = series.with_window(point(step, loss=float(step)))
-    return series
+        history = history.with_window(point(step, loss=float(step)))
+    return history.series
 
 
 @settings(deadline=None, max_examples=40)
@@ -49,13 +51,9 @@ def test_points_are_few_evenly_spread_and_all_windows_are_in_their_means(windows
 @given(st.integers(1, 500))
 def test_what_is_told_is_as_the_resource_has_it_and_a_successor_goes_on_with_it(windows: int) -> None:
     series = series_of(windows)
-    told = series.to_status()
-    assert told is not None and Told.model_validate(json.loads(json.dumps(told))).every == series.every
+    told = json.loads(json.dumps(series.to_wire()))
+    assert READER.validate_python(told) == from_wire(Series, told) == series
     assert len(json.dumps(told)) < 16_000
-    again = Series.from_status(json.loads(json.dumps(told)))
-    assert (again.every, again.points, again.latest) == (series.every, series.points, series.latest)
-    assert Series().to_status() is None
-    assert Series.from_status(None) == Series.from_status({"points": [1]}) == Series()
 
 
 def windows_of(reports: Sequence[tuple[float, int]], **numbers: float) -> list[tuple[int, float, bool]]:

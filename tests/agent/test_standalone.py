@@ -30,7 +30,7 @@ from agent.kube.api import ApiError, SilentWatchError
 from agent.standalone.cluster import LocalCluster
 from agent.standalone.world import next_world
 from crds import names
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from agent.warm.step_counter import counting_hook
-from crds.protocol import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT
+from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT
 from tests.agent.test_warm_start import ENV, run_warm, warm  # noqa: F401 (a fixture)
 
 Step = Callable[[], object]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.monitor.stepping import LATELY_SECONDS, RoundProgress, Stepping, StepReport, with_round
+from agent.monitor.stepping import LATELY_SECONDS, Stepping, StepReport, with_round
+from crds.agent_report import RoundProgress
 
 
 @given(st.lists(st.integers(0, 20), min_size=1), st.data())

@@ -16,7 +16,7 @@ import torch
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.trainer_status import ENV_TOKEN, ENV_URL, reached_directly, step_of
 from agent.warm.step_counter import counting_hook
-from crds.protocol import ENV_PROGRESS_FILE
+from crds.progress_record import ENV_PROGRESS_FILE
 
 
 def posted(**metrics: object) -> bytes:

@@ -4,10 +4,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from pydantic import TypeAdapter
 
 from agent.monitor import usage
-from agent.monitor.usage import STALE_SECONDS, Usage, UsageMeter, meter_of_pod, read_gpus
-from crds.agent_report import Usage as UsageStatus
+from agent.monitor.usage import STALE_SECONDS, UsageMeter, meter_of_pod, read_gpus
+from crds.agent_report import Usage
 
 GIB = 2**30
 
@@ -113,10 +114,8 @@ def test_gpus_that_tell_nothing_are_left_out(
 
 @pytest.mark.parametrize("gpus", [{}, {"gpu_utilization": 0.12345, "gpu_memory_bytes": 7}])
 def test_what_is_told_is_what_the_crd_takes(gpus: dict[str, float]) -> None:
-    told = Usage(1.23456, GIB, **gpus).to_status()  # type: ignore[arg-type]
-    read = UsageStatus.model_validate(told)
-    assert read.model_dump(by_alias=True).keys() == told.keys()
-    assert (read.cpu_cores, read.memory_bytes) == (1.235, GIB)
+    usage = Usage(1.23456, GIB, **gpus)  # type: ignore[arg-type]
+    assert TypeAdapter(Usage).validate_python(usage.to_wire()) == usage
 
 
 def test_meter_of_this_machine_tells_figures_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from agent.supervision.vote import (
     Stage,
     Voter,
 )
-from crds.protocol import GO_ON, KeptIn, leave_at
+from crds.progress_record import GO_ON, KeptIn, leave_at
 from dlr.checkpoint import leaving
 
 LAST_STEP = 200

@@ -23,7 +23,8 @@ from agent.session import Session
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.leaving import Outcome, Votes
 from agent.torch_compat.elastic import LocalElasticAgent
-from crds.protocol import KeptIn, RendezvousPhase
+from crds.phases import RendezvousPhase
+from crds.progress_record import KeptIn
 
 
 @pytest.mark.parametrize("scarce", ["records", "epoll"])

@@ -18,7 +18,7 @@ from agent.facts.world import (
 )
 from agent.kube.api import ApiClient, ApiError, GoneError, UnavailableError, _lines, error_of
 from agent.kube.watcher import Watcher
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 
 JobWatcher = Watcher[JobView]

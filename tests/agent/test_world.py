@@ -18,7 +18,9 @@ from agent.facts.world import (
     planned_tier,
     tier_of_a_stop,
 )
-from crds.protocol import AgentState, KeptIn, RendezvousPhase
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
+from crds.progress_record import KeptIn
 from crds.rendezvous import Rendezvous
 from reconcilers.job.published import world_spec
 

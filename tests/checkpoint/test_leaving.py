@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crds.protocol import (
+from crds.progress_record import (
     BOUNDARY,
     ENV_PROGRESS_FILE,
     EXIT_LEFT,

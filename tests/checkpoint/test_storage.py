@@ -29,7 +29,7 @@ from agent.connection.listener import Listener
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
-from crds.protocol import AFTER_FAILURE
+from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from agent.memory.slot import Mark, Slot
-from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
+from crds.checkpoint_files import CheckpointTrouble
+from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 from dlr import progress
 from dlr.checkpoint import Checkpointer, leaving, persistence, sharing, storage
 from dlr.checkpoint.memory import private_slot

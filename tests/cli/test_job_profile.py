@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import pytest
 
 from crds import names
+from crds.log_parts import log_parts
 from dlr.commands.job import profile
 from dlr.kube import following
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
+from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, refusal, worker
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -40,6 +40,11 @@ def script(server: ScriptedServer, **answer: Any) -> list[str]:
         )
         return listing(worker(0), worker(1, agent={"incarnation": 1} | told))
 
+    pods = "/api/v1/namespaces/default/pods/digits-worker-1-1"
+    server.answers[f"GET {pods}"] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
+    server.answers[f"GET {pods}/log"] = lambda _: "".join(
+        f"step 3 {line}\n" for line in log_parts(asked[-1], b"trace" * 2_000)
+    )
     server.answers[f"GET {JOB}"] = server.answers[f"PATCH {JOB}"] = job(phase="Running", rendezvous=WORLD)
     server.answers[f"GET {GROUP_PATH}/default/elasticworkers"] = workers
     return asked
@@ -48,11 +53,10 @@ def script(server: ScriptedServer, **answer: Any) -> list[str]:
 def test_the_trace_is_written_and_where_to_open_it_is_said(
     server: ScriptedServer, dlr: Dlr, tmp_path: Path
 ) -> None:
-    data = base64.b64encode(b"trace").decode()
-    asked = script(server, by="torch.profiler", seconds=0.4, data=data, note="2 s are more than 512 KiB")
+    asked = script(server, by="torch.profiler", seconds=0.4, size=10_000, note="2 s are more than 512 KiB")
     done = dlr("job", "profile", "digits", "--rank", "1", "--seconds", "2")
     assert done.exit_code == 0
-    assert (tmp_path / "digits-rank1.json.gz").read_bytes() == b"trace"
+    assert (tmp_path / "digits-rank1.json.gz").read_bytes() == b"trace" * 2_000
     said = "0.4 s of rank 1, by torch.profiler (2 s are more than 512 KiB): digits-rank1.json.gz; open it in"
     assert done.out.startswith(said)
     assert asked[-1].split("/")[1:] == ["1", "2", ""] and len(asked[-1]) <= 64
@@ -61,7 +65,7 @@ def test_the_trace_is_written_and_where_to_open_it_is_said(
 
 
 def test_why_there_is_none_is_said(server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(server, by="", seconds=0, data="", note="the image has no py-spy")
+    script(server, by="", seconds=0, size=0, note="the image has no py-spy")
     done = dlr("job", "profile", "digits", "--rank", "1")
     assert (done.exit_code, done.err) == (1, "dlr: There is no profile of rank 1: the image has no py-spy.\n")
     done = dlr("job", "profile", "digits", "--rank", "2")
@@ -73,6 +77,20 @@ def test_why_there_is_none_is_said(server: ScriptedServer, dlr: Dlr, monkeypatch
 
 
 def test_a_file_that_cannot_be_written_is_named(server: ScriptedServer, dlr: Dlr) -> None:
-    script(server, by="py-spy", seconds=1, data="AAAA", note="")
+    script(server, by="py-spy", seconds=1, size=3, note="")
     done = dlr("job", "profile", "digits", "--rank", "1", "-f", "nowhere/file")
     assert "cannot be written to nowhere/file: No such file or directory." in done.err
+
+
+def test_a_pod_that_is_gone_or_a_log_without_it_is_named(
+    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(server, by="py-spy", seconds=1, size=3, note="")
+    pod = "/api/v1/namespaces/default/pods/digits-worker-1-1"
+    monkeypatch.setattr(profile, "LOG_WAIT_SECONDS", 0.05)
+    server.answers[f"GET {pod}/log"] = "dlr-part another 1/1 AAAA\nstep 3\n"
+    done = dlr("job", "profile", "digits", "--rank", "1")
+    assert "The log of the Pod digits-worker-1-1 does not have the whole profile" in done.err
+    server.answers[f"GET {pod}"] = refusal(404, "NotFound", 'pods "digits-worker-1-1" not found')
+    done = dlr("job", "profile", "digits", "--rank", "1")
+    assert done.err == "dlr: The Pod digits-worker-1-1 is gone, and the profile in its log with it.\n"

@@ -286,7 +286,7 @@ def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(
 ) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None and account.latest is not None
-    latest = account.latest.model_copy(update={"counted": True, "first_step": 1})
+    latest = replace(account.latest, counted=True, first_step=1)
     assert goodput.goodput_line(account.model_copy(update={"latest": latest})) == (
         "at least 68.5% of the time since submission; 27 of 428 trained steps at most are repeats"
     )

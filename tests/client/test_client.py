@@ -94,7 +94,7 @@ def test_result_is_what_rank_0_of_the_last_world_has_left(made: ScriptedServer) 
 
 def test_result_that_could_not_be_kept_says_why(made: ScriptedServer) -> None:
     made.answers[f"GET {JOBS}/{NAME}"] = finished("Succeeded")
-    for value, says in (("x" * MAX_RESULT, "16384 are kept: save it"), (object(), "is not JSON")):
+    for value, says in (("x" * MAX_RESULT, "8192 are kept: save it"), (object(), "is not JSON")):
         made.answers[WORKERS] = listing(worker(1, agent={"result": encoded(value)}))
         with pytest.raises(ClientError, match=says):
             dlr.Client().job(NAME).result()

@@ -13,8 +13,8 @@ from agent.connection.store_server import StoreServer
 from agent.monitor.accelerators import detect
 from agent.monitor.usage import read_gpus
 from agent.monitor.xid import DeviceWatch
+from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
-from crds.protocol import ProbeEnding
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes import nvml, suite
@@ -62,8 +62,8 @@ def test_a_pair_gathers_over_nccl() -> None:
 def test_the_agent_sees_the_devices() -> None:
     found = detect()
     print(found)
-    assert (found["kind"], found["count"]) == ("nvidia", torch.cuda.device_count())
-    assert found["model"] == torch.cuda.get_device_name(0)
+    assert (found.kind, found.count) == ("nvidia", torch.cuda.device_count())
+    assert found.model == torch.cuda.get_device_name(0)
 
 
 def test_the_agent_sees_how_they_are_used() -> None:

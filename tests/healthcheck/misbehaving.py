@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes import child
 from healthcheck.probes.report import ProbeError, Report, Unavailable
 

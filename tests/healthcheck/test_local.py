@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from dlr.cli import main
 from healthcheck.local import Health, judge, local_result
 from healthcheck.measurements import Metric

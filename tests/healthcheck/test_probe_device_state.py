@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes import device_faults, kernel_log, nvml
 from healthcheck.probes.device_state import judge
 from healthcheck.probes.kernel_log import Line, Xid

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from agent.connection.listener import Listener
 from agent.connection.store_server import StoreServer
+from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
-from crds.protocol import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes.allgather import AllGather
 from healthcheck.probes.runner import Probe, run, run_together

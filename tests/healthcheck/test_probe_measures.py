@@ -5,7 +5,7 @@ import argparse
 import pytest
 import torch
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes import copies, devices, gemm
 from healthcheck.probes.exact_product import ExactProduct

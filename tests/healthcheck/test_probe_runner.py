@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.probes import runner
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run, run_together
 

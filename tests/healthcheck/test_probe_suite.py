@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from crds.protocol import ProbeEnding
+from crds.agent_report import ProbeEnding
 from healthcheck.local import Health, judge
 from healthcheck.probes import suite
 from healthcheck.probes.report import Report

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crds.protocol import ENV_PROGRESS_FILE, EXIT_LEFT, ORDER, PROGRESS_FORMAT, KeptIn, leave_at
+from crds.progress_record import ENV_PROGRESS_FILE, EXIT_LEFT, ORDER, PROGRESS_FORMAT, KeptIn, leave_at
 from tests.checkpoint import worlds
 from tests.checkpoint.worlds import Slots
 from tests.integrations import training

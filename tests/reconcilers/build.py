@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crds.agent_report import AgentFailure, AgentReport
+from pydantic import TypeAdapter
+
+from crds.agent_report import PROTOCOL, AgentFailure, AgentReport, AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
-from crds.protocol import PROTOCOL
 from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant
 
+REPORTS = TypeAdapter(AgentReport)
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
@@ -43,7 +45,7 @@ def report(
         "state": state,
         "since": NOW,
     }
-    return AgentReport(**(fields | more))
+    return REPORTS.validate_python(fields | more)
 
 
 def verdicts(nodes: Sequence[str], passed: Sequence[str], **status: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from controller.resources import (
     PODS,
 )
 from controller.serving.servers import Listen
-from crds.protocol import PROTOCOL
+from crds.agent_report import PROTOCOL
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all

@@ -17,7 +17,7 @@ from agent.facts.world import (
 )
 from controller.resources import LEASES, NODES, PODS
 from crds import names
-from crds.protocol import PROTOCOL, AgentState
+from crds.agent_report import PROTOCOL, AgentState
 from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 from tests.reconcilers.api import Api
 from tests.reconcilers.check_stage import BAD, GOOD, outcome

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerExit, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.nodecheck import NodeCheck
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.incidents import incident_of, with_incident
@@ -174,9 +175,7 @@ class Stage:
     def speak(self, index: int, state: AgentState, **more: Any) -> None:
         member = self.workers[index]
         assert member.status.agent is not None
-        said = member.status.agent.model_copy(
-            update={"state": state, "observed_round": self.world.round} | more
-        )
+        said = replace(member.status.agent, **{"state": state, "observed_round": self.world.round} | more)
         self.put(member.model_copy(update={"status": member.status.model_copy(update={"agent": said})}))
 
     def conclude(self, phase: str = "Succeeded", **verdicts: str) -> NodeCheck:

@@ -29,9 +29,9 @@ from controller.resources import (
     SERVICEACCOUNTS,
     Resource,
 )
+from crds.agent_report import PROTOCOL, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.protocol import PROTOCOL, AgentState
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import pod_name
 from reconcilers.runtime.clock import Clock

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from controller.cache import Models
 from controller.store import Store
-from crds.elasticworker import AgentState, ElasticWorker
+from crds.agent_report import AgentState
+from crds.elasticworker import ElasticWorker
 from reconcilers.job.ages import AgesView
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.worker_state import current_report

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState, ExitClass
+from crds.agent_report import AgentState
+from crds.elasticworker import ExitClass
+from crds.failure_texts import ASKED
 from crds.model import Condition, ConditionStatus
-from crds.protocol import ASKED, JobPhase
+from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.scaled import SCALED
 from reconcilers.conditions.slow import SLOW

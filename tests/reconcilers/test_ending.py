@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from crds.agent_report import AgentReport
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.agent_report import AgentReport, AgentState
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from crds.names import HAS_BEGUN
 from reconcilers.conditions.sidecars import events_of_sidecars, with_sidecars

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.correlation import Correlator, Occurrence, Subject
-from crds.elasticworker import AgentState, WorkerPhase
+from crds.agent_report import AgentState
+from crds.elasticworker import WorkerPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.rendezvous import Decision, decide, held
 from tests.reconcilers.build import NOW, bounds, failure, later, participant, worker

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.agent_report import AgentState, RoundProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker
+from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
-from crds.progress import RoundProgress
 from reconcilers.goodput.goodput import (
     effective_seconds,
     goodput_now,

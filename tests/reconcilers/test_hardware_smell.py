@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from crds.agent_report import AgentFailure
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
-from crds.protocol import RendezvousPhase
+from crds.agent_report import AgentFailure, AgentState
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import smells_of_hardware, suspected_at
 from tests.reconcilers.build import NOW, later, report, worker

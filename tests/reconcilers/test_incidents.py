@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass
+from crds.agent_report import AgentState
+from crds.elasticworker import ElasticWorker, ExitClass
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import (
     in_one_line,

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.agent_report import AgentFailure
-from crds.elasticworker import AgentState
+from crds.agent_report import AgentFailure, AgentState
 from crds.nodecheck import NodeCheck
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.job_checks import (
     Standing,
@@ -315,7 +316,7 @@ def test_a_job_whose_hardware_fails_in_place_is_checked_again_and_the_failure_co
     stage.conclude(b="Inconclusive")
     train(stage)
     assert stage.world.round == 2 and stage.restarts == {"HardwareError": 1}
-    ordinary = failure.model_copy(update={"sequence": 2, "round": 2, "message": "ValueError"})
+    ordinary = replace(failure, sequence=2, round=2, message="ValueError")
     stage.speak(1, AgentState.FAILED, failure=ordinary)
     train(stage)
     assert stage.world.round == 3 and len(stage.checks) == 2

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from controller.cache import Cache
-from crds.elasticworker import AgentState
+from crds.agent_report import AgentState
 from crds.model import Model
 from reconcilers.metrics import DEFINITIONS, JobMetrics
 from reconcilers.runtime.clock import Clock

@@ -13,9 +13,11 @@ from controller.cache import Cache
 from controller.errors import Conflict, Forbidden
 from controller.reconciler import Request
 from controller.store import Memory
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
-from crds.protocol import JobPhase, RendezvousPhase, early_finish_text
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.failure_texts import early_finish_text
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, Plan, plan_job
 from reconcilers.job.reconciler import ElasticJobReconciler

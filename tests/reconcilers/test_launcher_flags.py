@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.model import MAX_CONDITION_MESSAGE
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags, launcher_arguments
 from reconcilers.job import status as job_status

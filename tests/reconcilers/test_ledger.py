@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.agent_report import AgentState, RoundProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import (
     MAX_EPISODE_MEMBERS,
     MAX_EPISODES,
@@ -18,8 +19,7 @@ from crds.job_status import (
     JobFailure,
     JobState,
 )
-from crds.progress import RoundProgress
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker
-from crds.protocol import RendezvousPhase
+from crds.elasticworker import ElasticWorker
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.loss import LOSS_FINITE
 from reconcilers.job.plan import Plan, plan_job

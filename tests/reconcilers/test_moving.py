@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState
-from crds.protocol import RendezvousPhase
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.moving import settle
 from reconcilers.world.participants import Bounds, Participant
@@ -172,7 +172,7 @@ def test_a_move_costs_one_round(situation: tuple[Rendezvous, list[Participant], 
     if new.phase is not FORMED or new.round == world.round:
         return
     quiet = [
-        replace(p, report=p.report.model_copy(update={"observed_round": 0}) if p.report else None)
+        replace(p, report=replace(p.report, observed_round=0) if p.report else None)
         for p in people
         if p.replaces is None or p.index in new.members
     ]

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+from crds.agent_report import PROTOCOL
 from crds.elasticworker import WorkerPhase
-from crds.protocol import PROTOCOL, RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Ages, bounds_of, participants_of, seconds_behind_checkpoint
 from reconcilers.world.rendezvous import decide
@@ -56,4 +59,4 @@ def test_a_checkpoint_that_is_reported_late_is_as_old_as_its_step() -> None:
 
 def test_an_agent_that_reads_another_form_of_a_world_joins_none() -> None:
     assert participant(0).joinable
-    assert not participant(0, report=report(0).model_copy(update={"protocol": PROTOCOL - 1})).joinable
+    assert not participant(0, report=replace(report(0), protocol=PROTOCOL - 1)).joinable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.store import Store
 from crds.elasticworker import ExitClass, WorkerPhase
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.facts.world import JobView, Member
 from crds.elasticworld import ElasticWorld
 from crds.names import ANNOTATION_STACKS, LABEL_JOB, LABEL_JOB_UID
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.published import world_of, writes_of_world
 from reconcilers.runtime.acts import Verb

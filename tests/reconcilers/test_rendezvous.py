@@ -5,9 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.agent_report import Departure
-from crds.elasticworker import AgentState
-from crds.protocol import RendezvousPhase
+from crds.agent_report import AgentState, Departure
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import checkpoint_wait, decide, dissolve, without_new_world
@@ -332,10 +331,7 @@ def test_a_new_world_is_stable_until_its_agents_act(
     first = decide(published, people, limits, NOW).rendezvous
     if first.phase is not FORMED or first.round == published.round:
         return
-    quiet = [
-        replace(p, report=p.report.model_copy(update={"observed_round": 0}) if p.report else None)
-        for p in people
-    ]
+    quiet = [replace(p, report=replace(p.report, observed_round=0) if p.report else None) for p in people]
     growth_possible = limits.floor(sum(p.joinable for p in quiet)) > len(first.members)
     if not growth_possible:
         assert decide(first, quiet, limits, NOW).rendezvous == first

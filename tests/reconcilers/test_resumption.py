@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from crds.agent_report import AgentFailure, AgentReport, CheckpointMemory, Resumed
+from crds.checkpoint_files import Tier
 from crds.elasticworker import ExitClass
-from crds.protocol import RendezvousPhase, Tier
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Failed
@@ -19,7 +21,7 @@ WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarn
 
 def resumed(round_: int = 4, **more: Any) -> AgentReport:
     memory = CheckpointMemory(resumed=Resumed(round=round_, **{"step": 120, "tier": Tier.PEER, **more}))
-    return report(1).model_copy(update={"memory": memory})
+    return replace(report(1), memory=memory)
 
 
 def of(agent: AgentReport) -> Workers:
@@ -34,7 +36,7 @@ def test_rank_0_says_what_the_world_goes_on_from() -> None:
 
 
 def test_it_is_told_when_the_processes_have_loaded_it_and_not_before() -> None:
-    loading = report(1).model_copy(update={"memory": CheckpointMemory(step=120)})
+    loading = replace(report(1), memory=CheckpointMemory(step=120))
     assert with_resume(WORLD, of(loading)) == WORLD
     world = with_resume(WORLD, of(resumed(step=500, tier=Tier.STORAGE)))
     assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage, step 500"]

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crds.agent_report import AgentState
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from reconcilers.job.seen import built_with

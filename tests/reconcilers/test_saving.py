@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from crds.agent_report import AgentState
+from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker
+from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionData, ConditionStatus
-from crds.protocol import CheckpointTrouble
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.saving import CHECKPOINTS_FAILING, with_saving
 from reconcilers.job.plan import Plan

@@ -18,7 +18,7 @@ from agent.facts.world import (
 )
 from controller.errors import ClientError, Invalid
 from controller.resources import EVENTS, PODS
-from crds.protocol import AgentState
+from crds.agent_report import AgentState
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.cluster import NAMESPACE, Hollow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobFailure
@@ -68,7 +70,7 @@ def test_who_failed_soonest_after_the_common_start_is_first_whatever_the_nodes_c
     late = failing(0, seconds=6).status.agent
     assert early is not None and late is not None and early.failure is not None and late.failure is not None
     for skew in (-1_200, 0, 1_200):
-        shifted = early.failure.model_copy(update={"time": later(skew)})
-        first = worker(1, agent=early.model_copy(update={"failure": shifted}).to_wire())
+        shifted = replace(early.failure, time=later(skew))
+        first = worker(1, agent=replace(early, failure=shifted).to_wire())
         found = first_of([worker(0, agent=late.to_wire()), first], 1, (), (0, 1), lost=False)
         assert found is not None and found.failure.worker == "digits-worker-1"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import RendezvousPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.slow import (
     NOTHING_CHANGED,

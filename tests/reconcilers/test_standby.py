@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState
-from crds.protocol import RendezvousPhase
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.observed.slots import present_slots, slot_count

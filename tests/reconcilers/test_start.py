@@ -14,7 +14,7 @@ from controller.errors import Forbidden
 from controller.resources import PODS
 from crds import names
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.status import progress_conditions
 from reconcilers.observed.conditions import condition_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState
+from crds.agent_report import AgentState
 from crds.job_status import ElasticJobStatus
 from reconcilers.job.plan import plan_job
 from reconcilers.job.published import FOR_PEOPLE, WORDS_OF_WORLD, WRITE_SECONDS, seconds_to_write, world_spec

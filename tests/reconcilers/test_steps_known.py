@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from crds.agent_report import AgentFailure, RankStack, StepProgress
+from crds.agent_report import AgentFailure, AgentState, FailureCause, RankStack, RoundProgress, StepProgress
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentState, ElasticWorker, FailureCause
+from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
-from crds.progress import RoundProgress
 from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice, with_steps_known
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
@@ -73,9 +73,9 @@ def test_the_first_step_takes_the_notice_back_and_says_whose_word_it_is() -> Non
 
 def test_a_start_that_nobody_knows_the_step_of_is_said_to_cost_goodput() -> None:
     first = with_rounds(BEGINNING, [COUNTED])
-    numbered = COUNTED.model_copy(update={"round": 2, "first_step": 9, "last_step": 20})
-    anew = COUNTED.model_copy(update={"round": 2})
-    after_such_a_start = numbered.model_copy(update={"start_unknown": True})
+    numbered = replace(COUNTED, round=2, first_step=9, last_step=20)
+    anew = replace(COUNTED, round=2)
+    after_such_a_start = replace(numbered, start_unknown=True)
     for goodput, expected in (
         (first, False),
         (with_rounds(first, [numbered]), False),
@@ -105,7 +105,7 @@ def test_counts_say_nothing_beside_those_who_tell() -> None:
     assert third.status.agent.progress == StepProgress(step=1_005, time=NOW, checkpoint_step=1_005)
     said = second.status.agent
     assert said is not None and said.failure is not None
-    assert (said.progress, said.rounds, said.failure.step) == (None, [], None)
+    assert (said.progress, said.rounds, said.failure.step) == (None, (), None)
     assert [(stack.step, stack.frames) for stack in said.failure.stacks] == [(None, "a.py:1 in f: g()")]
 
 
@@ -118,8 +118,8 @@ def test_what_is_told_or_counted_everywhere_stays_as_it_is() -> None:
 def test_counts_stay_out_while_the_one_who_tells_has_a_new_pod() -> None:
     goodput = with_rounds(BEGINNING, [TOLD])
     known = job(status={"goodput": goodput.to_wire()})
-    others = Workers([member(0), member(1, COUNTED.model_copy(update={"round": 2}))])
-    assert [w.status.agent.rounds for w in with_comparable_steps(known, others) if w.status.agent] == [[], []]
+    others = Workers([member(0), member(1, replace(COUNTED, round=2))])
+    assert [w.status.agent.rounds for w in with_comparable_steps(known, others) if w.status.agent] == [(), ()]
     assert goodput_now(known, others, NOW).last_step == 1_010
 
 
@@ -129,5 +129,5 @@ def test_goodput_forgets_what_was_counted_when_the_script_tells_its_first_step()
     after = with_rounds(before, [TOLD])
     assert (after.first_step, after.last_step, after.steps_redone) == (1_001, 1_010, 0)
     assert effective_seconds(after) == pytest.approx(10)
-    later_counts = COUNTED.model_copy(update={"round": 2})
+    later_counts = replace(COUNTED, round=2)
     assert with_rounds(after, [later_counts]) == after

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState
-from crds.protocol import RendezvousPhase
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.job_world import decide_without_stragglers
 from reconcilers.world.participants import Bounds, Participant
@@ -127,10 +127,7 @@ def test_a_world_without_stragglers_is_stable_until_its_agents_act(
     first = decide_without_stragglers(published, people, limits, slow, NOW).decision.rendezvous
     if first.phase is not FORMED or first.round == published.round:
         return
-    quiet = [
-        replace(p, report=p.report.model_copy(update={"observed_round": 0}) if p.report else None)
-        for p in people
-    ]
+    quiet = [replace(p, report=replace(p.report, observed_round=0) if p.report else None) for p in people]
     again = decide_without_stragglers(first, quiet, limits, slow, NOW)
     newcomers = set(again.decision.rendezvous.members) - set(first.members)
     assert again.decision.rendezvous == first or newcomers - slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crds.elasticjob import ElasticJob
-from crds.protocol import RendezvousPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen

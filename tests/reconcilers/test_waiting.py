@@ -8,7 +8,7 @@ import pytest
 
 from crds.elasticworker import WorkerPhase
 from crds.model import Condition
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen

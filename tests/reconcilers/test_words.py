@@ -14,12 +14,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from crds.agent_report import AgentCheckpointTrouble, RankStack, Slow
+from crds.agent_report import AgentCheckpointTrouble, FailureCause, RankStack, RoundProgress, Slow
+from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, FailureCause
-from crds.progress import RoundProgress
-from crds.protocol import CheckpointTrouble
+from crds.elasticworker import ElasticWorker
 from reconcilers.conditions.slow import Neighbour
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
@@ -227,7 +227,11 @@ def _fails(**failure: Any) -> Callable[[Life, ElasticWorker], ElasticWorker]:
     def failed(life: Life, worker: ElasticWorker) -> ElasticWorker:
         rank = worker.spec.index
         where = [stack | {"rank": rank} for stack in failure.get("stacks", ())]
-        told = {**failure, "rank": rank, "stacks": [RankStack.model_validate(each) for each in where]}
+        told = {
+            **failure,
+            "rank": rank,
+            "stacks": [TypeAdapter(RankStack).validate_python(each) for each in where],
+        }
         return objects.failed(worker, life.job.world.round, life.now, **told)
 
     return failed

@@ -5,9 +5,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, Life, WorkerPhase
+from crds.elasticworker import (
+    MAX_LIFE_REASON,
+    MAX_LIVES,
+    ElasticWorker,
+    ElasticWorkerStatus,
+    ExitClass,
+    Life,
+    WorkerPhase,
+)
 from reconcilers.observed.worker_state import ENDED
-from reconcilers.worker.worker_history import MAX_LIVES, RELEASED
+from reconcilers.worker.worker_history import RELEASED
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, later, pod, report, terminated, worker
 
@@ -109,7 +117,10 @@ def test_the_reason_is_one_line_that_fits_its_field() -> None:
     status = slot.worker.status.model_copy(update={"agent": said})
     slot.worker = slot.worker.model_copy(update={"status": status})
     slot.pod(50, "Failed", containerStatuses=[terminated(1)])
-    assert slot.lives[-1].reason.startswith("Error: ValueError: xxx") and len(slot.lives[-1].reason) == 256
+    assert (
+        slot.lives[-1].reason.startswith("Error: ValueError: xxx")
+        and len(slot.lives[-1].reason) == MAX_LIFE_REASON
+    )
 
 
 @given(

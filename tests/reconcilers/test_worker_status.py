@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.agent_report import AgentState
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.rendezvous import Rendezvous
 from reconcilers.job.relaunch import plan_relaunches

@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
-from crds.protocol import RendezvousPhase
+from crds.agent_report import AgentState
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.job.relaunch import plan_relaunches

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.wording import counted
+from crds.log_parts import is_log_part
 from dlr.commands.output import show
 from dlr.job.culprit import Culprit, find_culprit, heading
 from dlr.job.lookup import get_job, list_workers
@@ -99,5 +100,6 @@ def _read(api: Api, culprit: Culprit, parameters: dict[str, str | int], wanted: 
             moment = parse_time(stamp)
             if moment and moment > until:
                 break
-            kept.append(named_once(text))
+            if not is_log_part(text):
+                kept.append(named_once(text))
     return list(kept)

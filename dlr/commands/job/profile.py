@@ -1,11 +1,11 @@
 """`dlr job profile`: what one rank does for a few seconds, as a file for Perfetto.
 
-As with stacks, the job's annotation asks and an agent answers in its worker's status.
+As with stacks, the job's annotation asks. An agent writes the profile into its container's log, and says in
+its worker's status that it is there.
 """
 
 from __future__ import annotations
 
-import base64
 import secrets
 from enum import StrEnum
 from pathlib import Path
@@ -14,12 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from crds import names
-from crds.protocol import MAX_PROFILE_SECONDS
+from crds.agent_report import MAX_PROFILE_SECONDS
+from crds.log_parts import from_log
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.job.lookup import get_unfinished_job, list_workers
+from dlr.job.pod_log import default_container
 from dlr.job.report import current_report
 from dlr.job.wording import printable_line, utc_now
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.api import ELASTICJOBS, PODS, Api, ApiFailure
 from dlr.kube.connection import connect
 from dlr.kube.errors import CommandError
 from dlr.kube.following import until_finished
@@ -29,6 +31,10 @@ JSON = dict[str, Any]
 ANSWER_SECONDS = 90.0
 """Beyond the seconds that are recorded: for the trace to be written, and shorter ones if it is too large."""
 TIMES_TRIED = 3
+LOG_SECONDS = 300
+"""Age of the log lines that are read, by the node's clock: an answer is newer."""
+LOG_WAIT_SECONDS = 10.0
+"""Time for the lines to reach the log."""
 VIEWER = "https://ui.perfetto.dev"
 
 
@@ -70,11 +76,12 @@ def profile(
             f"No agent of {name!r} has answered: rank {rank} does not run just now, or its agent is older "
             "than this dlr, or cannot reach the API server."
         )
-    if not answer.get("data"):
+    if not answer.get("size"):
         why = answer.get("note") or "its agent gives no reason"
         raise CommandError(f"There is no profile of rank {rank}: {why}.")
+    data = _read(api, answer["pod"], answer["request"])
     try:
-        target.write_bytes(base64.b64decode(answer["data"]))
+        target.write_bytes(data)
     except OSError as error:
         raise CommandError(f"The profile cannot be written to {target}: {error.strerror}.") from error
     note = f" ({answer['note']})" if answer.get("note") else ""
@@ -87,9 +94,39 @@ def _ask(api: Api, name: str, rank: int, seconds: float, by: str) -> JSON | None
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_PROFILE: request}}})
 
     def answer() -> JSON | None:
-        reports = (current_report(worker).get("profile") or {} for worker in list_workers(api, name))
-        return next((dict(told) for told in reports if told.get("request") == request), None)
+        for worker in list_workers(api, name):
+            told = current_report(worker).get("profile") or {}
+            if told.get("request") == request:
+                return {**told, "pod": worker["status"].get("podName")}
+        return None
 
     within_seconds = ANSWER_SECONDS + TIMES_TRIED * seconds
     *_, last = until_finished(answer, lambda told: told is not None, within_seconds=within_seconds)
     return last
+
+
+def _read(api: Api, pod: str, request: str) -> bytes:
+    """Read the profile from the log of its Pod, where the agent has written it before it answered.
+
+    Raises:
+        CommandError: it is not there, in a sentence.
+    """
+
+    def look() -> bytes | None:
+        parameters: dict[str, str | int] = {"container": container, "sinceSeconds": LOG_SECONDS}
+        with api.log(pod, parameters, follow=False) as lines:
+            return from_log(request, lines)
+
+    try:
+        container = default_container(api.get(PODS, pod))
+        *_, data = until_finished(look, lambda found: found is not None, within_seconds=LOG_WAIT_SECONDS)
+    except ApiFailure as failure:
+        if failure.reason != "NotFound":
+            raise
+        raise CommandError(f"The Pod {pod} is gone, and the profile in its log with it.") from failure
+    if data is None:
+        raise CommandError(
+            f"The log of the Pod {pod} does not have the whole profile: it was rotated meanwhile, or the "
+            "command sends the agent's stderr elsewhere. Ask again, for a shorter time."
+        )
+    return data

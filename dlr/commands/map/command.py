@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from crds.intervals import LIMIT
-from crds.protocol import MAX_SHARD_RETRIES
+from crds.shard_set import MAX_SHARD_RETRIES
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit

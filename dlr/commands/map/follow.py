@@ -13,6 +13,7 @@ from typing import Any
 from controller.wording import counted
 from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
 from crds.shard_set_status import ShardSetStatus
+from crds.wire import from_wire
 from dlr.commands.map.submission import Submitted
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
@@ -105,7 +106,7 @@ def outcome_of(job: JSON, size: int) -> Outcome:
     """What became of the lines, as the job says it."""
     for said in (job.get("status") or {}).get("shards") or ():
         if said["name"] == SET_NAME:
-            known = of_status(ShardSetStatus.model_validate(said))
+            known = of_status(from_wire(ShardSetStatus, said))
             held = [each.elements for each in known.leases] + [each.elements for each in known.tried]
             left = union(known.failed, known.waiting, *held)
             return Outcome(known.definition.size, known.failed, left, known.reason)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import counted
-from crds.elasticworker import ProbeEnding
+from crds.agent_report import ProbeEnding
 from crds.findings import WORST_FIRST, Action
 from crds.nodecheck import NodeCheckPhase
 from dlr.job.check_outcome import (

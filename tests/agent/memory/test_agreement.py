@@ -25,7 +25,8 @@ from agent.memory.persisting import Persisting
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.slot import Mark, Slot
 from agent.monitor.oom import OomWatch
-from crds.protocol import StorageFile
+from crds.agent_report import Resumed
+from crds.checkpoint_files import StorageFile, Tier
 
 STORAGE: StorageFile = {"path": "/data/run", "job": "default/job", "keep": None}
 HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
@@ -99,7 +100,7 @@ class World:
         """Each process writes a checkpoint, and its replica is waited for."""
         self.write(told, step, turn)
         deadline = time.monotonic() + 60
-        while any(m is not None and m.to_status()["replicatedStep"] != step for m in self.memories):
+        while any(m is not None and m.to_status().replicated_step != step for m in self.memories):
             assert time.monotonic() < deadline, "there are no replicas"
             time.sleep(0.01)
 
@@ -153,12 +154,12 @@ def test_a_lost_agent_gets_its_slot_from_its_peer(world: World) -> None:
     assert told[0]["resume"]["slot"] == told[0]["slots"][0]
     memory = world.memories[2]
     assert memory is not None
-    assert memory.to_status()["resumed"] is None, "its process may still fail to load it"
+    assert memory.to_status().resumed is None, "its process may still fail to load it"
     loaded = {"round": 2, "loaded": 11, "tier": "memory"}
     Path(told[2]["storageFile"]).write_text(json.dumps(loaded))
-    assert memory.to_status()["resumed"] == {"round": 2, "step": 11, "tier": "peer"}
+    assert memory.to_status().resumed == Resumed(2, Tier.PEER, 11)
     Path(told[2]["storageFile"]).write_text(json.dumps(loaded | {"loaded": 20, "tier": "storage"}))
-    assert memory.to_status()["resumed"] == {"round": 2, "step": 20, "tier": "storage"}, "that was newer"
+    assert memory.to_status().resumed == Resumed(2, Tier.STORAGE, 20), "that was newer"
 
 
 def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crds.protocol import BOUNDARY, ENV_PROGRESS_FILE, ORDER, PROGRESS_FORMAT
+from crds.progress_record import BOUNDARY, ENV_PROGRESS_FILE, ORDER, PROGRESS_FORMAT
 from dlr.checkpoint import leaving
 from dlr.checkpoint.storage import read_manifest, verify
 from tests.agent.conftest import Agent, Agents, training_processes

@@ -8,7 +8,7 @@ from agent.memory import persisting
 from agent.memory.persisting import Persisting
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Slot
-from crds.protocol import StorageFile
+from crds.checkpoint_files import StorageFile
 
 STORAGE: StorageFile = {"path": "/data/run", "job": "default/job", "keep": None}
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.memory.told import read_every, read_resumed, read_storage
-from crds.protocol import ResumedStatus, StorageFile, Tier
+from crds.agent_report import Resumed
+from crds.checkpoint_files import StorageFile, Tier
 from dlr.checkpoint.surroundings import Notice, Surroundings
 
 STORAGE: StorageFile = {"path": "/data/run", "job": "default/job", "keep": None}
@@ -36,7 +37,7 @@ def test_a_round_has_resumed_when_all_of_its_processes_have_loaded(tmp_path: Pat
     one.tell_loaded(120, Tier.STORAGE)
     assert read_resumed(files, 2) is None, "the other may still fail"
     other.tell_loaded(120, Tier.STORAGE)
-    loaded: ResumedStatus = {"round": 2, "step": 120, "tier": Tier.STORAGE}
+    loaded = Resumed(2, Tier.STORAGE, 120)
     assert read_resumed(files, 2) == loaded
     assert read_resumed(files, 3) is None, "those of the next round have said nothing yet"
 

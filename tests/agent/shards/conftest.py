@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent.shards.desk import Desk
-from crds.agent_report import ShardsReport
-from crds.protocol import ENV_SHARDS_SOCKET
+from crds.shard_set import ENV_SHARDS_SOCKET
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import ShardSet
 from reconcilers.shards.voices import voice_of
@@ -42,7 +41,7 @@ class Job:
     def look(self) -> None:
         with self._lock:
             voices = [
-                voice_of(worker, 1, ShardsReport.model_validate(dict(said)))
+                voice_of(worker, 1, said)
                 for worker, desk in list(self.desks.items())  # others are added meanwhile
                 for said in desk.to_status() or ()
             ]

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from agent.shards import desk as desk_module
 from agent.shards.desk import Desk
 from agent.shards.holding import Holding
+from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import from_text, minus, union
 from crds.leases import Lease
-from crds.protocol import ENV_SHARDS_SOCKET, MAX_FAILED_TEXT, MAX_REST_TEXT, MAX_SHARD_SETS
-from crds.shard_set import Definition
+from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_SETS, Definition
 from crds.shard_set_status import ShardSetStatus
 from dlr.shards import ShardsError, pull
 from reconcilers.shards.sets import of_status
@@ -101,9 +102,9 @@ def test_a_lease_that_comes_after_who_wanted_it_has_left_goes_back(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desk_module, "RELEASE_SECONDS", 0.01)
-    definition = {"name": "train", "size": 10, "digest": "0:1", "retries": 3}
+    definition = {"name": "train", "epoch": 0, "size": 10, "digest": "0:1", "retries": 3, "maxFailed": 0}
     held = {**definition, "leases": "0.1.1=0-9", "leased": 10, "lastLease": 1}
-    job.sets = (of_status(ShardSetStatus.model_validate(held)),)
+    job.sets = (of_status(TypeAdapter(ShardSetStatus).validate_python(held)),)
     job.add(0)
     monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
     job.show()
@@ -260,9 +261,9 @@ def test_what_was_told_to_be_given_back_is_given_to_no_process_that_comes_then()
         desk._release_deserted()
         desk._hear(second, {"pull": named, "next": 1})
         (chosen,) = desk._sets.values()
-        assert chosen.holding.to_status()["leaves"] and desk._answer(chosen, second) is None
+        assert chosen.holding.to_status(999).leaves and desk._answer(chosen, second) is None
         desk._follow([{**named, "leases": "", "leased": 0, "waiting": 100}])
-        assert chosen.holding.to_status()["wants"]
+        assert chosen.holding.to_status(999).wants
     finally:
         second.connection.close()
         desk.stop()
@@ -308,7 +309,7 @@ def test_parts_that_all_fail_are_told_together() -> None:
             soon.append(desk._news())
         assert soon == [desk_module.FAILED_SECONDS] * 3
         (said,) = desk.to_status() or ()
-        assert said["failed"] == "0-2"
+        assert said.failed == "0-2"
     finally:
         theirs.close()
         ours.close()
@@ -319,9 +320,14 @@ parts_of_a_lease = st.lists(st.integers(0, 2**40), min_size=2, max_size=1_500, u
 
 
 @settings(deadline=None)
-@given(parts_of_a_lease, st.randoms(use_true_random=False), st.booleans())
+@given(
+    parts_of_a_lease,
+    st.randoms(use_true_random=False),
+    st.booleans(),
+    st.sampled_from([100, MAX_SHARDS_TEXT]),
+)
 def test_whatever_is_done_and_failed_fits_into_a_report_and_nothing_counts_as_done_that_is_not(
-    numbers: list[int], chance: random.Random, all_fail: bool
+    numbers: list[int], chance: random.Random, all_fail: bool, room: int
 ) -> None:
     numbers = sorted(numbers)
     elements = ((0, 2**41),)
@@ -335,9 +341,9 @@ def test_whatever_is_done_and_failed_fits_into_a_report_and_nothing_counts_as_do
         else:
             holding.finish(part)
             done.append(part)
-    told = holding.to_status()
-    assert len(told["rest"]) <= MAX_REST_TEXT and len(told["failed"]) <= MAX_FAILED_TEXT
-    rest, told_failed = from_text(told["rest"]), from_text(told["failed"])
+    told = holding.to_status(room)
+    assert len(told.rest) + len(told.failed) <= room
+    rest, told_failed = from_text(told.rest), from_text(told.failed)
     assert not minus(told_failed, union(*((part,) for part in failed)))
     counts_as_done = minus(minus(elements, rest), told_failed)
     assert not minus(counts_as_done, union(*((part,) for part in done)))

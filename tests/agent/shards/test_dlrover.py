@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from crds.intervals import count
-from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
+from crds.progress_record import ENV_ROUND
+from crds.shard_set import ENV_SHARDS_SOCKET
 from dlr.shards import ShardsError
 from dlr.shards.dlrover import IndexShardingClient, ShardingClient, set_name
 from tests.agent.shards.conftest import Job

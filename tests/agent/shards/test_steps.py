@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
-from crds.shard_set import Definition
+from crds.progress_record import ENV_ROUND
+from crds.shard_set import ENV_SHARDS_SOCKET, Definition
 from dlr.data import ElasticShards
 from dlr.data import shards as module
 from dlr.shards import ShardsError, pull

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import JobUsage, WorldSize
-from crds.progress import RoundProgress
-from crds.protocol import JobPhase
+from crds.phases import JobPhase
 from reconcilers.capacity import profile, sizing
 from reconcilers.capacity.rates import (
     MIN_STEPS,

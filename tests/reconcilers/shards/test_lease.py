@@ -11,9 +11,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from agent.shards.holding import Holding
-from crds.agent_report import ShardsReport
+from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease
 from crds.model import Condition, ConditionStatus
@@ -103,7 +104,7 @@ class Cluster:
         for index, told in self.reports.items():
             if told:
                 incarnation, status = told[max(0, len(told) - 1 - self.choose.randint(0, lag))]
-                voices.append(voice_of(index, incarnation, ShardsReport.model_validate(status)))
+                voices.append(voice_of(index, incarnation, status))
         alive = {worker.index: worker.incarnation for worker in self.workers.values()}
         before = tuple(read_back(each) for each in self.versions[version])
         now = NOW + timedelta(seconds=len(self.versions) / 2)
@@ -134,7 +135,7 @@ class Cluster:
             assert not lost or each.restoration < self.round, f"lost: {lost}"
 
     def report(self, worker: Worker) -> None:
-        self.reports[worker.index].append((worker.incarnation, dict(worker.holding.to_status())))
+        self.reports[worker.index].append((worker.incarnation, worker.holding.to_status(MAX_SHARDS_TEXT)))
 
     def work(self, worker: Worker) -> None:
         if worker.waits_for > worker.restoration:
@@ -215,7 +216,7 @@ class Cluster:
 
 def read_back(known: ShardSet) -> ShardSet:
     """As the API server gives it back."""
-    return of_status(ShardSetStatus.model_validate(known.to_status().to_wire()))
+    return of_status(TypeAdapter(ShardSetStatus).validate_python(known.to_status().to_wire()))
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,0 +1,81 @@
+"""The words of failures: those that follow from a peer's death, and those that the agent writes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+FOLLOWS_FROM_A_PEER = (
+    # gloo/transport/tcp/pair.cc: "[…/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:53"
+    r"gloo/[^\n]*(?:Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused)",
+    r"gloo/[^\n]*(?:Timed out waiting|Application timeout caused pair closure|Read error|Socket closed)",
+    r"Connection closed by peer",
+    # c10d/TCPStore.cpp: "Failed to recv, got 0 bytes", "sendBytes failed on SocketImpl(…): Broken pipe"
+    r"[Ff]ailed to recv|(?:sendBytes|recvValue|recvValueWithTimeout) failed on",
+    r"The client socket has (?:timed out|failed to connect)",
+    r"DistNetworkError|DistStoreError",
+    # c10d/ProcessGroupNCCL.cpp: the watchdog, and what its other ranks then say
+    r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception",
+    r"remote process exited or there was a network error|ncclRemoteError",
+    r"NCCL communicator was aborted|another rank reported",
+    r"caused by unexpected exit of a remote peer",
+    r"DistBackendError",
+)
+"""Texts of torch 2.x, as its sources and libraries have them."""
+
+ITS_OWN_FAILURE = (
+    # The port is taken, or the master's name is wrong
+    r"EADDRINUSE|[Aa]ddress already in use|failed to listen|failed to bind",
+    r"Name or service not known|Temporary failure in name resolution",
+    # What NCCL says of the rank's own call, device or build
+    r"ncclInvalidUsage|ncclInvalidArgument|ncclInternalError|ncclUnhandledCudaError|unhandled cuda error",
+    r"invalid usage|Duplicate GPU detected",
+)
+"""A text with one of these tells of the process's own failure, whatever else it says."""
+
+DAMAGED_CHECKPOINT = "DamagedCheckpointError"
+"""The exception of a process whose checkpoint in memory is not what was written: the next start goes on from
+another one."""
+KILLED_BY = "the process was killed by"
+FROM_OUTSIDE = "from outside (dlr did not send it)"
+EXITED_WITH = "the process exited with code"
+"""How the agent's message begins if the process left no exception: its log may tell."""
+ASKED = "It says so because another rank reported a hang."
+"""A line of that message: one of FOLLOWS_FROM_A_PEER, so that nobody takes it for a failure of its own."""
+
+
+def early_finish_text(who: str, step: int | None) -> str:
+    """What a failure says of a rank, or ranks, whose peers cannot train without it.
+
+    Args:
+        step: the last that it reported, if it reported any.
+    """
+    at = "" if step is None else f", at step {step}"
+    return (
+        f"{who} finished early{at}; the others cannot go on\n"
+        "It ended with exit code 0 while they still trained. Do all ranks make the same number of steps?"
+    )
+
+
+class PeerDeathTexts:
+    """Judges whether a failure merely follows from a peer's death, as far as its text tells.
+
+    Args:
+        compile: `re.compile`; or `re2.compile` where a thousand texts of 8 KB are judged at each look, for
+            which `re` would take a second and a half.
+    """
+
+    def __init__(self, compile: Callable[[str], Any]) -> None:
+        self._following = compile("|".join(FOLLOWS_FROM_A_PEER))
+        self._own = compile("|".join(ITS_OWN_FAILURE))
+
+    def explain(self, message: str, log_tail: str = "") -> bool:
+        """Whether a peer's death explains the failure.
+
+        Args:
+            message: of the failure, as the agent reports it.
+            log_tail: the end of the process's log; it counts only where the message has no exception.
+        """
+        silent = not message or message.startswith((KILLED_BY, EXITED_WITH))
+        text = f"{message}\n{log_tail}" if silent else message
+        return self._following.search(text) is not None and self._own.search(text) is None

@@ -1,0 +1,96 @@
+"""The progress record: what a training process and its agent tell each other through files.
+
+Of the record, the process writes all words but ORDER and KEEPS_IN, and the agent reads it now and then.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+ENV_ROUND = "DLR_ROUND"
+"""Variable with the round of the world that a training process belongs to."""
+ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
+"""Names a training process's file, which the process maps; the agent reads it now and then."""
+
+TROUBLE_SUFFIX = ".trouble"
+"""Of the record's name, for the JSON file beside it in which the process says what does not work with its
+checkpoints: a message by `CheckpointTrouble`, which is empty if that works. It is replaced as a whole."""
+
+RESULT_SUFFIX = ".result"
+"""Of the record's name, for the JSON file beside it with what training came to: `{"value": …}`, or
+`{"error": …}` where that cannot be kept. It is replaced as a whole."""
+MAX_RESULT = 8_192
+"""Characters of it."""
+
+ENV_STACKS_FILE = "DLR_STACKS_FILE"
+ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
+"""On this signal the process writes the stacks of its threads into that file."""
+PROFILE_SECONDS, PROFILE_FILE, PROFILE_ERROR = "profile.seconds", "profile.json.gz", "profile.error"
+"""Beside that file: for how long a forked process is to be profiled, the result, or why there is none."""
+
+
+def profile_signal(stacks_signal: int) -> int:
+    """Return the signal on which a forked process begins to profile itself."""
+    return stacks_signal + 1
+
+
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
+"""For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of
+CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. Numbers follow. An older agent's file ends
+after two, four, six, eight, twelve or sixteen words."""
+MAX_NUMBERS = 8
+"""Numbers that a process tells beside its step (`dlr.report`), by name; the loss is one of them."""
+MAX_NUMBER_NAME = 24
+"""Bytes of such a name."""
+NUMBERS_FORMAT = f"d{MAX_NUMBER_NAME}s" * MAX_NUMBERS
+"""What follows in the file: each number and its name in UTF-8, which is written after it; empty for none."""
+
+STEP, STEP_AT = 0, 1
+"""Positions in it: the newest step, and when it was told."""
+CHECKPOINT, CHECKPOINT_AT = 2, 3
+"""The step of the last checkpoint, and when it was told."""
+NON_FINITE = 4
+"""One more than the first step of which the loss was told to be NaN or infinite; 0 if there is none."""
+BUSY_UNTIL = 5
+"""Until then no step is to be expected."""
+FIRST_STEP, FIRST_STEP_AT = 6, 7
+"""The first step, and when it was told."""
+COUNTED, COUNTED_AT = 8, 9
+FIRST_COUNTED, FIRST_COUNTED_AT = 10, 11
+"""The newest and the first step that `agent.warm.step_counter` has counted, and when. A script that tells
+its steps has its word."""
+SPEAKS = 12
+"""1 once the process takes part in votes: it looks at ORDER after each step."""
+BOUNDARY = 13
+"""The step that the process has ended last, and -1 before the first. It is written before ORDER is read."""
+ORDER = 14
+"""What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
+KEEPS_IN = 15
+"""The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
+START_UNKNOWN = 16
+"""1 where nobody knows which step the count began with. It is written before FIRST_COUNTED."""
+SAMPLES = 17
+"""How many samples a step has, over all ranks; 0 if not told."""
+
+
+class KeptIn(IntEnum):
+    """The place where the step is kept after which all ranks leave."""
+
+    MEMORY = 1
+    STORAGE = 2
+
+
+EXIT_LEFT = 143
+"""With this code a process leaves by vote: as one that SIGTERM has ended."""
+
+GO_ON = 0
+
+
+def hold_until(deadline: float) -> int:
+    """Wait at the end of the step, until there is another order, or CLOCK_MONOTONIC is at `deadline`."""
+    return -max(int(deadline * 1_000), 1)
+
+
+def leave_at(step: int, tier: KeptIn) -> int:
+    """Go on to the first step that is `step` or a later one, save it in the tier, and leave."""
+    return step << 2 | tier
