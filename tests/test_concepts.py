@@ -21,9 +21,9 @@ ENTRIES = {
     "reconcilers/job/reconciler.py": "reconcile",
     "reconcilers/job/seen.py": "of",
     "reconcilers/job/plan.py": "plan_job",
-    "reconcilers/nodecheck/job_world.py": "plan_world",
-    "reconcilers/world/rendezvous.py": "decide",
     "reconcilers/failure/policy.py": "assess",
+    "reconcilers/world/decision.py": "decide",
+    "reconcilers/world/rendezvous.py": "judge",
     "reconcilers/job/outcome.py": "progress",
 }
 """The function of each file by which the walk comes in. `controller/queue/loop.py` is not in it: the scheduler of

@@ -11,10 +11,11 @@ from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, Conditio
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.job_checks import MAX_EVIDENCE, named
+from reconcilers.nodecheck.job_checks import MAX_EVIDENCE
 from reconcilers.nodecheck.status import WORST_FIRST
 from reconcilers.nodecheck.told import summary_of
 from reconcilers.observed.conditions import NO_DATA, condition_of
+from reconcilers.observed.slots import named
 
 NODES_CHECKED = "NodesChecked"
 CHECKING, REFUSED, GONE, INTERRUPTED = "Checking", "CheckRefused", "CheckGone", "CheckInterrupted"

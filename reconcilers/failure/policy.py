@@ -15,7 +15,7 @@ from crds.job_status import ElasticJobStatus, FailureBudget, JobFailure
 from crds.rendezvous import Rendezvous
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
-from reconcilers.failure.facts import Break, failure_of_pod, last_failure
+from reconcilers.failure.facts import Blame, Break, Hold, failure_of_pod, last_failure
 from reconcilers.failure.ground import reached, reached_before
 from reconcilers.failure.hangs import (
     ANSWER_SECONDS,
@@ -100,13 +100,11 @@ class Assessment:
     late_loss: LateLoss | None = None
 
     @property
-    def blame(self) -> tuple[int | None, str]:
-        """The round that broke, and in one line who was first; None where that is not known now."""
+    def blame(self) -> Blame | None:
+        """The first failure of the round that broke; None where no look has found it yet."""
         if self.late_loss is not None:
-            return self.late_loss.round, self.late_loss.line
-        if self.incident is None or self.incident.follows:
-            return None, ""
-        return self.incident.failure.round, in_one_line(self.incident.failure)
+            return Blame(self.late_loss.round, self.late_loss.line)
+        return blame_of(self.incident) if self.incident is not None and not self.incident.follows else None
 
     @property
     def hang_since(self) -> datetime | None:
@@ -115,17 +113,18 @@ class Assessment:
     def seconds_to_judgement(self, now: datetime) -> float | None:
         return (self.inquiry.until - now).total_seconds() if self.inquiry is not None else None
 
-    def hold(self, now: datetime) -> tuple[datetime | None, str]:
-        """Until when no world is formed, and why: `the next world waits …`."""
+    def hold(self, now: datetime) -> Hold | None:
+        """How long no world replaces the broken one."""
         if self.inquiry is not None:
             why = f"up to {ANSWER_SECONDS:.0f} s for all ranks to say where they hang"
-            return self.inquiry.until, why
+            return Hold(self.inquiry.until, why)
         if self.waits_for_renewal:
-            return now + timedelta(seconds=RENEWAL_SECONDS), "for the worker that failed to get a new Pod"
-        until = self.budget.held_until if self.budget else None
-        if self.budget is None or until is None:
-            return None, ""
-        return until, f"until {until:%H:%M:%S} UTC {budgets.why_held(self.budget)}"
+            until = now + timedelta(seconds=RENEWAL_SECONDS)
+            return Hold(until, "for the worker that failed to get a new Pod")
+        held_until = self.budget.held_until if self.budget else None
+        if self.budget is None or held_until is None:
+            return None
+        return Hold(held_until, f"until {held_until:%H:%M:%S} UTC {budgets.why_held(self.budget)}")
 
 
 def assess(
@@ -189,6 +188,11 @@ def _who_was_first(
     silent = silent_members(inquiry, published, workers) if now >= inquiry.until else []
     first = first_of(workers, published.round, rules, members, lost=inquiry.lost, unheard=silent)
     return None, with_silent(first, silent)
+
+
+def blame_of(incident: Incident) -> Blame | None:
+    round_ = incident.failure.round
+    return None if round_ is None else Blame(round_, in_one_line(incident.failure))
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:

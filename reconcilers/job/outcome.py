@@ -31,12 +31,11 @@ from reconcilers.conditions.slow import Neighbour, events_of_slow
 from reconcilers.conditions.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.incidents import Incident, in_one_line
-from reconcilers.failure.policy import Assessment
+from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.job import status as job_status
-from reconcilers.nodecheck.job_checks import named
 from reconcilers.observed.conditions import WORKERS_SCHEDULED, condition_of, is_same, with_condition
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import Migration
+from reconcilers.observed.slots import Migration, named
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.roles.progress import TF_CONFIG_KEPT
@@ -46,7 +45,8 @@ from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.shards.job_shards import with_end
-from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve
+from reconcilers.world.decision import blaming
+from reconcilers.world.rendezvous import Decision, at_the_end, dissolve
 
 TOO_LATE = (
     "the job had {phase} before this edit, which therefore has no effect, unless it was of cleanPodPolicy or "
@@ -182,8 +182,7 @@ def _with_blame(job: ElasticJob, incident: Incident | None) -> ElasticJob:
     world = job.status.rendezvous
     if incident is None or world is None:
         return job
-    blamed = blaming(Decision(world), incident.failure.round, in_one_line(incident.failure)).rendezvous
-    return job.with_status(rendezvous=blamed)
+    return job.with_status(rendezvous=blaming(world, blame_of(incident)))
 
 
 def finished(

@@ -8,7 +8,7 @@ writes, plans what is left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -39,7 +39,6 @@ from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
 from reconcilers.job.waiting import why_not_training
-from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
@@ -57,7 +56,9 @@ from reconcilers.scale.uptake import is_asked, take_up, with_moves_done, with_so
 from reconcilers.shards import job_shards
 from reconcilers.shards.job_shards import with_shards
 from reconcilers.world import resumption
-from reconcilers.world.participants import bounds_of, participants_of
+from reconcilers.world.breaks import broken_members
+from reconcilers.world.decision import ActiveCheck, Constraints, decide
+from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
 from reconcilers.world.rendezvous import Decision
 from reconcilers.world.standby import needs_standby_update, standing_by
 
@@ -220,31 +221,31 @@ def _success(look: Look) -> str:
 def _train(look: Look) -> Plan:
     """Of a job that is to run: its world, and what its failures come to."""
     published, workers, now = look.published, look.workers, look.now
-    course, roll = _world(look)
+    people, bounds, roll = _people(look)
+    breaks = broken_members(published, people)
     if roll.sources:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
-    broken_at = failed_at(course.decision, published.round, workers, now)
-    failures = assess(look.job, workers, look.spare, course.decision.breaks, now)
+    broken_at = failed_at(breaks, published.round, workers, now)
+    failures = assess(look.job, workers, look.spare, breaks, now)
     if failures.ending is not None:
         return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
-    course = course.held(published, *failures.hold(now), now).asking(failures.hang_since)
-    course = course.blaming(*failures.blame)  # one that is held says of itself what the published one says
-    check = None
-    if course.check and look.seen.check_refused:
-        course = course.without_check()
-    elif course.check:
-        check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
-    due, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+    decision = Decision(published)
+    if not in_cluster(look.job):
+        decision = decide(published, people, bounds, now, _constraints(look, failures))
+    check = (
+        create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
+    )
+    due, retry_seconds = _relaunches(look, decision.rendezvous, roll, failures.renewals)
     relaunches = due[: most_acts(len(look.seen.workers))]
     if len(relaunches) < len(due):
         retry_seconds = 0.0
         if look.leaving:
             return Plan(first=tuple(relaunches), look_again_seconds=0.0, is_interim=True)
-    is_quiet = _is_quiet(look, course, roll, failures)
+    is_quiet = _is_quiet(look, decision, roll, failures)
     scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet)
     look = replace(look, job=scaling.job)
     waits = (
-        course.decision.look_again_seconds,
+        decision.look_again_seconds,
         retry_seconds,
         seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
@@ -253,41 +254,56 @@ def _train(look: Look) -> Plan:
         hot.seconds_to_look(look.job) if in_cluster(look.job) else None,
         *scaling.look_again_seconds,
     )
-    plan = _go_on(look, course, failures, broken_at, waits)
+    plan = _go_on(look, decision, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
     events, acts = (*plan.events, *scaling.events), (*relaunches, *scaling.acts, *plan.acts)
     return replace(plan, check=check, events=events, acts=acts)
 
 
-def _is_quiet(look: Look, course: Course, roll: Roll, failures: Assessment) -> bool:
+def _is_quiet(look: Look, decision: Decision, roll: Roll, failures: Assessment) -> bool:
     """Whether no check, move, roll or failure is under way."""
     return (
         look.active_check is None
-        and not course.check
-        and not course.decision.changes(look.published)
+        and not decision.check
+        and not decision.changes(look.published)
         and not (roll.sources or roll.relaunches or look.job.status.migrations)
         and failures.incident is None
         and not refusal.is_refused(look.job)
     )
 
 
-def _world(look: Look) -> tuple[Course, Roll]:
-    """What is to become of the world, and of Pods that are outdated."""
-    job, workers, published, active = look.job, look.workers, look.published, look.active_check
-    if job.status.active_check and active is None:
-        published = waiting_since_the_check(published, look.now)
-    roll = Roll()
+def _people(look: Look) -> tuple[Sequence[Participant], Bounds, Roll]:
+    """Who counts for the world, how large it may be, and which Pods are to be made of new resources now."""
+    job, workers, published = look.job, look.workers, look.published
+    is_refused = refusal.is_refused(job)  # then no next Pod could be made
     if in_cluster(job):
-        if not refusal.is_refused(job):
-            roll = plan_roll(job, workers, (), published, bounds_of(job), look.fresh)
-        return Course(Decision(published)), roll
+        bounds = bounds_of(job)
+        roll = Roll() if is_refused else plan_roll(job, workers, (), published, bounds, look.fresh)
+        return (), bounds, roll
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    bounds = growth.with_extra(bounds_of(job), job, workers, published, people)
-    if active is None and not refusal.is_refused(job):  # whose next Pods could not be made
+    bounds, roll = growth.with_extra(bounds_of(job), job, workers, published, people), Roll()
+    if look.active_check is None and not is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
-    return plan_world(published, roll.marked(people), bounds, look.standing, active, look.now), roll
+    return on_faulty_nodes(roll.marked(people), look.standing.faulty), bounds, roll
+
+
+def _constraints(look: Look, failures: Assessment) -> Constraints:
+    active, workers = look.active_check, None
+    if active is not None and active.spec.workers is not None:
+        workers = frozenset(active.spec.workers)
+    return Constraints(
+        slow=look.standing.slow,
+        unchecked=look.standing.unchecked,
+        active_check=ActiveCheck(active.metadata.name, workers) if active is not None else None,
+        check_has_ended=bool(look.job.status.active_check) and active is None,
+        check_refused=bool(look.seen.check_refused),
+        hold=failures.hold(look.now),
+        hang_since=failures.hang_since,
+        blame=failures.blame,
+        resumed=resumption.resumed(look.published, look.workers),
+    )
 
 
 def _relaunches(
@@ -322,24 +338,28 @@ def _relaunches(
 
 def _go_on(
     look: Look,
-    course: Course,
+    decision: Decision,
     failures: Assessment,
     broken_at: datetime | None,
     waits: Collection[float | None],
 ) -> Plan:
     """The status of a job that goes on, and what becomes of its standby and its old checks."""
     workers, checks = look.workers, look.seen.checks
-    world = resumption.with_resume(course.decision.rendezvous, workers)
+    world = decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
     cluster = None
     if in_cluster(job):
         cluster = tasks.dated(job.status.cluster, tasks.next_cluster(job, workers.by_slot), look.now)
     state = CheckState(
-        checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
+        checks.finished,
+        look.active_check,
+        look.seen.check_refused,
+        look.standing.unchecked,
+        decision.left_out,
     )
     training = Training(
         world=world,
-        left_out=course.left_out,
+        left_out=decision.left_out,
         failures=failures,
         exhausted_workers=look.exhausted_workers,
         fresh=freshness(job, workers, look.seen.pods) if look.scale_requested else look.fresh,
@@ -353,7 +373,7 @@ def _go_on(
     )
     found = outcome.progress(job, workers, training, look.now)
     counted = was_counted(look.job.status)
-    told = outcome.of_world(look.published, course.decision, failures, workers, was_counted=counted)
+    told = outcome.of_world(look.published, decision, failures, workers, was_counted=counted)
     resumed = resumption.told(look.published, world)
     versions = tasks.told(job.status.cluster, cluster) if cluster is not None else ()
     events = (*told, *resumed, *outcome.of_moves(moved), *versions, *found.events)

@@ -2,7 +2,7 @@
 
 Read `reconciler.py` first: it is the list of steps, with its reads and one write. `scope.py` chooses the
 nodes, `claims.py` orders several checks of one node, `steps.py` says when a step is over, `status.py` what
-is written, `size.py` how it fits into etcd. `job_checks.py` and `job_world.py` are the job's side:
-`plan_world` decides a world with checks. Verdicts themselves are healthcheck/'s. Above are cordon, job and
-conditions; below are worker and world.
+is written, `size.py` how it fits into etcd. `job_checks.py` is the job's side: what its checks say of its
+workers. Verdicts themselves are healthcheck/'s. Above are cordon, job and conditions; below are worker and
+world.
 """

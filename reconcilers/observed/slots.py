@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from controller.wording import some_of
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
@@ -30,6 +31,16 @@ Slot = tuple[str, int]
 
 FEW_RETIRED = 16
 """So many may be retired, or a quarter as many as there are slots, before a greater count takes them."""
+
+
+NAMED_WORKERS = 5
+"""The others are counted."""
+
+
+def named(workers: Collection[int]) -> str:
+    """Such as `workers 0, 1, 2 and 4 more`."""
+    indices = some_of([str(index) for index in sorted(workers)], NAMED_WORKERS)
+    return f"worker{'s' if len(workers) > 1 else ''} {indices}"
 
 
 def wanted(count: int, retired: Collection[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from crds.agent_report import AgentReport
 from crds.elasticworker import AgentState, FailureCause
+from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.observed.ending import last_failure
@@ -16,6 +17,8 @@ from reconcilers.world.participants import Participant
 
 def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:
     """The members of a formed world that are not in it any more, and why."""
+    if published.phase is not RendezvousPhase.FORMED:
+        return ()
     by_index, round_ = {p.index: p for p in participants}, published.round
     found = []
     for index, incarnation in zip(published.members, published.incarnations, strict=True):

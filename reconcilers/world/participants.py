@@ -125,6 +125,15 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
     ]
 
 
+def on_faulty_nodes(people: Sequence[Participant], faulty: Mapping[int, str]) -> list[Participant]:
+    """The participants, with those on faulty nodes marked as lost.
+
+    Args:
+        faulty: the finding, by index.
+    """
+    return [replace(p, alive=False, gone_because=faulty[p.index]) if p.index in faulty else p for p in people]
+
+
 def is_waiting(report: AgentReport | None) -> Hashable:
     """A value that changes whenever an agent begins, or ceases, to wait for a world."""
     if report is None:

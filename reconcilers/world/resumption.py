@@ -15,16 +15,16 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 
 
-def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:
-    """The world, with what its rank 0's agent reports of it."""
-    if world.phase is not RendezvousPhase.FORMED or world.resume is not None or not world.members:
-        return world
-    rank_0 = workers.rank_0(world)
+def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
+    """The checkpoint that rank 0's agent reports for the published round; None if it has reported none."""
+    if published.phase is not RendezvousPhase.FORMED or not published.members:
+        return None
+    rank_0 = workers.rank_0(published)
     report = rank_0.status.agent if rank_0 is not None else None
-    resumed = report.memory.resumed if report is not None and report.memory is not None else None
-    if resumed is None or resumed.round != world.round:
-        return world
-    return world.model_copy(update={"resume": Resume(step=resumed.step, tier=resumed.tier)})
+    found = report.memory.resumed if report is not None and report.memory is not None else None
+    if found is None or found.round != published.round:
+        return None
+    return Resume(step=found.step, tier=found.tier)
 
 
 def told(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:

@@ -15,8 +15,9 @@ from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import outcome as job_outcome
 from reconcilers.observed.workers import Workers
+from reconcilers.world.breaks import broken_members
+from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Ages, bounds_of, participants_of
-from reconcilers.world.rendezvous import asking, blaming, decide, held
 from tests.reconcilers.build import NOW, failure, job, report, worker
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
@@ -87,13 +88,13 @@ class Life:
         """What the reconciler does, with its write."""
         self.now += timedelta(seconds=after_seconds)
         people = participants_of(self.job, self.workers, Ages())
-        decision = decide(self.world, people, bounds_of(self.job), self.now)
+        breaks = broken_members(self.world, people)
         workers, world = Workers(self.workers), self.world
         spare = spare_workers(self.job, workers)
-        found = assess(self.job, workers, spare, decision.breaks, self.now)
+        found = assess(self.job, workers, spare, breaks, self.now)
         if found.ending is None:
-            decision = asking(held(self.world, decision, *found.hold(self.now), self.now), found.hang_since)
-            decision = blaming(decision, *found.blame)
+            limits = Constraints(hold=found.hold(self.now), hang_since=found.hang_since, blame=found.blame)
+            decision = decide(self.world, people, bounds_of(self.job), self.now, limits)
             counted = was_counted(self.job.status)
             self.events += job_outcome.of_world(self.world, decision, found, workers, was_counted=counted)
             world = decision.rendezvous

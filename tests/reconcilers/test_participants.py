@@ -3,8 +3,8 @@ from __future__ import annotations
 from crds.elasticworker import WorkerPhase
 from crds.protocol import PROTOCOL, RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.world.decision import decide
 from reconcilers.world.participants import Ages, bounds_of, participants_of, seconds_behind_checkpoint
-from reconcilers.world.rendezvous import decide
 from tests.reconcilers.build import NOW, job, participant, report, worker
 
 

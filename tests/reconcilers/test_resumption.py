@@ -11,8 +11,11 @@ from reconcilers.failure.budgets import Failed
 from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.workers import Workers
 from reconcilers.worker.trial import memory_checkpoint_fault
-from reconcilers.world.resumption import told, with_resume
-from tests.reconcilers.build import failure, job, report, worker
+from reconcilers.world import resumption
+from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.participants import Ages, participants_of
+from reconcilers.world.resumption import told
+from tests.reconcilers.build import NOW, bounds, failure, job, report, worker
 
 WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarnations=[1, 1], world_size=2)
 
@@ -20,6 +23,12 @@ WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarn
 def resumed(round_: int = 4, **more: Any) -> AgentReport:
     memory = CheckpointMemory(resumed=Resumed(round=round_, **{"step": 120, "tier": Tier.PEER, **more}))
     return report(1).model_copy(update={"memory": memory})
+
+
+def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:
+    people = participants_of(job(replicas=3), workers, Ages())
+    constraints = Constraints(resumed=resumption.resumed(world, workers))
+    return decide(world, people, bounds(2, 1), NOW, constraints).rendezvous
 
 
 def of(agent: AgentReport) -> Workers:
@@ -48,7 +57,7 @@ def test_of_storage_an_older_agent_says_no_step() -> None:
 def test_what_is_said_of_another_round_is_not_of_this() -> None:
     assert with_resume(WORLD, of(resumed(3))) == WORLD
     reforming = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
-    assert with_resume(reforming, of(resumed())) == reforming
+    assert resumption.resumed(reforming, of(resumed())) is None
 
 
 def test_a_damaged_checkpoint_spends_no_budget_but_waits_when_it_comes_again() -> None:

@@ -18,8 +18,8 @@ from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.companions import budget_of
+from reconcilers.world.decision import decide
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import decide
 from reconcilers.world.standby import needs_standby_update, standing_by
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import Stage as CheckedStage
