@@ -175,7 +175,7 @@ class Session:
         return newest is not None and joined is not None and newest.broken_round >= joined.round
 
     def planned_tier(self, action: Action, peers: Sequence[int] | None) -> KeptIn | None:
-        """Where the last step is to be kept, if `action` ends the round last joined by plan; None if not.
+        """Return the tier for the last step if `action` ends the round last joined by plan; None if not.
 
         Args:
             peers: as `agent.facts.world.planned_tier` has them.
@@ -186,7 +186,7 @@ class Session:
         return planned_tier(action, joined, newest, peers)
 
     def tier_of_a_stop(self, peers: Sequence[int] | None) -> KeptIn:
-        """Where the last step of the round last joined is to be kept, now that this Pod is to stop."""
+        """Return the tier for the last step of the round last joined, now that this Pod stops."""
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         if joined is None:
             return KeptIn.STORAGE
@@ -224,7 +224,7 @@ class Session:
         return world is not None and world.awaits_checkpoint
 
     def hang_timeout_seconds(self) -> float:
-        """As the job says it now."""
+        """Return the job's present time-out of hangs."""
         return (self.watcher.view() or JobView()).hang_timeout_seconds
 
     def asks_for_stacks(self) -> str:
@@ -247,7 +247,7 @@ class Session:
         return Part(joined.world_size, leads=joined.members[0] == self.member)
 
     def failures_per_hour(self) -> float | None:
-        """Of the job so far, by its first hour at least; None where it does not say when it began."""
+        """Return the job's failures per hour, over its first hour at least; None without its start time."""
         view = self.watcher.view() or JobView()
         if view.started_at is None:
             return None
@@ -255,7 +255,7 @@ class Session:
         return view.failures / max(hours, 1.0)
 
     def place(self) -> tuple[str, ...]:
-        """Where this Pod is: what its node shares with others, the largest first, and the node."""
+        """Return this Pod's place: the topology domains of its node, the largest first, and the node."""
         levels = (self.watcher.view() or JobView()).topology_levels
         if levels and self._topology is None:
             self._topology = topology_of_pod(self._api, self.environment)

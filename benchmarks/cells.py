@@ -36,7 +36,7 @@ class Cell:
 
     name: str
     play: Callable[[int], Tally]
-    """By the fleet's number, which is all that its chance depends on."""
+    """Plays one fleet, given its number, the only seed of its chance."""
     size: int
     """Nodes of a fleet. The largest begin."""
 
@@ -47,7 +47,7 @@ class Results:
 
     cells: Mapping[str, Counter[str]]
     ranges: Sequence[tuple[int, int]]
-    """From, and to but not including."""
+    """Ranges of fleets: first, and last + 1."""
     cpu_seconds: float
     where: str
 
@@ -165,7 +165,7 @@ def percent(count: int, of: int, digits: int = 3) -> str:
 
 
 def median_and_worst(sums: Tally, prefix: str) -> str:
-    """Of a histogram that is kept as sums: "prefix 7": how many had seven."""
+    """Return median and worst of a histogram that is kept as sums: "prefix 7" is how many had seven."""
     counts = sorted((int(key.removeprefix(prefix)), n) for key, n in sums.items() if key.startswith(prefix))
     total, seen = sum(n for _, n in counts), 0
     for value, n in counts:

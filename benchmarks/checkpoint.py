@@ -148,7 +148,7 @@ class Contender:
     """Seconds of each turn."""
     turns: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
-    """Of the training thread, but for what it does in the calls of a save."""
+    """CPU seconds of the training thread, without those in the calls of a save."""
 
     def turn(self, training: Training, number: int) -> None:
         """Train some steps with a save after the first."""
@@ -189,7 +189,7 @@ def newest(slots: list[Slot]) -> Slot:
 
 
 def touched_slots(nbytes: int, count: int) -> list[Slot]:
-    """As an agent makes them: before training, so that no save is the first to touch the memory."""
+    """Make slots as an agent does, before training: no save is the first to touch the memory."""
     pool = Pool(nbytes * count, count)
     pool.touch().join()
     return pool.slots

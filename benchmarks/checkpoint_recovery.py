@@ -1,4 +1,4 @@
-"""From the kill of one of two ranks to the next step, with a large state that goes to memory in each step.
+"""The time from the kill of one of two ranks to the next step, with a large state kept in memory each step.
 
     python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--pod-kills 3] [--dlrover]
         [--document docs/checkpoints.md]
@@ -156,13 +156,13 @@ class Copies:
     """Seconds of one copy of the state, by the clock."""
 
     alone: float
-    """By one process, into memory that was touched."""
+    """Seconds of one process, into memory that was touched."""
     at_once: float
-    """By as many as there are ranks, each of its own state, as they load."""
+    """Seconds of as many processes as there are ranks, each with its own state."""
     fresh: float
     """The same into fresh memory."""
     loopback: float
-    """From one process to another, by way of 127.0.0.1, into memory that was touched."""
+    """Seconds from one process to another over 127.0.0.1, into memory that was touched."""
     loopback_fresh: float
     """The same into fresh memory, as a new Pod has."""
 

@@ -32,7 +32,7 @@ class Play:
 
     nodes: int
     share: float
-    """Of tests that fail by chance, over 0."""
+    """The share of tests that fail by chance, over 0."""
     number: int
 
 

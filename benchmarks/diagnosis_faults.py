@@ -20,13 +20,13 @@ class Fleet:
     """Node → how many times longer its matrix products take."""
     slow_network: Mapping[int, float] = field(default_factory=dict)
     racks: tuple[int, ...] = ()
-    """Of each node; empty: one network without parts."""
+    """The rack of each node; empty: one network without parts."""
     labelled: bool = True
     """Whether the nodes' labels tell their racks."""
     cut_off: int | None = None
     """This rack's nodes reach each other, and nobody else."""
     flaky_border: int | None = None
-    """Of the tests across the border of this rack, half fail."""
+    """The rack across whose border half of the tests fail."""
     transient: float = 0.0
     """Probability that a test fails for no reason that lasts."""
     lost: float = 0.0
@@ -40,7 +40,7 @@ class Fleet:
 
     @property
     def faulty_links(self) -> frozenset[frozenset[int]]:
-        """Those that are nobody's doing."""
+        """Return the links that are faulty by themselves, not by a node."""
         return frozenset(pair for pair in self.bad_links if pair.isdisjoint(self.liars))
 
     @property

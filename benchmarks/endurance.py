@@ -67,7 +67,7 @@ class Witness:
 
     @property
     def worlds(self) -> int:
-        """In which all ranks trained."""
+        """Return how many worlds there were in which all ranks trained."""
         return len(set.intersection(*(set(firsts) for firsts in self._firsts)))
 
     def lost_checkpoints(self) -> list[str]:
@@ -183,7 +183,7 @@ def manifest(cluster: EmbeddedCluster, events: Path) -> Object:
 
 
 def footprints(cluster: EmbeddedCluster, observation: Observation) -> dict[str, Footprint]:
-    """Of agents and controller, when all is quiet."""
+    """Return the footprints of agents and controller when all is quiet."""
     time.sleep(QUIET_SECONDS)
     controller = cluster.control_plane(CONTROLLER).pid()
     assert controller is not None

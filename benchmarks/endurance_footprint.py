@@ -17,7 +17,7 @@ class Footprint:
 
 
 def footprint(pids: Iterable[int]) -> Footprint:
-    """Of these processes together; of those that have ended meanwhile, nothing."""
+    """Return the footprint of these processes together; those that have ended count nothing."""
     processes = threads = open_files = 0
     memory_mib = 0.0
     for pid in pids:

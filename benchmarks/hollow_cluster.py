@@ -1,4 +1,4 @@
-"""Where hollow benchmarks run: the embedded API server and our controller as processes, or any cluster.
+"""The cluster of hollow benchmarks: the embedded API server and our controller as processes, or any cluster.
 
 On another cluster they need its administrator's rights. They make a namespace of their own, and the CRDs if
 those are not there, and take away what they made.
@@ -118,7 +118,7 @@ class Cluster:
             raise ChildProcessError(f"the controller has ended: {''.join(end)}")
 
     async def _wait_for_end(self) -> None:
-        """Of a controller whose servers have stopped; raises as `check_alive` does, if it comes."""
+        """Wait for the end of a controller whose servers have stopped; raise as `check_alive` does."""
         if self._controller is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._controller.wait, START_TIMEOUT_SECONDS)

@@ -47,7 +47,7 @@ class Worker:
     holding: Holding = field(init=False)
     told: tuple[object, ...] = ()
     in_hand: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By slot."""
+    """Lines in hand, by slot."""
 
     def __post_init__(self) -> None:
         self.holding = Holding(self.definition)

@@ -41,14 +41,14 @@ PARALLEL_CREATES = 32
 
 @dataclass(frozen=True)
 class Step:
-    """From one publication of the controller's to the next, as one watcher saw them."""
+    """The time from one publication of the controller's to the next, as one watcher saw them."""
 
     name: str
     asked: int
     """Agents that had something to answer."""
     spent: Spent
     object_kb: float
-    """Of the NodeCheck while the step lasted."""
+    """The NodeCheck's size while the step lasted."""
 
 
 async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: int) -> list[Step]:

@@ -145,7 +145,7 @@ class HollowPods:
         await agent.report_ready()
 
     async def _follow(self, agents: Sequence[Agent]) -> None:
-        """As agents do, for as long as the check lasts, whatever the server does."""
+        """Follow the check as agents do, for as long as it lasts, whatever the server does."""
         while True:
             with contextlib.suppress(ClientError):
                 await self._list_and_watch(agents)

@@ -26,10 +26,10 @@ CHECKS = 7
 
 @dataclass(frozen=True)
 class Found:
-    """Who was called faulty within a week, by their numbers."""
+    """The nodes, by number, that were called faulty within a week."""
 
     by_tests: frozenset[int]
-    """By a check's own tests."""
+    """Nodes called faulty by a check's own tests."""
     by_record: frozenset[int]
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a recovery goes, from the outside: watches, the agents' logs and the ranks' own notes.
+"""The parts of a recovery, seen from outside: by watches, the agents' logs and the ranks' own notes.
 
 Each part ends when the last of those that take part in it is through, so the parts are one after the other
 and their sum is the recovery's time:
@@ -84,7 +84,7 @@ def stages(recovery: Recovery, arrivals: Arrivals, joins: Iterable[Join]) -> Map
 
 
 def joins_of(log: str, monotonic_offset: float) -> list[Join]:
-    """From one agent's log, whose times are of the wall clock: `monotonic_offset` behind CLOCK_MONOTONIC."""
+    """Return the joins in one agent's log; its wall clock is `monotonic_offset` ahead of CLOCK_MONOTONIC."""
     joins, stopping_at = [], None
     for written, text in LOG_LINE.findall(log):
         at = datetime.strptime(written, "%Y-%m-%d %H:%M:%S,%f").timestamp() - monotonic_offset

@@ -37,7 +37,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True)
 class Recovery:
-    """From a failure to the first step of all in the next world."""
+    """The time from a failure to the first step of all ranks in the next world."""
 
     struck_at: float
     stepped_at: float
@@ -61,7 +61,7 @@ class Contender(ABC):
 
     name: str
     failures: frozenset[Failure]
-    """Those that it can be tried with."""
+    """The failures that it can be tried with."""
 
     @abstractmethod
     def start(self, events: Path) -> None: ...
@@ -71,7 +71,7 @@ class Contender(ABC):
         """Do it to where this step was ended. When that was (CLOCK_MONOTONIC)."""
 
     def stages(self, recoveries: Sequence[Recovery]) -> list[Mapping[Stage, float]]:
-        """Where the time of these went, the last job's, before its end; nothing where it cannot be told."""
+        """Return the stages of the last job's recoveries, before its end; nothing where none is seen."""
         return [{} for _ in recoveries]
 
     def mend(self) -> None:  # noqa: B027 (most have nothing to mend)

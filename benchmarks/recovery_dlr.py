@@ -91,13 +91,13 @@ class Dlr(Contender):
         return struck_at
 
     def _victims_pod(self, observation: Observation) -> Object:
-        """Where the rank to strike is: with standby workers, not always the same slot."""
+        """Return the Pod of the rank to strike: with standby workers, not always the same slot."""
         index = jobs.rendezvous(observation, JOB)["members"][VICTIM_RANK]
         worker = next(w for w in observation.workers(JOB) if int(w["spec"]["index"]) == index)
         return observation.pods()[f"{worker['metadata']['name']}-{worker['spec']['incarnation']}"]
 
     def _standby_is_ready(self) -> bool:
-        """As many agents as there should be that wait beside the world, in Pods that are there now."""
+        """Return whether as many present Pods have an agent that stands by as there should be."""
         assert self._observation is not None
         statuses = [worker.get("status", {}) for worker in self._observation.workers(JOB)]
         ready = [
@@ -114,7 +114,7 @@ class Dlr(Contender):
             self._lost_node = ""
 
     def stages(self, recoveries: Sequence[Recovery]) -> list[Mapping[Stage, float]]:
-        """Of killed processes: where a Pod is lost, its agent has no part in it."""
+        """Return the stages for killed processes: the agent of a lost Pod has no part in a recovery."""
         assert self._watches is not None
         arrivals, joins = self._watches.arrivals(), self._joins()
         return [stages(recovery, arrivals, joins) for recovery in recoveries]

@@ -84,7 +84,7 @@ class Timeline:
         return None
 
     def starts(self, world: int) -> list[Start]:
-        """Of all ranks in this world, as far as they told."""
+        """Return the starts of all ranks in this world, as far as they were noted."""
         self._read()
         return [starts[world] for starts in self._starts if world in starts]
 

@@ -85,7 +85,7 @@ class LocalAgents(Contender):
 
 
 class Torchrun(LocalAgents):
-    """As torch's documentation says for two nodes."""
+    """torchrun, started as torch's documentation shows for two nodes."""
 
     name = "torchrun (c10d)"
 
@@ -108,7 +108,7 @@ class Torchrun(LocalAgents):
 
 
 class Dlrover(LocalAgents):
-    """As its operator sets two nodes up, with its local master."""
+    """DLRover, set up for two nodes as its operator does, with its local master."""
 
     name = f"DLRover {DLROVER_VERSION}"
 

@@ -34,7 +34,7 @@ until it is given up. The peers have none on one machine.""",
 @dataclass(frozen=True)
 class Circumstances:
     load: float
-    """Of the last minute, before the first trial."""
+    """The load average of the last minute before the first trial."""
     minutes: float
     """That the whole took."""
     deadline_seconds: float
@@ -52,7 +52,7 @@ class Yardsticks:
 
 
 def seconds(trials: Sequence[Trial]) -> list[float]:
-    """Of those that recovered."""
+    """Return the seconds of the trials that recovered."""
     return [trial.seconds for trial in trials if trial.seconds is not None]
 
 
@@ -74,7 +74,7 @@ def table(by_name: Mapping[str, Sequence[Trial]], yardsticks: Yardsticks) -> str
 
 
 def ratios(by_name: Mapping[str, Sequence[Trial]]) -> str:
-    """Of the medians of those trials that recovered, to the better peer's."""
+    """Return the ratios of the medians of recovered trials to the better peer's."""
     medians = {
         name: statistics.median(found) for name, trials in by_name.items() if (found := seconds(trials))
     }

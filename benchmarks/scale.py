@@ -109,7 +109,7 @@ def fill_caches(others: bytearray) -> None:
 
 
 async def start(fleet: Fleet) -> None:
-    """From `kubectl apply` until all train."""
+    """Run from `kubectl apply` until all train."""
     await fleet.controller.start_watching()
     fleet.controller.start()
     with fleet.measured("start"):
@@ -246,7 +246,7 @@ WEIGHTS: Mapping[str, float] = {"rolls": 30.0, "roll": 2.0, "heartbeats": 0.8, "
 
 
 def measure(cell: str, size: int, budget_seconds: float) -> None:
-    """In a process of its own: tells its figures, and ends without tidying up, which would take as long."""
+    """Measure in a process of its own; print the figures, and end without tidying up, which takes as long."""
     budget = Budget(budget_seconds)
     budget.watch()
     keep_pauses_short()  # as `dlr controller` does
@@ -292,7 +292,7 @@ def collect(cell: str, size: int, budget_seconds: float, deadline: float) -> Tol
 
 
 def collected(cells: Iterable[tuple[int, str]], arguments: argparse.Namespace) -> Iterator[Told]:
-    """Of all cells, `jobs` at a time, as they come; those that take longest begin first."""
+    """Run all cells, `jobs` at a time, the longest first; yield results as they come."""
     deadline = time.monotonic() + arguments.within
     first = sorted(cells, key=lambda each: -each[0] * WEIGHTS.get(each[1], 1.0))
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -411,7 +411,7 @@ def measure_all(arguments: argparse.Namespace) -> int:
 
 
 def with_figures(base: Mapping[str, Figures], arrived: Iterable[Told]) -> dict[str, Figures]:
-    """By the number of workers: what was known, and in place of it what was told."""
+    """Return the figures by number of workers: those at hand, replaced by those that have arrived."""
     found = dict(base)
     for told in arrived:
         found[str(told.size)] = {**found.get(str(told.size), {}), **told.figures}

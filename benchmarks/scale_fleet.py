@@ -224,7 +224,7 @@ def job_of(size: int, name: str = JOB) -> Object:
 
 
 def worker_of(job: Object, index: int) -> Object:
-    """As the job's reconciler makes it."""
+    """Make the worker as the job's reconciler does."""
     name = job["metadata"]["name"]
     labels = {
         names.LABEL_JOB: name,

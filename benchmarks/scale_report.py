@@ -52,7 +52,7 @@ SIZES = (
 
 
 def exponent(figures: Mapping[int, float]) -> float | None:
-    """Of size, by least squares of the logarithms; None of fewer than two sizes."""
+    """Return the exponent of size by least squares of the logarithms; None with fewer than two sizes."""
     points = [(math.log(size), math.log(figure)) for size, figure in figures.items() if figure > 0]
     points = [(x, y) for x, y in points if x >= math.log(FIT_FROM)]
     if len(points) < 2:

@@ -119,7 +119,7 @@ async def gone(client: Client, namespace: str) -> None:
 
 
 async def ask_for_stacks(cluster: Cluster, ranks: int) -> Figures:
-    """From the command to its last line.
+    """Measure from the command to its last line.
 
     Raises:
         RuntimeError: it did not print the stacks of all ranks; with what it did print.

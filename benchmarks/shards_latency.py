@@ -1,4 +1,4 @@
-"""From a worker's wish for more elements to its lease: `python -m benchmarks.shards_latency`.
+"""The time from a worker's wish for more elements to its lease: `python -m benchmarks.shards_latency`.
 
 A job on the embedded cluster, whose workers do nothing with what they pull (benchmarks/shards_asking.py): API
 server, controller, agents and the processes that wait are the real ones, each a process of its own.

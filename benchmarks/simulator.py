@@ -77,7 +77,7 @@ class Row:
 
 
 def first(nodes: int) -> Fleet:
-    """Without any of dlr's features."""
+    """Return a fleet without any of dlr's features."""
     return parsed(
         {
             "name": f"{nodes}",

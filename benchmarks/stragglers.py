@@ -100,7 +100,7 @@ def measured_once(fleet: Fleet) -> dict[NodeName, LocalResult]:
 
 
 def called_slow(fleet: Fleet, settings: Settings = SETTINGS) -> tuple[set[int], History]:
-    """By the nodes' own figures alone, as far as they need to be measured."""
+    """Find slow nodes by their own figures alone, as far as they need to be measured."""
     nodes, history = fleet.nodes(), History(measured_once(fleet))
     while again := own_figures(history, nodes, settings).to_measure_again:
         groups = tuple(GroupResult((n,), True, measured=fleet.measure(int(n)).measured) for n in again)
@@ -156,8 +156,8 @@ def healthy_fleet(noise: str, size: int) -> Callable[[int], Tally]:
 
 
 def one_slow(noise: str, size: int, *, kept: bool) -> Callable[[int], Tally]:
-    """From how many times slower on, in hundredths, one node of this fleet is called slow: more is found of
-    more, and the chance is the same each time."""
+    """Return the least slowness, in hundredths, at which one node of this fleet is called slow; the chance is
+    the same each time."""
 
     def is_found(number: int, factor: int) -> bool:
         rng = chance(f"slow {noise} {size} {kept}", number)

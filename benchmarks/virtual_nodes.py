@@ -38,7 +38,7 @@ ONE_BAD_NODE_IN = 100
 
 
 def add_nodes(server: ApiServer, count: int) -> None:
-    """As many as there are workers: a worker with eight GPUs has a node to itself."""
+    """Add as many nodes as there are workers: a worker with eight GPUs has a node to itself."""
     for index in range(count):
         status = {
             "allocatable": {"memory": NODE_MEMORY, "cpu": "96", "nvidia.com/gpu": "8"},

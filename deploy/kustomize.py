@@ -1,4 +1,4 @@
-"""As much of kustomize as `deploy/` uses: resources, components, and JSON patches with a target.
+"""The part of kustomize that `deploy/` uses: resources, components, and JSON patches with a target.
 
 https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/. A test compares what this renders
 with what kustomize itself does.

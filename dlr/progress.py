@@ -206,7 +206,7 @@ def _tell(name: str, value: float, times: memoryview[float]) -> None:
 
 
 def _new_place(name: str, value: float, times: memoryview[float]) -> int:
-    """Where the number is from now on; 0 where there is no room for it."""
+    """Return the place that the number has from now on; 0 if there is no room for it."""
     place = _NUMBERS + _WORDS_EACH * sum(map(bool, _places.values()))
     encoded = name.encode()
     is_full = place >= min(_NUMBERS + _WORDS_EACH * _MOST_NUMBERS, len(times))

@@ -44,7 +44,7 @@ def _is_torchrun() -> bool:
 
 
 def _replace_injected_torchrun() -> None:
-    """Where dlr is injected, have the image's own torchrun go on as `dlr run`, with the same arguments.
+    """Replace the image's own torchrun, where dlr is injected, by `dlr run` with the same arguments.
 
     A command finds it and not our launcher when it sets PATH itself, as activating a virtual environment
     does, or starts it as `python -m torch.distributed.run`. No process has been started by then.

@@ -60,7 +60,7 @@ class BareVenv:
         return f"{self.folder / 'bin'}:{os.defpath}"
 
     def importable(self, names: Collection[str]) -> list[str]:
-        """Those of the modules that it finds."""
+        """Return the modules that it finds."""
         source = (
             "import sys; from importlib.util import find_spec\n"
             "print(*[name for name in sys.argv[1:] if find_spec(name)])"

@@ -55,7 +55,7 @@ def verdicts(check: Object) -> dict[str, str]:
 
 
 def groups(check: Object, number: int) -> dict[tuple[str, ...], bool]:
-    """Those of a finished round, and whether they passed."""
+    """Return the groups of a finished round, each with whether it passed."""
     found = next(entry for entry in rounds_of(check["status"]) if entry["number"] == number)
     return {tuple(group["members"]): group["passed"] for group in found["groups"]}
 
@@ -114,7 +114,7 @@ def node(cluster: Cluster, name: str) -> Object:
 
 
 def is_cordoned(node: Object) -> bool:
-    """By a node check: with taint, unschedulable and condition."""
+    """Return whether a node check has cordoned it: taint, unschedulable and condition."""
     taints = [taint["key"] for taint in node["spec"].get("taints") or []]
     return (
         TAINT in taints

@@ -73,7 +73,7 @@ class Cluster(ABC):
     capabilities: frozenset[Capability] = frozenset()
     kubeconfig: Path
     examples: str
-    """Where Pods find the repository's examples/."""
+    """The repository's examples/ as Pods see it."""
     image: str = "dlr-examples:latest"
     working_directory: str | None = None
 
@@ -138,7 +138,7 @@ class Cluster(ABC):
             api.close()
 
     def apply(self, manifest: Object, namespace: str | None = None) -> None:
-        """As a person would: kubectl apply, with its validation."""
+        """Apply as a user does: kubectl apply, with its validation."""
         where = ["-n", namespace] if namespace else []
         self.kubectl("apply", "-f", "-", *where, stdin=yaml.safe_dump(manifest))
 
@@ -188,7 +188,7 @@ class Cluster(ABC):
         )
 
     def environment(self) -> dict[str, str]:
-        """For programs that a person would call with this cluster's kubeconfig."""
+        """Return the environment of programs that a user calls with this cluster's kubeconfig."""
         return os.environ | {"KUBECONFIG": str(self.kubeconfig)}
 
     def controllers_lease(self) -> Object:

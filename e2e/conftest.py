@@ -76,7 +76,7 @@ def started(request: pytest.FixtureRequest, nodes: int) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """For all modules that touch nothing but their jobs: a start and an end cost six seconds of a core."""
+    """Share one cluster among modules that touch only their jobs: start and end cost six CPU seconds."""
     yield from started(request, DEFAULT_NODES)
 
 

@@ -64,7 +64,7 @@ class Mortals:
         variables: dict[str, str] | None = None,
         **spec: Any,
     ) -> None:
-        """With a GPU in every Pod that is none, and memory limits that are kept."""
+        """Submit with an artificial GPU in every Pod, and memory limits that are kept."""
         told = {
             "DEATHS": str(self.folder),
             "XIDS": str(self.folder),
@@ -104,7 +104,7 @@ class Mortals:
         aside.rename(self.folder / f"rank-{rank}")
 
     def report_xid(self, pod: str, number: int) -> None:
-        """As the driver of the Pod's GPU does."""
+        """Report an Xid as the driver of the Pod's GPU does."""
         aside = self.folder / "xid"
         aside.write_text(str(number))
         aside.rename(self.folder / pod)
@@ -121,7 +121,7 @@ class Mortals:
         jobs.wait_until_succeeded(self.observation, self.name)
 
     def lives(self) -> list[Life]:
-        """Of rank 0, as it wrote them down."""
+        """Return the lives of rank 0, as it wrote them down."""
         log = self.folder / "steps.jsonl"
         complete, _, _ = log.read_text().rpartition("\n") if log.exists() else ("", "", "")
         lines = [json.loads(line) for line in complete.splitlines()]
@@ -183,7 +183,7 @@ class Mortals:
         return found
 
     def restarts(self) -> dict[str, int]:
-        """Of processes in their Pods, by class."""
+        """Return the restarts of processes in their Pods, by class."""
         found: dict[str, int] = self.job().get("status", {}).get("restarts") or {}
         return found
 
@@ -244,7 +244,7 @@ class Mortals:
         self.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
 
     def preempt(self, pod: str) -> None:
-        """As the scheduler does for a Pod of higher priority: it says so, and deletes the Pod."""
+        """Preempt as the scheduler does for a Pod of higher priority: with a condition, then a deletion."""
         namespace = self.observation.namespace
         condition = {
             "type": "DisruptionTarget",

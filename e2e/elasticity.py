@@ -120,7 +120,7 @@ def wait_until_all_run(observation: Observation, world: Object, name: str, withi
 
 
 def scale(cluster: Cluster, observation: Observation, replicas: int, name: str = "digits") -> None:
-    """As a person would."""
+    """Scale as a user does."""
     cluster.kubectl("scale", f"ej/{name}", f"--replicas={replicas}", "-n", observation.namespace)
 
 

@@ -177,7 +177,7 @@ def current_pods(observation: Observation, name: str = "digits") -> list[Object]
 
 
 def node_of(observation: Observation, pod: str) -> str:
-    """Where a Pod is; empty while it is nowhere."""
+    """Return the node of a Pod; empty while it has none."""
     return str(observation.pods().get(pod, {}).get("spec", {}).get("nodeName") or "")
 
 
@@ -234,7 +234,7 @@ def assert_one_world_a_round(observation: Observation, name: str = "digits") -> 
 
 
 def unix_time(time: str) -> float:
-    """Of an RFC 3339 time, in s since 1970."""
+    """Return an RFC 3339 time in s since 1970."""
     return datetime.fromisoformat(time).timestamp()
 
 

@@ -83,7 +83,7 @@ class NodeNetworks:
         return ["sh", "-c", script, "sh", *words]
 
     def cut(self, a: str, b: str) -> None:
-        """From now on nothing passes between these two; both still reach all others."""
+        """Cut the link between these two; both still reach all others."""
         for node, other in ((a, b), (b, a)):
             nobody = ("lladdr", NOBODY, "dev", INTERFACE, "nud", "permanent")
             _ip("-n", self._namespace(node), "neighbour", "replace", self._addresses[other], *nobody)

@@ -60,5 +60,5 @@ def wait_until_succeeded(observation: Observation, name: str, within_seconds: fl
 
 
 def seconds(plan: Object) -> float:
-    """From its making to its end."""
+    """Return the seconds from the plan's creation to its end."""
     return jobs.seconds_between(plan["metadata"]["creationTimestamp"], plan["status"]["finishTime"])

@@ -36,7 +36,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Change:
-    """From the last step of one stretch to the first of the next."""
+    """The change from the last step of one stretch to the first of the next."""
 
     before: int
     after: int
@@ -55,7 +55,7 @@ class Change:
 
 
 class SampleLog:
-    """Of one job. Only where its Pods' storage is a directory of this machine."""
+    """The log of one job's samples, where its Pods' storage is a directory of this machine."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._directory = Path(cluster.storage(namespace).path) / "samples"
@@ -67,7 +67,7 @@ class SampleLog:
         return manifest
 
     def stretches(self) -> list[Stretch]:
-        """As rank 0, whoever that was, wrote them down."""
+        """Return the stretches as each rank 0 wrote them down."""
         found: list[Stretch] = []
         for line in _lines(self._directory / "rank-0.jsonl"):
             last = found[-1] if found else None
@@ -78,7 +78,7 @@ class SampleLog:
         return found
 
     def changes(self, since: Stretch) -> list[Change]:
-        """Those after this stretch, in order."""
+        """Return the changes after this stretch, in order."""
         return [
             Change(
                 before=old.world,

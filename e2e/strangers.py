@@ -31,10 +31,10 @@ BARE_PATH = os.defpath
 
 @dataclass(frozen=True)
 class Restart:
-    """From rank 0's last step before a kill until its first one after it."""
+    """The time from rank 0's last step before a kill to its first one after it."""
 
     first_start_seconds: float
-    """For comparison: from the job's creation until the first step at all."""
+    """Seconds from the job's creation to the first step, for comparison."""
     seconds: float
     steps_lost: int
 
@@ -165,7 +165,7 @@ class Stranger:
         jobs.wait_until_succeeded(self.observation, self.name)
 
     def own_goodput(self) -> float:
-        """By its own log: steps kept × seconds a step ÷ its time since submission."""
+        """Return the goodput by its own log: steps kept × seconds a step ÷ its time since submission."""
         status = self.observation.job(self.name)
         begun = jobs.unix_time(status["metadata"]["creationTimestamp"])
         ended = jobs.unix_time(status["status"]["completionTime"])

@@ -15,7 +15,8 @@ fi
 "$REPOSITORY/kind/load.sh"
 kubectl apply -k "$REPOSITORY/deploy"
 kubectl wait --for=condition=Established --timeout=60s \
-  crd/elasticjobs.elastic.iml.github.io crd/elasticworkers.elastic.iml.github.io
+  crd/elasticjobs.elastic.iml.github.io crd/elasticworkers.elastic.iml.github.io \
+  crd/elasticworlds.elastic.iml.github.io
 # An image that was built anew has the old one's name: only new Pods take it.
 kubectl --namespace dlr-system rollout restart deployment/dlr-controller
 kubectl --namespace dlr-system rollout status deployment/dlr-controller --timeout=5m

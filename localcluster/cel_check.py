@@ -218,7 +218,7 @@ def _fits(found: Type, wanted: Type, bindings: _Bindings) -> bool:
 
 
 def _more_general(one: Type, other: Type) -> Type:
-    """Of two types that fit; nothing is known of UNKNOWN, so the other one says more."""
+    """Return the more informative of two types that fit; UNKNOWN has no information."""
     if one.name == "?" or other.name == "dyn" or one.name == "null_type":
         return other
     if other.name == "?" or one.name == "dyn" or not one.parameters:

@@ -132,7 +132,7 @@ class CostEstimate:
         return min(target + sum(arguments) + own, ENDLESS)
 
     def _price(self, node: Call, signature: Signature) -> int:
-        """Of a call itself, without its target and arguments; notes the size of its result, too."""
+        """Price a call without its target and arguments, and note the size of its result."""
         sizes = [self._size(argument) for argument in node.arguments]
         kind = signature.first
         match signature.function:

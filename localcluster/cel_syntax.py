@@ -22,7 +22,7 @@ class CelSyntaxError(CelError):
 
 
 def error_at(source: str, position: int, text: str) -> CelSyntaxError:
-    """As the CEL library of Kubernetes words and draws it."""
+    """Word and draw an error as the CEL library of Kubernetes does."""
     line = source.count("\n", 0, position) + 1
     column = position - source.rfind("\n", 0, position)
     drawn = f"\n | {source.splitlines()[line - 1]}\n | {'.' * (column - 1)}^" if source.strip() else ""

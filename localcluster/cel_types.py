@@ -32,7 +32,7 @@ class Type:
     parameters: tuple[Type, ...] = ()
     level: int = 0
     fields: dict[str, Declaration] | None = field(default=None, compare=False, repr=False)
-    """Of an object, by escaped name."""
+    """The fields of an object, by escaped name."""
 
     def __str__(self) -> str:
         if not self.parameters:
@@ -49,11 +49,11 @@ class Declaration:
 
     type: Type
     max_elements: int = 0
-    """Of a list or map, or characters of a string; 0 for what has one size."""
+    """The most elements of a list or map, or characters of a string; 0 for what has one size."""
     min_bytes: int = 0
     """The fewest bytes that a value takes as JSON."""
     element: Declaration | None = None
-    """Of a list or map."""
+    """The declaration of a list's or map's elements."""
 
     @property
     def fields(self) -> dict[str, Declaration]:

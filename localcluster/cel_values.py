@@ -77,7 +77,7 @@ _STRING_CONVERTERS: dict[str, Converter] = {
 
 
 def converter(node: Node) -> Converter | None:
-    """From an object's value to CEL's; None where they are the same."""
+    """Return what converts an object's value to CEL's; None if they are the same."""
     kind = node.schema.get("type")
     if kind == "number":
         return lambda value: float(value) if type(value) is int else value

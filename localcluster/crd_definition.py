@@ -127,7 +127,7 @@ def _shared(versions: list[JSON], key: str) -> bool:
 
 
 def _served_faults(versions: list[JSON], components: Components) -> Iterator[FieldError]:
-    """Of schemas, subresources, columns and selectable fields."""
+    """Yield faults of schemas, subresources, columns and selectable fields."""
     shares_schema = _shared(versions, "schema")
     places = {
         "schema": "spec.validation" if shares_schema else "",

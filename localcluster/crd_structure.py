@@ -253,7 +253,7 @@ def _check_list_map(items: JSON, keys: list[str], path: str) -> Iterator[FieldEr
 
 
 def _check_metadata(schema: JSON, path: str, level: Level) -> Iterator[FieldError]:
-    """Of the implied metadata only the names may be restricted."""
+    """Check the implied metadata, of which only the names may be restricted."""
     is_resource = level is Level.ROOT or schema.get("x-kubernetes-embedded-resource")
     properties = schema.get("properties") or {}
     if not is_resource:

@@ -59,7 +59,7 @@ class FieldError:
         return f"{self.field or '<nil>'}: {self.message}"
 
     def cause(self) -> JSON:
-        """As an entry of a Status' `details.causes`."""
+        """Return it as an entry of a Status' `details.causes`."""
         return {"reason": self.reason.cause, "message": self.message, "field": self.field or "<nil>"}
 
 
@@ -88,7 +88,7 @@ class Finding:
     brackets: bool = False
     """Kubernetes writes a map's key as `[key]` in paths of CEL rules and list types, else as `.key`."""
     path: list[Segment] = field(default_factory=list)
-    """From the field up to the root."""
+    """The path from the field up to the root."""
 
     def at(self, segment: Segment) -> Finding:
         """The same fault as seen from the level above."""

@@ -18,7 +18,7 @@ class ManifestRefused(Exception):
 
 
 async def apply(client: ApiClient, manifests: list[JSON]) -> None:
-    """In the order given; a CustomResourceDefinition is waited for, so that its objects may follow."""
+    """Apply in the order given; wait for a CustomResourceDefinition, so that its objects may follow."""
     for manifest in manifests:
         named = f"{manifest['kind']} {manifest['metadata']['name']}"
         try:

@@ -1,4 +1,4 @@
-"""Where the embedded cluster keeps its files: one private folder, so that removing it removes the cluster."""
+"""The embedded cluster's files: one private folder, so that removing it removes the cluster."""
 
 from __future__ import annotations
 

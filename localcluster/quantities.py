@@ -71,7 +71,7 @@ def container_requests(container: JSON) -> Amounts:
 
 
 def memory_limit(container: JSON) -> int | None:
-    """In bytes."""
+    """Return the limit in bytes."""
     return amounts((container.get("resources") or {}).get("limits")).get(MEMORY)
 
 

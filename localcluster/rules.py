@@ -35,7 +35,7 @@ class Rule:
     message_expression: Expression | None
     reason: Reason
     field: tuple[str, ...]
-    """Where the fault is shown, below the rule's own level."""
+    """The field that shows the fault, below the rule's own level."""
     old_self_is_optional: bool
 
     @property
@@ -44,7 +44,7 @@ class Rule:
 
     @property
     def looks_at(self) -> Projection:
-        """Of `self` and `oldSelf`."""
+        """Return the parts of `self` and `oldSelf` that it reads."""
         expressions = [self.expression, *([self.message_expression] if self.message_expression else [])]
         seen: Projection = {}
         for expression in expressions:
@@ -71,7 +71,7 @@ class RuleCheck:
     """The rules of a node and of all below it."""
 
     run: Callable[[Any, Any, list[Finding]], None]
-    """Of a value and its old state (None when there is none to compare with)."""
+    """Checks a value and its old state (None without one to compare with)."""
     has_transitions: bool
     """Transition rules are asked even about values that did not change."""
 

@@ -66,7 +66,7 @@ class Node:
     schema: JSON
     properties: dict[str, Node] = field(default_factory=dict)
     defaults: JSON = field(default_factory=dict)
-    """Of the properties."""
+    """Defaults of the properties."""
     additional: Node | None = None
     items: Node | None = None
     is_resource: bool = False

@@ -14,7 +14,7 @@ from localcluster.resource import JSON
 
 
 class ClusterError(Exception):
-    """For people: what was wrong, where, and what to do."""
+    """An error for the user: what was wrong, where, and what to do."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _custom_printer(definitions: tuple[JSON, ...]) -> Printer:
 
 
 def _reader(definition: JSON) -> Callable[[JSON, datetime], Any]:
-    """From an object to the cell of a printer column; null where there is nothing to show."""
+    """Return what makes a printer column's cell of an object; null if there is nothing to show."""
     try:
         find = compile_path(definition["jsonPath"])
     except JsonPathError:

@@ -37,7 +37,7 @@ class World:
     round: int
     phase: RendezvousPhase
     members: tuple[Member, ...] = ()
-    """In rank order."""
+    """The members in rank order."""
     world_size: int = 0
     master_address: str = ""
     master_port: int = 0
@@ -94,7 +94,7 @@ class JobView:
     has_trained: bool = False
     """The job's account knows a step."""
     cluster: Cluster | None = None
-    """Of a job with parameter servers, instead of a world."""
+    """The cluster of a job with parameter servers, in place of a world."""
     asks_for_profile: str = ""
     """Likewise for a profile of one of them."""
 
@@ -153,7 +153,7 @@ class Action:
 
     verb: Verb
     round: int | None = None
-    """For START and STAND_BY."""
+    """The round to START or STAND_BY for."""
     reason: ExitReason | None = None
 
 
@@ -200,7 +200,7 @@ def next_action(
 def planned_tier(
     action: Action, joined: World, newest: World | None, peers: Sequence[int] | None = None
 ) -> KeptIn | None:
-    """Where the last step of a round is to be kept whose processes live and are to stop; None if it is not.
+    """Return the tier for the last step of a round that is to stop by plan; None if it is not kept.
 
     Memory serves only if the next world is known, and everybody who is not in it has a peer there, who takes
     a copy first.
@@ -227,7 +227,7 @@ def planned_tier(
 def tier_of_a_stop(
     me: Member, joined: World, newest: World | None, peers: Sequence[int] | None = None
 ) -> KeptIn:
-    """Where the last step is to be kept when this agent's Pod is to stop; the arguments are `planned_tier`'s.
+    """Return the tier for the last step when this agent's Pod stops; the arguments are `planned_tier`'s.
 
     A Pod that a published world does without goes alone. What else goes with any other, nobody knows: all
     Pods may be about to be deleted.

@@ -1,4 +1,4 @@
-"""Where a replacement finds the copy of what its predecessor kept, before any round has this agent."""
+"""Finds the copy of what a replacement's predecessor kept, before any round has this agent."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ class Checkpointer:
         return False
 
     def _give_up_memory(self, error: Exception, captured: Captured) -> None:
-        """From here on, storage is all there is."""
+        """Use storage alone from here on."""
         sentence = f"there are no more checkpoints in memory: {error}"
         if isinstance(error, TooSmallError):
             if self._here.slots_of_pod:

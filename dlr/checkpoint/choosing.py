@@ -37,7 +37,7 @@ class Listing:
     manifests: tuple[Manifest, ...] = ()
     """The newest first."""
     damaged: tuple[str, ...] = ()
-    """Of those whose manifest cannot be used: which, and why."""
+    """Checkpoints whose manifest cannot be used, each with the reason."""
     refusal: str | None = None
     """Why nothing of it is to be used."""
     unreadable: str | None = None
@@ -170,7 +170,7 @@ def _begin(run: Callable[[], T]) -> Future[T]:
 
 
 def _list_patiently(path: Path, job: str, beyond: int | None) -> Listing:
-    """As `list_path`; where storage is the only hope, wait for one that is away for a while."""
+    """List a path as `list_path`; where storage is the only hope, wait while it is away."""
     deadline = time.monotonic() + OUTAGE_SECONDS
     while (listing := list_path(path, job, beyond or 0)).is_away:
         if beyond is not None or time.monotonic() >= deadline:

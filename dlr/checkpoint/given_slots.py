@@ -10,7 +10,7 @@ from dlr.checkpoint.surroundings import Surroundings
 
 
 class GivenSlots:
-    """Those that the agent has for this process. Two that wrote into them would write over each other.
+    """The slots that the agent has for this process. Two processes in one slot would overwrite each other.
 
     Raises:
         RuntimeError: a Checkpointer uses them, of this process or of another one that has its environment.

@@ -80,7 +80,7 @@ def is_held(order: int, now: float) -> bool:
 
 
 def tier_to_leave(order: int, step: int) -> Tier | None:
-    """Where a process that has ended `step` is to save it before it leaves; None if it goes on."""
+    """Return the tier to save `step` in before this process leaves; None if it goes on."""
     return _TIERS.get(order & 3) if order > 0 and step >= order >> 2 else None
 
 

@@ -205,7 +205,7 @@ class Writer:
             then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
 
     def wait(self) -> None:
-        """From here on, what was saved may change."""
+        """Wait until what was saved may change."""
         if self._under_way is not None and not (copy := self._under_way[0]).released.is_set():
             copy.may_change.wait()
             is_known = bool(copy.changed)

@@ -124,7 +124,7 @@ def _beginnings(state: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def trained_among(names: Iterable[str], state: Mapping[str, Any]) -> list[str]:
-    """Those of the names that are of modules and optimizers, without the modules' buffers."""
+    """Return the names that belong to modules and optimizers, without the modules' buffers."""
     begin = _beginnings(state)
     buffers = {
         f"{outer}.{_clean(name)}"
@@ -229,7 +229,7 @@ def _target_like(
 
 
 def _target_of_value(part: Part, present: Tensor | None, trained: Collection[int]) -> Tensor:
-    """For what is neither a module's nor an optimizer's tensor.
+    """Make the target of a value that is neither a module's nor an optimizer's tensor.
 
     It may have grown since the script began. And what is the model's own tensor now, as the best weights so
     far are at first, may have been a copy of it.

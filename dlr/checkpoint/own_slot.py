@@ -66,11 +66,11 @@ class OwnSlot:
         ]
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """As `Source` says: this is the same world."""
+        """See `Source`: this is the same world."""
         return None
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """As `Source` says. It is damaged where a sum differs: then what was filled is not to be used.
+        """See `Source`. A sum that differs is damage: what was filled must not be used then.
 
         Raises:
             DamagedError: a sum differs.

@@ -119,7 +119,7 @@ class Persistence:
         self._leaves = True
 
     def wait(self) -> None:
-        """As `Writer.wait`."""
+        """See `Writer.wait`."""
         if self._private is not None:
             self._private.wait()
 
@@ -207,7 +207,7 @@ class Persistence:
             done.set()
 
     def _save(self, request: Request, release: Callable[[], None]) -> str | None:
-        """As `Saver.save`."""
+        """See `Saver.save`."""
         if not self._leaves or self._saver.has_saved:
             return self._saver.save(request, release)
         self._saver.close()

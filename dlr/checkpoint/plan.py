@@ -1,4 +1,4 @@
-"""Who writes what of a checkpoint into storage: decided alike by every rank, from what all of them have."""
+"""Decides which rank writes what of a checkpoint into storage: each rank alike, from what all have."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def own_name(name: str, rank: int) -> str:
 
 
 def owner_of(name: str) -> tuple[int | None, str]:
-    """Whose own tensor that is, if it is anybody's, and what that rank calls it."""
+    """Return the rank that owns a tensor, None without one, and that rank's name for it."""
     match = _OWN.fullmatch(name)
     return (None, name) if match is None else (int(match[1]), match[2])
 

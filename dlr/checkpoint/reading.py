@@ -76,11 +76,11 @@ class Resharded:
         ]
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """As `Source` says."""
+        """See `Source`."""
         return min(self._of_each.intersection(names), default=None)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """As torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
+        """Load as torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
         planner, reader = DefaultLoadPlanner(flatten_state_dict=False), self._reader
         stored = {self._stored_as[name]: target for name, target in targets.items()}
         planner.set_up_planner(stored, self._metadata, is_coordinator=True)
@@ -339,7 +339,7 @@ class ReshardedSlots(Resharded):
         super().__init__(reader, rank, same_world=False)
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """As `Source` says."""
+        """See `Source`."""
         return self._slots.own_of_each(names)
 
     def fill(self, targets: dict[str, Tensor]) -> None:

@@ -56,7 +56,7 @@ def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
 
 
 def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None:
-    """As `persist`, and return why the step is not there, in one clause; None if it is."""
+    """Persist as `persist`; return in one clause why the step is not there, or None if it is."""
     try:
         persist(request, has_read)
     except (OSError, DamagedError, SaveError) as error:

@@ -50,7 +50,7 @@ class Captured:
     pickles: dict[str, bytes]
     """`VALUES` and `RNG`."""
     modules: tuple[nn.Module, ...]
-    """Those of the state."""
+    """The state's modules."""
 
 
 def capture(state: Mapping[str, Any]) -> Captured:

@@ -64,7 +64,7 @@ class Manifest:
     files: tuple[File, ...]
 
     def encode(self) -> bytes:
-        """As it is in the file: with a sum of its own."""
+        """Return the file's content, with a sum of its own."""
         body = asdict(self)
         return json.dumps({"manifest": body, "sum": _sum(_canonical(body))}, indent=1).encode()
 
@@ -105,7 +105,7 @@ def folder_of(path: Path, step: int) -> Path:
 
 
 def working_folder(path: Path, step: int, attempt: str) -> Path:
-    """Where the ranks of one start write a checkpoint before it is complete."""
+    """Return the folder in which the ranks of one start write a checkpoint before it is complete."""
     return path / f".step-{step}.{attempt}"
 
 

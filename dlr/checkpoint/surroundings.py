@@ -1,4 +1,4 @@
-"""Where a process trains: its rank, its job, and what its agent gives it."""
+"""What a training process is given: its rank, its job, and its agent's files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryResume:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where a process trains."""
+    """The rank and job of a training process, and its agent's files."""
 
     rank: int
     world_size: int
@@ -57,11 +57,11 @@ class Surroundings:
     slots_of_pod: int | None = None
     """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
     file: str = ""
-    """In which the agent has said so; empty where there is none."""
+    """The agent's file that describes its slots; empty without an agent."""
     storage_file: str = ""
-    """In which the agent wants to know what this process does with checkpoints."""
+    """The agent's file for what this process does with checkpoints."""
     copy_seconds_file: str = ""
-    """In which the agent says how long a copy to another Pod takes."""
+    """The agent's file that has the seconds of a copy to another Pod."""
     lost_step: int | None = None
     """The newest that was in memory here, where nothing in memory is of use any more."""
 

@@ -49,7 +49,7 @@ def differing(pieces: Mapping[int, Sequence[Piece]]) -> set[str]:
 
 
 def different_pair(pieces: Mapping[int, Sequence[Piece]], name: str) -> dict[int, Sequence[Piece]]:
-    """Of two ranks that hold the same part of that tensor with different contents, that part."""
+    """Return a part of that tensor which two ranks hold with different contents, by rank."""
     return next(pair for piece, pair in _pairs(pieces) if piece.name == name)
 
 

@@ -114,7 +114,7 @@ class Job:
         return self._followed(job, workers, wanted) if follow else self._present(workers, wanted)
 
     def stacks(self, timeout_seconds: float = STACKS_SECONDS) -> str:
-        """Where all its training processes are at this moment: equal stacks once, the odd ones first."""
+        """Return the present stacks of all its training processes: equal ones once, the odd ones first."""
         self._fetch()
         asked = ask(self._api, self.name, timeout_seconds)
         if not asked.stacks:
@@ -167,7 +167,7 @@ class Job:
         return f"<dlr.Job {self.namespace}/{self.name}: {self._last}>"
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it: how it is now, or was when the cluster last answered."""
+        """Return HTML for a notebook: the job's state when the cluster last answered."""
         with suppress(CommandError):
             self.status()
         last = self._last

@@ -39,7 +39,7 @@ class Launch:
     min_workers: int | None = None
     max_workers: int | None = None
     processes: int | None = None
-    """Of each worker. Default: one for each of its GPUs, or one."""
+    """Processes of each worker. Default: one for each of its GPUs, or one."""
     image: str | None = None
     requests: Mapping[str, str] = field(default_factory=dict)
     gpus: int | None = None
@@ -47,7 +47,7 @@ class Launch:
 
 
 def new_name(program: Program) -> str:
-    """From the program's name, with a suffix that makes it new."""
+    """Return the program's name with a suffix that makes it unique."""
     stem = re.sub(r"[^a-z0-9]+", "-", program.filename.removesuffix(".py").lower()).strip("-")
     stem = stem[:LONGEST_STEM].strip("-")
     return f"{stem if stem[:1].isalpha() else f'job-{stem}'.strip('-')}-{secrets.token_hex(3)}"

@@ -58,7 +58,7 @@ class Program:
     """What the training processes run."""
 
     path: str
-    """Of the script, in a Pod."""
+    """The script's path in a Pod."""
     arguments: tuple[str, ...] = ()
     source: str | None = None
     """The script's text, to be shipped with the job; None where Pods have it."""

@@ -19,16 +19,16 @@ class JobStatus:
     name: str
     namespace: str
     phase: str
-    """As in the job's status; Unobserved before a controller has seen it."""
+    """The phase in the job's status; Unobserved before a controller has seen the job."""
     workers: int
     """That train, or are ready to."""
     desired_workers: int
     round: int
-    """Of the world; 0 before the first."""
+    """The world's round; 0 before the first."""
     step: int | None
     """The furthest that a worker has told."""
     total_steps: int | None
-    """Where the job's author has said it."""
+    """Steps that the job will have done in all, if its author has set them."""
     restarts: dict[str, int]
     """Worlds that broke because training processes failed, by class."""
     why: str

@@ -49,7 +49,7 @@ HomeFolder = Annotated[
 
 
 def _quantity(text: str) -> str:
-    """For `callback`: an amount that a node can have, refused before anything is started."""
+    """Check, as a `callback`, an amount that a node can have, before anything is started."""
     try:
         value = parse_quantity(text)
     except (ValueError, ArithmeticError):

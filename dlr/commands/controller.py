@@ -45,7 +45,7 @@ class LogLevel(StrEnum):
 
 
 def pool_rules(given: list[str] | None) -> list[str] | None:
-    """For `callback`: labels, or selectors that say what they seem to."""
+    """Check, as a `callback`, labels or selectors of pools."""
     for rule in given or ():
         try:
             selector_of(rule if "=" in rule else f"{rule}=")

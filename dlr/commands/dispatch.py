@@ -122,7 +122,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _own_name() -> str:
-    """As the person has called it."""
+    """Return the name under which the user called this program."""
     return "kubectl dlr" if os.path.basename(sys.argv[0]).startswith("kubectl-dlr") else "dlr"  # noqa: PTH119
 
 

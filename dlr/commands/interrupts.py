@@ -40,7 +40,7 @@ def raise_from_now_on() -> None:
 
 
 def default_from_now_on() -> None:
-    """Whoever works from here on handles signals in its own way."""
+    """Give signals their default handlers back."""
     if _is_program:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

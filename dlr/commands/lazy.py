@@ -23,11 +23,11 @@ class Lazy:
 
     module: str
     function: str
-    """Of that module; or a group, which is a `typer.Typer`."""
+    """The name of a function in that module, or of a group, which is a `typer.Typer`."""
     summary: str
     """The first line of its help, for the group's list."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """For `typer.Typer.command`."""
+    """Arguments for `typer.Typer.command`."""
 
     def load(self, name: str) -> Any:
         found: Callable[..., Any] | typer.Typer
@@ -54,11 +54,11 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without a command, the help."""
+        """Show the help if no command is given."""
         return super().parse_args(ctx, args or ["--help"])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """As TyperGroup's, and the command is there; both a call and the shell's completion come here."""
+        """Resolve as TyperGroup does, and import the command; calls and the shell's completion come here."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None:
             return name, command, rest

@@ -21,12 +21,12 @@ from dlr.kube.names import NAME_LENGTH_MAX, OBJECT_NAME
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
-    """For the shell: the jobs there are. No cluster, no suggestions."""
+    """Complete the name of a job in the shell. No cluster, no suggestions."""
     return [name for name in _names_of(context, ELASTICJOBS) if name.startswith(incomplete)]
 
 
 def complete_node_names(context: typer.Context, incomplete: str) -> list[str]:
-    """For the shell: the nodes there are, behind those of a list that are named already."""
+    """Complete names of nodes in the shell, after those that a list has already."""
     named, comma, last = incomplete.rpartition(",")
     return [f"{named}{comma}{name}" for name in _names_of(context, NODES) if name.startswith(last)]
 
@@ -36,7 +36,7 @@ def complete_namespace(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_context(context: typer.Context, incomplete: str) -> list[str]:
-    """For the shell: what the kubeconfig has."""
+    """Complete the name of a context in the shell, from the kubeconfig."""
     try:
         known = contexts_of(find_source(context.params.get("kubeconfig")))
     except CommandError:
@@ -55,7 +55,7 @@ def _names_of(context: typer.Context, kind: Kind) -> list[str]:
 
 
 def not_empty(value: str | None) -> str | None:
-    """For `callback`: an empty text is a variable of a script that was not set, and never what is meant."""
+    """Refuse, as a `callback`, an empty text: a script's variable that was not set."""
     if value == "":
         raise typer.BadParameter("it is empty.")
     return value
@@ -68,7 +68,7 @@ def none_empty(values: list[str] | None) -> list[str] | None:
 
 
 def number(value: float | None) -> float | None:
-    """For `callback`: one that can be reckoned with."""
+    """Refuse, as a `callback`, a number that is infinite or none."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
@@ -86,7 +86,7 @@ def namespace_name(value: str | None) -> str | None:
 
 
 def object_name(value: str | None) -> str | None:
-    """Of what a cluster keeps under a name, as a job."""
+    """Check the name of an object in the cluster, such as a job."""
     if value is not None and not (len(value) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(value)):
         hint = "; a namespace goes after -n" if "/" in value else ""
         raise typer.BadParameter(

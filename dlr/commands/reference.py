@@ -55,7 +55,7 @@ class Parameter:
         return self.default is inspect.Parameter.empty
 
     def usage(self) -> str:
-        """As it stands in a command line."""
+        """Return the option as it stands in a command line."""
         if not self.is_option:
             shown = self.info.metavar or self.name.upper()
             return shown if self.is_required or shown.startswith("[") else f"[{shown}]"

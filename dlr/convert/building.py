@@ -31,7 +31,7 @@ class Workers:
     most: int | None = None
     restarts: int | None = None
     processes: str | None = None
-    """Of each Pod: a number, or torchrun's words; None where nothing but the command says it."""
+    """Processes of each Pod: a number, or torchrun's words; None where only the command has them."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields of the ElasticJob's spec, by their path."""
 

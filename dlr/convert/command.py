@@ -36,7 +36,7 @@ class Launched:
     least: int | None = None
     restarts: int | None = None
     fields: dict[str, str] = field(default_factory=dict)
-    """Of the ElasticJob's spec, by their path, that do what flags of DLRover's launcher asked for."""
+    """Fields of the ElasticJob's spec, by path, in place of flags of DLRover's launcher."""
     dropped: list[str] = field(default_factory=list)
     """Flags that are not needed."""
     lost: list[str] = field(default_factory=list)
@@ -155,6 +155,6 @@ def _in_text(words: Sequence[str], place: int, processes: str | None) -> Launche
 
 
 def _end_of_line(text: str, start: int) -> int:
-    """Where the command that goes on at `start` ends; lines may be continued."""
+    """Return the end of the command that goes on at `start`; lines may be continued."""
     ending = re.compile(r"(?<!\\)\n|;|&&|\|").search(text, start)
     return ending.start() if ending else len(text)

@@ -21,7 +21,7 @@ class NotConvertible(Exception):
 
 @dataclass(frozen=True)
 class Remark:
-    """On a field of the manifest."""
+    """A remark on a field of the manifest."""
 
     path: str
     why: str

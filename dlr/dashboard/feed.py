@@ -93,7 +93,7 @@ class Feed:
                 self.view.rest()
 
     def _read(self) -> tuple[float, bytes | None, str | None]:
-        """In a thread: the CPU seconds that it took, the page as JSON, or why there is none."""
+        """Return, from a thread, the CPU seconds used, and the page as JSON or why there is none."""
         began = time.thread_time()
         try:
             with self._reading:  # a thread whose reader was given up may still be at it

@@ -71,7 +71,7 @@ def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, str
 
 
 def _progress(job: JSON, lead: JSON | None) -> Progress | None:
-    """Of the lead, or by the job's account, which lags behind."""
+    """Return the progress of rank 0, or that of the job's account, which lags behind."""
     account = (job.get("status") or {}).get("goodput") or {}
     told = current_report(lead).get("progress") if lead else None
     if told and told.get("step") is not None:

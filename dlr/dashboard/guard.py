@@ -1,4 +1,4 @@
-"""Who may ask: whoever knows the token, from a page of this server's own, under a name of this machine's.
+"""Admits a request with the token, from a page of this server's own, under a name of this machine's.
 
 The page shows logs, and a port on loopback can be reached by other programs of this machine and by every web
 page that its browser opens. The token keeps out who was not given the address. A name in `Host` that is not

@@ -122,7 +122,7 @@ def _facts(case: Case) -> list[tuple[str, str]]:
 
 
 def _slow_since(case: Case, life: Life) -> float | None:
-    """In seconds since submission."""
+    """Return since when the job is slow, in seconds since submission."""
     if case.condition("Slow", "True") is None:
         return None
     told = [(report.get("slow") or {}).get("since") for _, report in case.reports]
@@ -197,7 +197,7 @@ def _culprit(case: Case) -> JSON | None:
 
 
 def _nodes(case: Case) -> JSON:
-    """Those with something against them first."""
+    """Return the nodes, those with something against them first."""
     states = sorted(
         node_states(case),
         key=lambda state: (

@@ -28,7 +28,7 @@ class Cell:
     """One worker as the grid shows it."""
 
     rank: int | None
-    """In the current world."""
+    """The rank in the current world."""
     index: int
     node: str
     state: str
@@ -55,7 +55,7 @@ class Cell:
 
 
 def cells_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Cell]:
-    """Of all that train or stand by to, in rank order, those without a rank last."""
+    """Return a cell for each worker that trains or stands by, in rank order, without a rank last."""
     rank_of = ranks(job)
     training = [worker for worker in workers if worker["spec"]["type"] == names.WORKER]
     told = {worker["spec"]["index"]: current_report(worker).get("progress") or {} for worker in training}

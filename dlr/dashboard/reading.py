@@ -84,7 +84,7 @@ class Watching:
         self._api: WatchingApi | None = None
 
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """As `Cluster.ask`. After a failure all is read anew."""
+        """Ask as `Cluster.ask`. After a failure everything is read again."""
         try:
             return self._cluster.ask(lambda api: question(self._watching(api)))
         except CommandError:

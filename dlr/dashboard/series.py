@@ -26,7 +26,7 @@ class StepTimes:
     """Samples of one job, never more than MOST_SAMPLES: then each second one goes, and as many are taken."""
 
     uid: str
-    """Of the job: a namesake begins anew."""
+    """The job's uid: another job of the same name starts with nothing."""
     interval_seconds: float = 1.0
     samples: list[tuple[float, float]] = field(default_factory=list)
     """(seconds since submission, seconds a step)"""

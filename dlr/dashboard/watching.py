@@ -68,7 +68,7 @@ class Watched:
         self._watch: Watch | None = None
 
     def read(self, api: Api) -> list[JSON]:
-        """In the order of a list.
+        """Read all items, in the order of a list.
 
         Raises:
             CommandError: it had to be listed, and could not be.
@@ -162,6 +162,6 @@ def _key_of(item: JSON) -> tuple[str, str]:
 
 
 def _trimmed(item: JSON) -> JSON:
-    """Without who manages which field: that is a third of an object, and no page shows it."""
+    """Return the item without managedFields: a third of an object that no page shows."""
     item["metadata"].pop("managedFields", None)
     return item

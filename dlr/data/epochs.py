@@ -100,7 +100,7 @@ class Dealt(Generic[T]):
 
 
 class Epochs:
-    """Where training is in its epochs, and which part of each step is this rank's.
+    """The position of training in its epochs, and this rank's part of each step.
 
     length: samples of an epoch
     num_replicas, rank: by default those of the process group, which must be there then
@@ -188,8 +188,8 @@ class Epochs:
             self.epoch, self.consumed = epoch, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where training is, as of the last whole step: the same on every rank, whatever a loader has read
-        ahead, and plain numbers."""
+        """Return the position of the last whole step in plain numbers: the same on every rank, whatever a
+        loader has read ahead."""
         return {"epoch": self.epoch, "consumed": self.consumed, **self._drawn_with()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

@@ -137,7 +137,7 @@ class ElasticStream(Epochs, IterableDataset[Any]):
 
 @dataclass(frozen=True)
 class Lanes:
-    """Where the positions of an epoch are: `lanes` parts of the row, equal but for one sample, by turns."""
+    """The positions of an epoch: `lanes` parts of the row, equal but for one sample, in turn."""
 
     length: int
     lanes: int
@@ -176,7 +176,7 @@ class _Row:
         self._read = read
 
     def __call__(self, place: int) -> Iterator[Any]:
-        """From a place on, to the end."""
+        """Yield from a place on, to the end."""
         number = bisect_right(self._ends, place)
         start = place - (self._ends[number] - self._sizes[number]) if number < len(self._files) else 0
         for file, size in zip(self._files[number:], self._sizes[number:], strict=True):

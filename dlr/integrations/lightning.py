@@ -101,7 +101,7 @@ class MemoryCheckpoint(Callback):
 
 
 class _Progress:
-    """Where the loops are, and what callbacks keep."""
+    """The positions of the loops, and what callbacks keep."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

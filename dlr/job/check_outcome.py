@@ -30,7 +30,7 @@ class CouldNotTell(CommandError):
 
 
 def health(check: JSON) -> Health:
-    """Of a finished NodeCheck. One faulty node, straggler or link is enough, whatever else is unknown."""
+    """Judge a finished NodeCheck. One faulty node, straggler or link is enough for a bad one."""
     status = check.get("status") or {}
     verdicts = {result["verdict"] for result in status.get("nodeResults") or []}
     if status.get("phase") != NodeCheckPhase.SUCCEEDED:
@@ -41,7 +41,7 @@ def health(check: JSON) -> Health:
 
 
 def verdicts_of(status: JSON) -> dict[str, str]:
-    """By node. Once a check has succeeded, nodes without a result that no list names are healthy."""
+    """Return the verdict of each node. In a check that succeeded, nodes that no list names are healthy."""
     succeeded = status.get("phase") == NodeCheckPhase.SUCCEEDED
     verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], NodeVerdict.HEALTHY.value)
     for field, verdict in LISTS.items():
@@ -109,7 +109,7 @@ def message(check: JSON) -> str:
 
 
 def condition_message(check: JSON, kind: str, status: str | None = None) -> str:
-    """Of the condition of that type, if it has that status."""
+    """Return the message of the condition of that type, if it has that status."""
     for condition in (check.get("status") or {}).get("conditions") or []:
         if condition["type"] == kind and status in (None, condition["status"]):
             return str(condition.get("message") or condition.get("reason") or "")

@@ -33,7 +33,7 @@ def _wants_copies(job: JSON) -> bool:
 
 
 def _in_memory(memories: Sequence[JSON], *, wants_copies: bool) -> list[str]:
-    """Of a world: what all of its workers have."""
+    """Return the checkpoints in the memories of all workers of a world."""
     parts = []
     step, replicated = (_of_all(memories, key) for key in ("step", "replicatedStep"))
     if step is not None:

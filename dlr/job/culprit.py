@@ -19,10 +19,10 @@ class Culprit:
     failure: JSON
     """`status.lastFailure` of the job."""
     incarnation: int | None
-    """Of the worker when it failed; None if the worker is no more."""
+    """The worker's incarnation when it failed; None if the worker is gone."""
     node: str
     stacks: Sequence[JSON]
-    """Of a hang, as `RankStack`, of all workers that told any in that round."""
+    """The `RankStack`s of a hang, from all workers that reported any in that round."""
     kept_log: str
     """The end of the failed process's log, as status keeps it."""
 

@@ -30,7 +30,7 @@ MOST_CHARACTERS = 600
 
 @dataclass(frozen=True)
 class Field:
-    """Where a sentence has it from."""
+    """The source of a statement."""
 
     kind: str
     name: str
@@ -64,16 +64,16 @@ class Case:
 
     job: JSON
     workers: list[JSON]
-    """In order."""
+    """The workers in order."""
     events: Sequence[JSON]
-    """Of the job, its workers and its Pods, the oldest first."""
+    """Events of the job, its workers and its Pods, the oldest first."""
     checks: Sequence[JSON]
     """NodeChecks of the job's namespace."""
     nodes: Sequence[JSON]
-    """Those that the job's Pods are on, as far as they could be read."""
+    """The readable nodes among those of the job's Pods."""
     now: datetime
     all_nodes: Sequence[JSON] = ()
-    """Of the cluster, where the job waits for room."""
+    """All nodes of the cluster, if the job waits for room."""
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class Case:
 
     @cached_property
     def telling(self) -> list[tuple[JSON, JSON]]:
-        """Those whose agents tell how far they are, each with its `status.agent.progress`."""
+        """Return the workers whose agents report progress, each with its `status.agent.progress`."""
         return [(worker, told) for worker, report in self.reports if (told := report.get("progress"))]
 
     @cached_property
@@ -124,12 +124,12 @@ class Case:
 
     @cached_property
     def node_names(self) -> frozenset[str]:
-        """Where the job's Pods are now."""
+        """Return the nodes of the job's present Pods."""
         found = ((worker.get("status") or {}).get("nodeName") for worker in self.workers)
         return frozenset(name for name in found if name)
 
     def of_progress(self) -> list[Field]:
-        """Where the furthest step and the speed stand."""
+        """Return the fields that have the furthest step and the speed."""
         fields = (
             [*self.of_job("status.goodput.lastStep")]
             if (self.status.get("goodput") or {}).get("lastStep")

@@ -19,7 +19,7 @@ HOUR_SECONDS = 3_600.0
 
 @dataclass(frozen=True)
 class Outage:
-    """From a failure until training went on, or up to now."""
+    """The time from a failure until training went on, or up to now."""
 
     begin: float
     """Seconds since the job's submission, as in a `Life`."""
@@ -39,7 +39,7 @@ class Outage:
 
 
 def own_failures(life: Life) -> list[tuple[Failure, Lane]]:
-    """Those that did not follow from another's, the oldest first."""
+    """Return the failures that did not follow from another's, the oldest first."""
     found = [(failure, lane) for lane in life.lanes for failure in lane.failures if not failure.follows]
     return sorted(found, key=lambda pair: pair[0].at)
 

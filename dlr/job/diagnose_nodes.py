@@ -19,7 +19,7 @@ class NodeWord:
 
     check: str
     reason: str
-    """As the condition `NodesChecked` has it: FaultyNodes, FaultyLinks, Stragglers, Inconclusive."""
+    """The reason in the condition `NodesChecked`: FaultyNodes, FaultyLinks, Stragglers, Inconclusive."""
     text: str
     fields: tuple[Field, ...]
     completed: str
@@ -29,7 +29,7 @@ class NodeWord:
 class NodeState:
     name: str
     verdict: str | None
-    """Of the newest NodeCheck that has one."""
+    """The verdict of the newest NodeCheck that has one."""
     cordon: str | None
     """`Cordoned`, `Held`, …, as dlr's mark on the node says; `Unschedulable` if somebody else did it."""
     ready: bool | None
@@ -46,7 +46,7 @@ QUOTED = 3
 
 
 def finished_checks(case: Case) -> list[JSON]:
-    """Those that have verdicts, the newest first."""
+    """Return the checks that have verdicts, the newest first."""
     done = [
         each
         for each in case.checks
@@ -90,7 +90,7 @@ def _bad_nodes(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
 
 
 def _bad_links(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
-    """Of links with both ends among the job's nodes: only these does it use."""
+    """Yield the bad links that have both ends among the job's nodes: it uses no others."""
     status, name = check["status"], check["metadata"]["name"]
     links = [link for link in status.get("faultyLinks") or () if {link["a"], link["b"]} <= ours]
     if not links:
@@ -137,6 +137,6 @@ def is_ready(node: JSON | None) -> bool | None:
 
 
 def cordon_field(node: JSON) -> Field:
-    """Where the word on its cordon stands."""
+    """Return the field that has the reason of the node's cordon."""
     path = f"metadata.annotations[{names.ANNOTATION_CORDON}]" if mark_of(node) else "spec.unschedulable"
     return Field("Node", node["metadata"]["name"], path)

@@ -53,7 +53,7 @@ class Section:
 
 
 def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
-    """Those that have something to say; the verdict first, what to do last.
+    """Return the sections that have anything to show; the verdict first, what to do last.
 
     Args:
         found: of `diagnose_verdict.findings`.

@@ -52,7 +52,7 @@ LOOP = 2
 @dataclass(frozen=True)
 class Finding:
     cause: str
-    """In one word, for programs: a reason of a condition, an exit class, or a state."""
+    """The cause in one word, for programs: a reason of a condition, an exit class, or a state."""
     sentence: Sentence
     advice: tuple[Sentence, ...] = ()
 
@@ -117,7 +117,7 @@ def _loss(case: Case) -> Iterator[Finding]:
 
 
 def _nodes(case: Case) -> Iterator[Finding]:
-    """Of a job that has ended the failure says more; of one that trains, its present nodes count."""
+    """Yield findings about nodes. In a job that has ended, the failure says more."""
     if report.is_finished(case.job):
         return
     told_by_check = False
@@ -309,7 +309,7 @@ def _trains(case: Case) -> bool:
 
 
 def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
-    """Who it was, what became of it and when; and where that stands."""
+    """Describe the culprit, its end and its time; and return the fields that have them."""
     failure = culprit.failure
     has_rank = failure.get("rank") is not None
     rank = f"rank {failure['rank']} ({culprit.worker})" if has_rank else f"worker {culprit.worker}"
@@ -323,7 +323,7 @@ def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
 
 
 def _node_field(case: Case, culprit: Culprit) -> tuple[Field, ...]:
-    """Where it stands on which node it was."""
+    """Return the field that has the culprit's node."""
     worker = next((each for each in case.workers if each["metadata"]["name"] == culprit.worker), None)
     if worker is None or not culprit.node:
         return ()

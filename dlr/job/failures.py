@@ -39,7 +39,7 @@ SAME_MOMENT = timedelta(seconds=5)
 
 
 def job_failure_line(failure: JSON, now: datetime) -> str:
-    """Of `status.lastFailure`: who, why and when, with the first line of what it said."""
+    """Describe `status.lastFailure`: worker, class and time, with the first line of its message."""
     rank = f" rank {failure['rank']}" if failure.get("rank") is not None else ""
     parts = [f"{failure['worker']}{rank}", str(failure["exitClass"])]
     if failure.get("exitCode") is not None:
@@ -75,9 +75,9 @@ class WorkerFailure:
     """The class, or what is known before it is judged."""
     said: str
     round: int | None = None
-    """Of a process that failed in place."""
+    """The round of a process that failed in place."""
     follows: bool = False
-    """From a peer's, by what it said."""
+    """Whether its message shows that it failed because a peer had."""
     waited: bool = False
     """It hung, and all of its processes waited for other ranks."""
 
@@ -151,12 +151,12 @@ def failures_line(job: JSON, workers: Sequence[JSON]) -> str:
 
 
 def broken_worlds(job: JSON) -> Mapping[str, int]:
-    """By exit class, how often a process's failure ended a round."""
+    """Return how often a process's failure ended a round, by exit class."""
     return (job.get("status") or {}).get("restarts") or {}
 
 
 def ended_pods(job: JSON, workers: Sequence[JSON]) -> Mapping[str, int]:
-    """By exit class, the Pods of all workers that there are and were."""
+    """Return the ended Pods of all workers, present and past, by exit class."""
     pods: Counter[str] = Counter(((job.get("status") or {}).get("departed") or {}).get("restarts") or {})
     for worker in workers:
         if restarts := (worker.get("status") or {}).get("restarts"):

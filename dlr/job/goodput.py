@@ -45,7 +45,7 @@ def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | N
 
 
 def _telling(workers: Sequence[JSON]) -> list[JSON]:
-    """Those whose word the account takes: of each round, who came furthest, and of equals the lowest index.
+    """Return the workers that the account follows: the furthest of each round, and the lowest index.
 
     Of each type, and of those whose steps were counted apart from those who tell them, since these do not
     compare. A model of each of a thousand workers would take most of the time of a dashboard's reading.
@@ -96,7 +96,7 @@ def redone(account: Goodput | None) -> str:
 
 
 def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:
-    """Where the time since submission went, the present state's up to now or the job's end."""
+    """Return the seconds since submission by state, the present one's up to now or the job's end."""
     until = parse_time((job.get("status") or {}).get("completionTime")) or now
     found = seconds_by_state(account, until)
     return {state.value: seconds for state, seconds in found.items() if seconds >= LEAST_SECONDS}

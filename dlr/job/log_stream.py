@@ -173,7 +173,7 @@ class LogLines:
 
 
 def log_lines(workers: Sequence[JSON], send: Callable[[str], None]) -> list[LogLines]:
-    """For each worker; of several, each line names its own."""
+    """Return the lines of each worker; with several workers, each line names its own."""
     return [LogLines(worker["metadata"]["name"] if len(workers) > 1 else "", send) for worker in workers]
 
 

@@ -1,4 +1,4 @@
-"""Where the processes of a job are: equal stacks are one place, the odd ones first. Pure functions."""
+"""Merges the stacks of a job's processes: equal ones are one place, the odd ones first. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Place:
     """Processes with the same stack."""
 
     ranks: Sequence[int]
-    """In order."""
+    """The ranks in order."""
     steps: tuple[int, int] | None
     """The lowest and the highest step that they have told; None if none has."""
     waits: bool
-    """For other ranks."""
+    """Whether it waits for other ranks."""
     frames: str
-    """Of the first of them."""
+    """The frames of the first rank."""
 
 
 def merge(stacks: Sequence[JSON]) -> list[Place]:
-    """Who waits for nobody is rather the cause, and so is whom the others have left behind.
+    """Merge stacks. A rank that waits for no other is rather the cause, as is one that is behind.
 
     Args:
         stacks: as `RankStack`. A step apart is no difference: who is asked while it trains is between two.

@@ -18,7 +18,7 @@ JSON = dict[str, Any]
 class Progress:
     step: int
     total: int | None
-    """Where the job's annotation tells it."""
+    """The total of the job's annotation, if it has one."""
     seconds_per_step: float | None
 
     @property
@@ -44,7 +44,7 @@ def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None)
 
 
 def total_steps(job: JSON) -> int | None:
-    """From the annotation; what is not a positive whole number is not there."""
+    """Return the annotation's total; None unless it is a positive whole number."""
     text = str((job["metadata"].get("annotations") or {}).get(names.ANNOTATION_TOTAL_STEPS, "")).strip()
     return int(text) if text.isdecimal() and int(text) > 0 else None
 

@@ -72,7 +72,7 @@ def why_line(job: JSON) -> str:
 
 
 def slow_line(job: JSON) -> str:
-    """Since when the steps of a job that trains take longer, and how much; empty if they do not."""
+    """Say since when the job's steps take longer, and by how much; empty if they do not."""
     conditions = (job.get("status") or {}).get("conditions") or []
     slow = next((each for each in conditions if each["type"] == "Slow" and each["status"] == "True"), None)
     return f"Slow: {slow['message']}" if slow and phase(job) == "Running" else ""
@@ -139,14 +139,14 @@ def world_line(job: JSON, now: datetime) -> str:
 
 
 def _cluster_line(cluster: JSON) -> str:
-    """Of a job with parameter servers: by type, the slots in the order of their tasks."""
+    """Describe a job with parameter servers: by type, the slots in the order of their tasks."""
     tasks = ", ".join(f"{type_} {slots}" for type_, slots in (cluster.get("tasks") or {}).items())
     lost = f"; not running: ps {cluster['lost']}" if cluster.get("lost") else ""
     return f"none; version {cluster.get('version')} of the cluster: {tasks}{lost}"
 
 
 def _last_world_line(world: JSON) -> str:
-    """Of a job that has ended: nobody trains in it any more."""
+    """Describe the last world of a job that has ended."""
     if not world.get("round"):
         return "there never was one"
     workers = counted(len(members_of(world)), "worker")
@@ -241,7 +241,7 @@ def event_time(event: JSON) -> str:
 
 
 def _order(event: JSON) -> tuple[float, int]:
-    """Of one second, as the API server took them; its versions are numbers wherever they are known."""
+    """Return the sort key: Events of one second are in the order of the API server's versions."""
     version = str(event["metadata"].get("resourceVersion") or "")
     return _instant(event), int(version) if version.isdecimal() else 0
 

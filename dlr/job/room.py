@@ -44,7 +44,7 @@ def too_large(job: JSON, nodes: Sequence[JSON]) -> TooLarge | None:
 
 
 def _requests(job: JSON) -> dict[str, Fraction]:
-    """Of all containers of a worker's Pod; what has a limit alone requests that."""
+    """Return the requests of a worker's Pod, all containers; a limit alone is a request, too."""
     spec = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
     total: dict[str, Fraction] = {}
     for container in ((spec.get("template") or {}).get("spec") or {}).get("containers") or ():

@@ -24,13 +24,13 @@ class SetProgress:
     epoch: int
     size: int
     done: int
-    """With what workers have reported of their leases."""
+    """Elements done, with the part of open leases that workers have reported."""
     leased: int
     """And not done yet."""
     waiting: int
     failed: int
     per_second: float | None
-    """Since the set was begun, by its end, or the job's, if it is over."""
+    """Elements a second since the set was begun, up to its end or the job's."""
     job_has_ended: bool = False
     """What is not done will not be."""
 

@@ -370,7 +370,7 @@ class Api:
 
 
 def _writing(dry_run: bool) -> dict[str, str | int]:
-    """Who writes, for the object's managedFields; `dryRun` has the server do all but store it."""
+    """Return the parameters of a write: the field manager, and `dryRun`, with which nothing is stored."""
     parameters: dict[str, str | int] = {"fieldManager": names.MANAGER}
     return parameters | {"dryRun": "All"} if dry_run else parameters
 

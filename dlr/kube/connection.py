@@ -32,10 +32,10 @@ FILE_KEYS = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where the configuration comes from."""
+    """The source of the configuration."""
 
     said_by: str
-    """For messages: `--kubeconfig`, `$KUBECONFIG`, …"""
+    """The source's name for messages: `--kubeconfig`, `$KUBECONFIG`, …"""
     paths: tuple[Path, ...]
     """Kubeconfigs, the first taking precedence; none for the service account of the Pod we are in."""
 
@@ -163,7 +163,7 @@ def _read(path: Path) -> JSON:
 
 
 def _merge(documents: list[JSON]) -> JSON:
-    """As kubectl does: whoever says a thing first has said it."""
+    """Merge documents as kubectl does: the first to set a field wins."""
     merged: JSON = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
     for document in documents:
         merged["current-context"] = merged["current-context"] or document.get("current-context") or ""

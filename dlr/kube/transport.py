@@ -43,7 +43,7 @@ class Stream:
     socket: socket.socket
 
     def hang_up(self) -> None:
-        """For another thread than the reader's, which gets to the answer's end at once."""
+        """End the answer from a thread other than the reader's."""
         with suppress(OSError):  # it has ended by itself
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # TLS's own would change what is being read
 

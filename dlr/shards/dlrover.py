@@ -131,7 +131,7 @@ class ShardingClient:
         return None if task is None else task.shard
 
     def get_task(self) -> Task | None:
-        """As `fetch_shard`, with the number that `report_batch_done` may name."""
+        """Fetch as `fetch_shard` does; the task has the number for `report_batch_done`."""
         found = self._source.next(1)
         if found is None:
             return None
@@ -227,7 +227,7 @@ class ShardingClient:
         return True
 
     def get_current_epoch(self) -> int:
-        """Of the shard that was fetched last; the first is 0."""
+        """Return the epoch of the shard that was fetched last; the first is 0."""
         return self._epoch
 
     def get_total_sample_num(self) -> int:
@@ -340,7 +340,7 @@ class IndexShardingClient(ShardingClient):
         return super().restore_shard_from_checkpoint(shard_checkpoint)
 
     def _prefetch(self) -> None:
-        """In the process that made the client: those that were forked from it have the queue alone."""
+        """Prefetch in the process that made the client: processes forked from it have the queue alone."""
         self._wanted.wait()
         end = ""
         try:

@@ -210,8 +210,8 @@ def checked(
 
 
 def digest_of(items: Sequence[Any]) -> str:
-    """Of the elements in their order, so that two workers that name others find out; "" where elements have
-    no text that is the same everywhere."""
+    """Return a digest of the elements in their order, by which two workers find that theirs differ; "" where
+    elements have no text that is the same everywhere."""
     if isinstance(items, range):
         return f"{items.start}:{items.step}"
     found = hashlib.blake2b(digest_size=8)

@@ -1,4 +1,4 @@
-"""Where the parts of a set come from: this Pod's agent, or, outside of dlr, a share of our own.
+"""Sources of a set's parts: this Pod's agent, or, outside of dlr, a fixed share.
 
 Several parts may be in hand; each is settled by itself. One thread may wait for the next part while others
 settle.
@@ -147,7 +147,7 @@ class AgentSource:
 
 
 class OwnShare:
-    """Without dlr's agent: a fixed share by torchrun's RANK and WORLD_SIZE, or the whole set.
+    """A fixed share by torchrun's RANK and WORLD_SIZE, or the whole set, for use without dlr's agent.
 
     Nobody else takes over what this process leaves undone. Failed elements are tried again at the end.
     """
@@ -190,7 +190,7 @@ class OwnShare:
             self._reason = self._reason or reason
 
     def undone(self) -> Intervals:
-        """Of this process's share: there is nobody to ask for the others'."""
+        """Return what is left of this process's share; the others' cannot be asked for."""
         return union(self._rest, self._in_hand, self._failed)
 
     def restore(self, undone: Intervals) -> None:

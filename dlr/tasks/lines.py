@@ -43,7 +43,7 @@ class Lines(Sequence[bytes]):
 
     @property
     def digest(self) -> str:
-        """Of all lines, in their order."""
+        """Return the digest of all lines in their order."""
         return hashlib.blake2b(self._text, digest_size=8).hexdigest()
 
     @property
@@ -86,7 +86,7 @@ def check(lines: Lines) -> None:
 
 
 def packed(lines: Lines) -> list[bytes]:
-    """For ConfigMaps, one each.
+    """Return the lines packed for ConfigMaps, one item each.
 
     Raises:
         LinesError: there are too many.
@@ -122,7 +122,7 @@ def chunk_names(number: int) -> Iterator[str]:
 
 
 def read(path: Path) -> Lines:
-    """Of a plain file.
+    """Read a plain file.
 
     Raises:
         LinesError: it cannot be read.
@@ -134,7 +134,7 @@ def read(path: Path) -> Lines:
 
 
 def read_packed(folder: Path) -> Lines:
-    """As ConfigMaps bring them to a Pod.
+    """Read lines from a folder in which ConfigMaps are mounted.
 
     Raises:
         LinesError: they cannot be read.

@@ -26,19 +26,19 @@ _PLAIN_START = re.compile(r"\s*([A-Za-z0-9_./+:@%,-]+)(?=\s|$)")
 @dataclass(frozen=True)
 class Task:
     command: str
-    """For `sh -c`, with `{}` for the line."""
+    """The command for `sh -c`, with `{}` for the line."""
     size: int
     """How many lines there are; 0 if only the workers can see."""
     digest: str
-    """Of the lines; empty if only the workers can see them."""
+    """The digest of the lines; empty if only the workers can read them."""
     slots: int
     """Commands that a worker runs at a time."""
     retries: int
     max_failed: int
     lines_path: str = ""
-    """Where workers find the lines, if not beside this."""
+    """The path of the lines in a worker, if not beside this file."""
     log_folder: str = ""
-    """Where each line's output goes, if not to the Pod's log."""
+    """The folder for each line's output; empty for the Pod's log."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -75,5 +75,5 @@ def program_of(template: str) -> str | None:
 
 
 def log_path(folder: str, number: int) -> str:
-    """Where a line's output goes: a thousand files a folder."""
+    """Return the path of a line's output: a thousand files a folder."""
     return f"{folder}/{number // 1000:04}/{number:07}.log"

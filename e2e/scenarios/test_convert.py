@@ -42,7 +42,7 @@ def test_it_trains(path: Path, cluster: Cluster, observation: Observation, tmp_p
 
 
 def converted(path: Path, cluster: Cluster, folder: Path) -> JSON:
-    """By the command, with a script in the manifest that is there."""
+    """Convert by the command, with a script in the manifest that is there."""
     text = path.read_text()
     copy = folder / path.name
     copy.write_text(SCRIPT.sub(STAND_IN, text.partition("\n")[2]))

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.needs(Capability.STORAGE)
 
 @dataclass(frozen=True)
 class Death:
-    """Of worker 1, who is rank 1, and what is to come of it."""
+    """A death of worker 1, which is rank 1, and what follows."""
 
     name: str
     die: Callable[[Mortals], object]

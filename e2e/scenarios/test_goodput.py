@@ -69,7 +69,7 @@ class StepLog:
         return sum(life[-1].time - life[0].time for life in self.lives())
 
     def pauses(self) -> list[tuple[float, float]]:
-        """From the last step of a process to the first of the next, in Unix time."""
+        """Return the intervals from the last step of a process to the first of the next, in Unix time."""
         unix = time.time() - time.monotonic()
         return [
             (unix + before[-1].time, unix + after[0].time)
@@ -97,7 +97,7 @@ def whole_history(observation: Observation) -> list[Object]:
 
 
 def recoveries(history: Sequence[Object]) -> list[tuple[float, float]]:
-    """From when to when the job was in `Recovering`, in Unix time."""
+    """Return the intervals in which the job was in `Recovering`, in Unix time."""
     spans: list[tuple[float, float]] = []
     runs = [
         (state, list(run)) for state, run in itertools.groupby(history, key=lambda episode: episode["state"])

@@ -89,7 +89,7 @@ class Training:
         return failure
 
     def stacks(self) -> dict[int, str]:
-        """Where each rank was when training hung last, by rank."""
+        """Return the stack of each rank when training hung last."""
         reports = [
             worker["status"]["agent"].get("failure") or {} for worker in self.observation.workers(NAME)
         ]

@@ -142,7 +142,7 @@ def test_another_count_costs_no_step(cluster: Cluster, observation: Observation,
 def test_another_count_of_shards_costs_no_step(
     cluster: Cluster, observation: Observation, leaver: Leaver
 ) -> None:
-    """With FSDP2 each count of workers cuts the state anew."""
+    """Leave with FSDP2, where each count of workers cuts the state differently."""
     leaver.submit(workers=4, sharded=True)
     leaver.train(4)
     for workers in (3, 4):

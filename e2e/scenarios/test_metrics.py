@@ -27,7 +27,7 @@ Series = dict[tuple[str, str], float]
 
 
 def scrape(cluster: Cluster, namespace: str) -> Series:
-    """Of this scenario's job; {} while no controller tells of it."""
+    """Return the series of this scenario's job; {} while no controller serves any."""
     assert isinstance(cluster, embedded.EmbeddedCluster)
     log = (cluster.home.logs / "controller.log").read_text()
     ports = re.findall(r"servers started .*metrics=(\d+)", log)

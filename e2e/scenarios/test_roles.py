@@ -43,7 +43,7 @@ def cluster_of(observation: Observation) -> Object:
 
 
 def uid_of(observation: Observation, type_: str, index: int) -> str:
-    """Of the Pod that a slot has now, if that runs; else empty."""
+    """Return the uid of the slot's present Pod, if that runs; else empty."""
     for worker in observation.workers(NAME):
         if (worker["spec"]["type"], worker["spec"]["index"]) == (type_, index):
             status = worker.get("status", {})

@@ -140,7 +140,7 @@ def lived(observation: Observation, name: str) -> list[World]:
 
 
 def named(blamed: Object, name: str) -> str:
-    """Of failures that only follow from another, whoever tells first is blamed until the other is known."""
+    """Return the worker blamed; among failures that follow from another, the first to report."""
     if not blamed or blamed["exitClass"] == "Unknown":
         return ""
     return f"{blamed['worker'].replace(name, 'simulated')} {blamed['exitClass']}"

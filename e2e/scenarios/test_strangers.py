@@ -117,7 +117,7 @@ def test_loader_processes_of_each_start_method(
 def test_frameworks_by_torchrun(
     cluster: Cluster, observation: Observation, tmp_path: Path, packages: list[str]
 ) -> None:
-    """Where they are installed."""
+    """Run the frameworks that are installed."""
     try:
         image = BareVenv(tmp_path / "venv", extras=packages)
     except PackageNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""Who is asking: the admin, or a ServiceAccount through a token whose Pod still exists. Nobody else."""
+"""Authenticates the admin, and a ServiceAccount through a token whose Pod still exists. No other client."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def check_eviction(cluster: Cluster, pod: JSON) -> None:
 
 
 def _may_go_unready(budget: JSON, found: Health | ScaleUnknown) -> bool:
-    """Who is not ready is not missed: never, or not while the budget is met."""
+    """Return whether an unready Pod may be evicted: never, or not while the budget is met."""
     if budget["spec"].get("unhealthyPodEvictionPolicy") == ALWAYS_ALLOW:
         return True
     return isinstance(found, Health) and found.current >= found.desired > 0

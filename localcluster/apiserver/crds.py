@@ -16,7 +16,7 @@ CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def completed(obj: JSON) -> JSON:
-    """With the names that follow from the kind. Nothing is known of the object's form yet."""
+    """Fill in the names that follow from the kind. The object's form is not checked yet."""
     spec = obj.get("spec")
     names = spec.get("names") if isinstance(spec, dict) else None
     kind = names.get("kind") if isinstance(names, dict) else None

@@ -55,7 +55,7 @@ def selects(budget: JSON, labels: JSON | None) -> bool:
 
 
 def health(spec: JSON, pods: Sequence[JSON], scale: Callable[[], int]) -> Health:
-    """Of the Pods that a budget selects. `scale` tells, or ScaleUnknown, how many their owners want."""
+    """Count the Pods that a budget selects; `scale` returns their owners' wish, or raises ScaleUnknown."""
     current = sum(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
     least, most_missing = spec.get("minAvailable"), spec.get("maxUnavailable")
     if most_missing is not None:

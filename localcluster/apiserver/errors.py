@@ -11,7 +11,7 @@ class ApiError(Exception):
     """A failed request; `status()` is what its client gets."""
 
     allowed: Sequence[str] = ()
-    """Of a method that is not allowed: those that are, where some are."""
+    """The allowed methods, if another was used and any are."""
 
     def __init__(self, code: int, reason: str, message: str, details: JSON | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""From a request for a resource to its answer: one function a verb."""
+"""Answers requests for resources: one function a verb."""
 
 from __future__ import annotations
 

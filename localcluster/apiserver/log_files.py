@@ -89,7 +89,7 @@ class LogReader:
 
 
 def tail_position(file: BinaryIO, lines: int) -> int:
-    """Where the last `lines` lines of a file begin."""
+    """Return the position at which the last `lines` lines of a file begin."""
     position = file.seek(0, os.SEEK_END)
     if lines == 0:
         return position

@@ -1,4 +1,4 @@
-"""Who may do what: Kubernetes' RBAC over the Roles and bindings in the store, for everybody but the admin."""
+"""Authorizes by Kubernetes' RBAC over the Roles and bindings in the store; the admin may do everything."""
 
 from __future__ import annotations
 

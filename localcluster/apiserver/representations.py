@@ -1,4 +1,4 @@
-"""In which form a client wants objects: as they are, as rows of a table (kubectl), or only their metadata."""
+"""Renders objects in the form a client asks for: as they are, as rows of a table, or their metadata."""
 
 from __future__ import annotations
 

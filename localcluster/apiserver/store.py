@@ -176,7 +176,7 @@ class Store:
         return self.collection(collection).objects.get((namespace, name))
 
     def select(self, collection: str, namespace: str | None) -> list[tuple[Key, Stored]]:
-        """In the order of lists: by namespace and name."""
+        """Return the objects in the order of lists: by namespace and name."""
         objects = self.collection(collection).objects
         if namespace is None:
             return sorted(objects.items(), key=lambda item: item[0])

@@ -26,7 +26,7 @@ _SHOWN_EVENT_FIELDS = {stored: shown for shown, stored in _STORED_EVENT_FIELDS.i
 
 
 def collection_of(resource_type: ResourceType) -> str:
-    """Where the objects of a type are stored."""
+    """Return the collection in which the objects of a type are stored."""
     if resource_type.group == NEW_EVENTS and resource_type.plural == CORE_EVENTS:
         return CORE_EVENTS
     return resource_type.group_resource

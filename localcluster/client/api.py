@@ -54,7 +54,7 @@ class ApiUnavailable(Exception):
 
 @dataclass(frozen=True)
 class Collection:
-    """Where the objects of a kind live."""
+    """The URL paths of a kind's objects."""
 
     prefix: str
     plural: str
@@ -121,7 +121,7 @@ def _named(config: JSON, entries: str, key: str, name: str) -> JSON:
 
 
 class Contact:
-    """Since when the server has answered without a gap, so that its silence is not taken for a node's."""
+    """The time since which the server has answered without a gap: its silence is not a node's."""
 
     def __init__(self) -> None:
         self._since: float | None = None

@@ -52,7 +52,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Where the memory controller is mounted, and this process's own group in it."""
+    """The mount point of the memory controller, and this process's own group in it."""
 
     version: Version
     mounted_at: Path
@@ -73,7 +73,7 @@ class Hierarchy:
 
 
 def find_hierarchy(mounts: str, groups: str) -> Hierarchy | None:
-    """From /proc/self/mountinfo and /proc/self/cgroup; None where there is no memory controller."""
+    """Find it in /proc/self/mountinfo and /proc/self/cgroup; None without a memory controller."""
     own: dict[str, str] = {}
     for line in groups.splitlines():
         _number, controllers, path = line.split(":", 2)
@@ -106,7 +106,7 @@ class MemoryGroup:
     mounted_at: Path
 
     def described(self) -> JSON:
-        """For the shim, which puts the container there and shows it its group as the controller's root."""
+        """Return the group for the shim, which shows it to the container as the controller's root."""
         return {
             "processes": str(self.folder / "cgroup.procs"),
             "counter": str(self.folder / FILES[self.version].oom_counter),
@@ -115,7 +115,7 @@ class MemoryGroup:
         }
 
     def remove(self) -> None:
-        """For when its last process has been killed; may wait a moment for the kernel."""
+        """Remove the group after its last process was killed; may wait a moment for the kernel."""
         _remove(self.folder)
 
 
@@ -156,7 +156,7 @@ class NoGroups(Exception):
 
 
 def open_groups(home: Path) -> MemoryGroups | None:
-    """For the cluster in this folder. None, and a line in the log, where this host lets us make no groups."""
+    """Open the groups of the cluster in this folder; None, and a line in the log, if the host allows none."""
     try:
         return _open(home)
     except (NoGroups, OSError) as error:

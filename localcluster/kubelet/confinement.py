@@ -22,7 +22,7 @@ class Confinement:
         self._processes = os.open(group["processes"], os.O_WRONLY | os.O_CLOEXEC)
 
     def mount(self) -> None:
-        """In a mount namespace: the group in place of the whole machine's."""
+        """Mount the group in place of the whole machine's; needs a mount namespace."""
         with suppress(OSError):  # the limit holds all the same
             namespaces.bind(self._group["folder"], self._group["shownAt"], read_only=True)
             self._mounted = True

@@ -62,7 +62,7 @@ class ContainerSpec:
     """What a shim needs to know."""
 
     title: str
-    """For people who look at the process list."""
+    """The title in the process list."""
     argv: list[str]
     env: dict[str, str]
     cwd: str
@@ -226,7 +226,7 @@ class ContainerRuntime:
         self._adopting = False
 
     def adopt_strays(self) -> None:
-        """For a process with no other children: be the parent of what a killed shim leaves, and end it."""
+        """Adopt what a killed shim leaves, and end it; for a process with no other children."""
         if self.isolation is Isolation.NONE:
             namespaces.adopt_orphans()
             self._adopting = True
@@ -238,7 +238,7 @@ class ContainerRuntime:
         return process
 
     def _sweep(self) -> None:
-        """Without namespaces, the processes of a killed shim become our children: end them."""
+        """End the processes of a killed shim, which without namespaces become our children."""
         if not self._adopting:
             return
         ours = os.getpid()

@@ -23,7 +23,7 @@ class Surroundings:
     address: str
     sources: Sources
     allocatable: JSON
-    """Of the node, for resourceFieldRef."""
+    """The node's allocatable resources, for resourceFieldRef."""
     provided: Mapping[str, str] = field(default_factory=dict)
     """What the cluster gives every container; `env` may refer to it and override it."""
 

@@ -86,17 +86,17 @@ async def _exec(command: list[str], inside: Inside) -> Outcome:
         output, _ = await helper.communicate(orjson.dumps(task) + b"\n")
     except asyncio.CancelledError:
         with suppress(ProcessLookupError):
-            helper.kill()
+            helper.terminate()  # it reaps the command
         raise
     text = output[:OUTPUT_MAX_BYTES].decode(errors="replace")
     return Outcome(helper.returncode == 0, text or f"exit code {helper.returncode}")
 
 
 def _end_late(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """Of a helper that started when nobody waited for it any more."""
+    """End a helper that started after its caller was cancelled."""
     if not starting.cancelled() and starting.exception() is None:
         with suppress(ProcessLookupError):
-            starting.result().kill()
+            starting.result().terminate()
 
 
 def _port(reference: int | str, inside: Inside) -> int:

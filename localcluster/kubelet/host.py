@@ -36,7 +36,7 @@ def temporary_environment(folder: Path) -> dict[str, str]:
 
 
 def api_environment(access: Access) -> dict[str, str]:
-    """Where in-cluster clients look for the API server."""
+    """Return the variables by which in-cluster clients find the API server."""
     port = str(access.port)
     return {
         "KUBERNETES_SERVICE_HOST": access.host,

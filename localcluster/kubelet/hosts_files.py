@@ -21,7 +21,7 @@ class _Entry:
 
 
 class HostsFiles:
-    """Of the Pods of all nodes. A newcomer is appended to the others' files, which may be mounted.
+    """The hosts files of all nodes' Pods. A new Pod is appended to the others' files, which may be mounted.
 
     A Pod with hostname and subdomain has the name that a headless Service would give it, as long as it runs:
     the next Pod of that name has another address, and who asks for it must not be given the old one. So the

@@ -70,19 +70,19 @@ def set_hostname(name: str) -> None:
     _check(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """Be killed when the thread that started this process ends. Children do not inherit it.
+def die_with_parent(parent: int | None = None, number: int = signal.SIGKILL) -> None:
+    """Get a signal when the thread that started this process ends. Children do not inherit it.
 
     Name the parent where nothing else tells that it was dead before this was called.
     """
-    _check(_libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl")
+    _check(_libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0), "prctl")
     if parent is not None and os.getppid() != parent:
         os._exit(1)
 
 
-def adopt_orphans() -> None:
+def adopt_orphans(wanted: bool = True) -> None:
     """Become the parent of every descendant whose own parent dies, `setsid` and double fork or not."""
-    _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0), "prctl")
+    _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(wanted), 0, 0, 0), "prctl")
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:

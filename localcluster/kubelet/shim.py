@@ -269,7 +269,7 @@ class Keeper:
             os.close(descriptor)
 
     def refuse_mounts(self) -> None:
-        """Without a mount namespace a volume can only be where its files already are."""
+        """Refuse volumes outside their own place, since there is no mount namespace."""
         for entry in self.spec["mounts"]:
             if variable := entry.get("elseEnv"):
                 self.spec["env"][variable] = entry["source"]

@@ -59,7 +59,7 @@ def _named(entry: JSON, config_map_field: str, secret_field: str) -> Iterator[So
 
 
 async def fetch(client: ApiClient, namespace: str, wanted: set[Source]) -> Sources:
-    """Those of the wanted that exist; whether one may be missing is its user's business."""
+    """Fetch the wanted objects that exist; whether one may be missing is for their user to decide."""
     found = await asyncio.gather(*(_fetch(client, namespace, source) for source in wanted))
     return {source: content for source, content in zip(wanted, found, strict=True) if content is not None}
 

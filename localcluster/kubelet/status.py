@@ -45,7 +45,7 @@ class PodFacts:
     """Whether nothing of the Pod runs and nothing will."""
     gates: dict[str, bool] = field(default_factory=dict)
     known_conditions: Sequence[JSON] = ()
-    """As last written, for their times of transition."""
+    """The conditions as last written, for their times of transition."""
 
 
 def phase_of(facts: PodFacts) -> str:

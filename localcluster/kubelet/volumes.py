@@ -248,6 +248,6 @@ def service_name(pod: JSON) -> str:
 
 
 def hostname(pod: JSON) -> str:
-    """As in Kubernetes, cut to what the kernel takes."""
+    """Return the Pod's host name, cut to the kernel's limit as in Kubernetes."""
     name = pod["spec"].get("hostname") or pod["metadata"]["name"]
     return str(name)[:63].rstrip("-.")

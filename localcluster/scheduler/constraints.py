@@ -1,4 +1,4 @@
-"""Where a Pod may run, leaving aside whether there is room: selectors, affinity, taints."""
+"""Decides which nodes a Pod may run on, apart from room: selectors, affinity, taints."""
 
 from __future__ import annotations
 

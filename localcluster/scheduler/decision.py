@@ -34,7 +34,7 @@ class NodeState:
     used: Amounts = field(default_factory=dict)
     pods: list[JSON] = field(default_factory=list)
     repelling: list[JSON] = field(default_factory=list)
-    """Those of the Pods that refuse some neighbours."""
+    """Pods that refuse some neighbours."""
 
     @classmethod
     def of(cls, node: JSON) -> NodeState:

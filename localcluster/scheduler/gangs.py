@@ -50,7 +50,7 @@ def min_member(group: JSON) -> int:
 
 
 def decide(waiting: Iterable[JSON], groups: Mapping[GroupKey, JSON], states: States) -> list[Decided]:
-    """For all waiting Pods, in the order of the queue. `states` then count those with a node as running."""
+    """Decide for all waiting Pods in the queue's order. `states` then count those with a node as running."""
     bound = _bound_members(states)
     decided: list[Decided] = []
     for entry in _queue(waiting, groups):
@@ -63,7 +63,7 @@ def decide(waiting: Iterable[JSON], groups: Mapping[GroupKey, JSON], states: Sta
 
 
 def _bound_members(states: States) -> dict[GroupKey, list[JSON]]:
-    """By group. A Pod on its way out is no longer one to be scheduled with."""
+    """Return the bound members by group. A terminating Pod is none to be scheduled with."""
     members: dict[GroupKey, list[JSON]] = {}
     for state in states.values():
         for pod in state.pods:
@@ -109,7 +109,7 @@ def _place_each(pods: Iterable[JSON], states: States) -> list[Decided]:
 
 
 def _place_gang(entry: _Entry, group: JSON | None, bound: Sequence[JSON], states: States) -> list[Decided]:
-    """As many as fit, or none of them."""
+    """Place as many as fit, or none of them."""
     why = _hopeless(entry, group, bound, states)
     if group is not None and not why:
         trial = dict(states)
@@ -139,7 +139,7 @@ def _hopeless(entry: _Entry, group: JSON | None, bound: Sequence[JSON], states: 
 
 
 def _resource_gap(group: JSON, bound: Sequence[JSON], states: States) -> list[str]:
-    """Of which resources less is free, and used by the gang itself, than the group says it needs."""
+    """Return the resources that are short: free, with the gang's own use, less than the group needs."""
     available: Counter[str] = Counter(total(pod_requests(pod["spec"]) for pod in bound))
     needed = amounts((group.get("spec") or {}).get("minResources"))
     for resource in needed:

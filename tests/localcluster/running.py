@@ -24,6 +24,7 @@ from localcluster.paths import Home
 JSON = dict[str, Any]
 START_SECONDS = 60.0
 WAIT_SECONDS = 60.0
+LOG_TAIL = 8000
 
 
 @cache
@@ -44,7 +45,9 @@ class Part:
 
     def start(self) -> None:
         with self._home.process_log(self._name).open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env={**os.environ, "PYTHONFAULTHANDLER": "1"}
+            )
         deadline = time.monotonic() + START_SECONDS
         while read(self._home.pidfile(self._name)) != str(self.process.pid):
             log_text = read(self._home.process_log(self._name))
@@ -55,7 +58,13 @@ class Part:
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
-        self.process.wait(START_SECONDS)
+        try:
+            self.process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # faulthandler writes its stacks to the log
+            self.process.wait(START_SECONDS)
+            log_text = read(self._home.process_log(self._name))[-LOG_TAIL:]
+            raise AssertionError(f"{self._name} did not end; its log: {log_text}") from None
 
 
 def read(path: Path) -> str:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import orjson
 import pytest
 
+from localcluster.kubelet import namespaces
 from localcluster.kubelet.container import (
     ContainerProcess,
     ContainerRuntime,
@@ -24,6 +25,7 @@ from localcluster.kubelet.container import (
     detect_isolation,
     shim_command,
 )
+from localcluster.kubelet.execution import Inside, act
 from tests.localcluster.running import best_isolation
 
 WAIT_SECONDS = 60.0
@@ -211,6 +213,33 @@ async def test_a_command_to_a_shim_that_has_just_ended_is_lost_and_its_end_is_re
     process.terminate()
     process.kill()
     assert await finish(process) == 3
+
+
+@pytest.fixture
+def idle_init() -> Iterator[None]:
+    """Makes this process inherit orphans, which it never reaps."""
+    namespaces.adopt_orphans()
+    yield
+    namespaces.adopt_orphans(False)
+
+
+@pytest.mark.usefixtures("idle_init")
+async def test_a_container_ends_after_a_probe_that_took_too_long_although_init_reaps_nothing(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    spec = described(tmp_path, marker, "sleep 1000")
+    process = runtime.create()
+    await process.start(spec)
+    inside = Inside(process, spec, runtime.isolation, "127.0.0.1", {})
+    command = ["sh", "-c", f"echo > {tmp_path / 'begun'}; exec sleep 1000"]
+    probe = asyncio.create_task(act({"exec": {"command": command}}, inside, WAIT_SECONDS))
+    while not (tmp_path / "begun").exists():
+        await asyncio.sleep(0.02)
+        assert not probe.done()
+    probe.cancel()
+    process.kill()
+    assert await finish(process) == 137
+    assert until_none(marker) == []
 
 
 @pytest.mark.skipif(AVAILABLE == [Isolation.NONE], reason="this host allows no mount namespaces")

@@ -51,9 +51,9 @@ class Facts:
     server: str
     version: JSON
     now: datetime
-    """By the API server's clock."""
+    """The API server's time."""
     namespace: str
-    """Where the controller runs, or is to run."""
+    """The controller's namespace, present or future."""
     documents: Sequence[JSON]
     """What an installation of this dlr there is made of."""
     missing_to_install: Sequence[Right] | None = ()
@@ -64,7 +64,7 @@ class Facts:
     resolves: bool | None = None
     """Whether the API server's name can be resolved here; None: this is no Pod."""
     crds: Sequence[JSON] | None = ()
-    """Of those that dlr has, whoever defined them."""
+    """The CRDs with names of dlr's, by any author."""
     operators: Sequence[JSON] | None = ()
     """DLRover's, that run."""
     controllers: Sequence[JSON] | None = ()
@@ -73,7 +73,7 @@ class Facts:
     """The controller's."""
     lease: JSON | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By name of the fact: the API server's sentence."""
+    """The API server's sentence for each fact that it refused, by the fact's name."""
 
     @property
     def embedded(self) -> bool:

@@ -49,7 +49,7 @@ class Right:
 
 
 def escalation(role: JSON) -> Right:
-    """Whoever has not this one may give others by a Role or ClusterRole only such rights as he has himself.
+    """Return the right to grant by a Role or ClusterRole more than one's own rights.
 
     https://kubernetes.io/docs/reference/access-authn-authz/rbac/#privilege-escalation-prevention-and-bootstrapping
     """
@@ -61,7 +61,7 @@ def roles(documents: Iterable[JSON]) -> list[JSON]:
 
 
 def rights_to_look(namespace: str, jobs_namespace: str | None, *, foreign_jobs: bool) -> list[Right]:
-    """Those to see who else is there, and to wait until the controller in `namespace` is ready.
+    """Return the rights to find other installations, and to wait for the controller in `namespace`.
 
     jobs_namespace: the one that the controller is to look after; Deployments elsewhere are then left out
     foreign_jobs: another operator has defined the ElasticJobs, so that those which run are looked for
@@ -76,7 +76,7 @@ def rights_to_look(namespace: str, jobs_namespace: str | None, *, foreign_jobs: 
 
 
 def rights_to_install(documents: Iterable[JSON]) -> list[Right]:
-    """Those to apply each of the documents, without what its Roles give away."""
+    """Return the rights to apply each of the documents, without what its Roles grant."""
     found: dict[Right, None] = {}
     for document in documents:
         kind = kind_of(document)
@@ -87,12 +87,12 @@ def rights_to_install(documents: Iterable[JSON]) -> list[Right]:
 
 
 def rights_of_controller(documents: Iterable[JSON]) -> list[Right]:
-    """Those that the Roles for the controller's account give it."""
+    """Return the rights that the Roles for the controller's account grant."""
     return rights_given(each for each in roles(documents) if each["metadata"]["name"].startswith(CONTROLLER))
 
 
 def rights_given(roles: Iterable[JSON]) -> list[Right]:
-    """Those that Roles and ClusterRoles give whoever is bound to them."""
+    """Return the rights that Roles and ClusterRoles grant to their subjects."""
     found: dict[Right, None] = {}
     for role in roles:
         for rule in role["rules"]:

@@ -234,7 +234,7 @@ def _images(documents: Sequence[JSON]) -> Iterator[str]:
 
 
 def _tag(image: str) -> str | None:
-    """Of `host:5000/name:tag@digest`."""
+    """Return the tag in `host:5000/name:tag@digest`."""
     _, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
     return tag or None
 

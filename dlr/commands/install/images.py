@@ -46,14 +46,14 @@ NONE_NAMED = Images()
 
 
 def images_of(deployment: JSON) -> Images:
-    """Those that a live Deployment of the controller has."""
+    """Return the images of a live Deployment of the controller."""
     container = container_of(deployment)
     options = container.get("args") or ()
     return Images(container["image"], _last(options, _CHECK_OPTION), _last(options, _AGENT_OPTION))
 
 
 def of_no_registry(images: tuple[str, ...]) -> list[str]:
-    """Those that only a node that has them already can run."""
+    """Return the images that run only on a node that has them already."""
     return [image for image in images if "/" not in image]
 
 

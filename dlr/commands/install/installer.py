@@ -74,7 +74,7 @@ class Installer:
             raise CommandError(refusal)
 
     def _deployments(self, label_selector: str, what: str) -> list[JSON]:
-        """Those of all namespaces; for one namespace's installation, those here if one may see no others."""
+        """Return Deployments of all namespaces, or of the installation's own if no others may be listed."""
         try:
             return self._api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
         except ApiFailure as failure:
@@ -192,6 +192,6 @@ def get_or_none(api: Api, kind: Any, name: str) -> JSON | None:
 
 
 def live_crds(api: Api) -> list[JSON]:
-    """Those CRDs that are there of the ones that an installation has."""
+    """Return the live CRDs among those of an installation."""
     found = (get_or_none(api, CRDS, f"{plural}.{names.GROUP}") for plural in _CRD_PLURALS)
     return [crd for crd in found if crd is not None]

@@ -49,7 +49,7 @@ def kind_of(document: JSON) -> Kind:
 
 
 def title_of(document: JSON) -> str:
-    """As kubectl names it: `deployment.apps/dlr-controller`."""
+    """Return kubectl's name of an object: `deployment.apps/dlr-controller`."""
     group = document["apiVersion"].partition("/")[0] if "/" in document["apiVersion"] else ""
     kind = f"{document['kind'].lower()}.{group}" if group else document["kind"].lower()
     return f"{kind}/{document['metadata']['name']}"

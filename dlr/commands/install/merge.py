@@ -48,7 +48,7 @@ def annotated(manifest: JSON) -> JSON:
 
 
 def _as_in_go(value: Any) -> Any:
-    """With 10 for 10.0."""
+    """Return the value with whole numbers as integers: 10 for 10.0, as Go prints it."""
     if isinstance(value, dict):
         return {key: _as_in_go(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Who else is in the cluster that acts on ElasticJobs: DLRover's operator, and other installations of dlr.
+"""Finds what else acts on ElasticJobs in the cluster: DLRover's operator, other installations of dlr.
 
 Group, kinds and names of two CRDs are DLRover's and ours alike, so a cluster can have one definition of them,
 and each job should have one controller. All functions here are pure.
@@ -140,7 +140,7 @@ def why_not_instead_of_dlrover(
 
 
 def how_to_stop(operator: JSON) -> str:
-    """For an operator of DLRover's."""
+    """Return the command that stops an operator of DLRover's."""
     name, namespace = operator["metadata"]["name"], operator["metadata"]["namespace"]
     return (
         f"DLRover's operator runs ({namespace}/{name}), and would act on the same ElasticJobs as dlr's. "

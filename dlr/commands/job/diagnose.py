@@ -70,7 +70,7 @@ def _sentence_lines(told: Sentence) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    """As an entry of a list; neither a path nor a name is broken."""
+    """Wrap the text as an entry of a list; neither a path nor a name is broken."""
     return textwrap.wrap(
         text,
         WIDTH,
@@ -82,7 +82,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _indented(line: str) -> str:
-    """Without control characters, and with the indentation that it had."""
+    """Return the line without control characters, with its indentation."""
     return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
 
 

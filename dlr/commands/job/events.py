@@ -46,7 +46,7 @@ def events(
 
 
 def _show(job: JSON, found: list[JSON]) -> None:
-    """On a narrow terminal, the message has the room of two columns."""
+    """Show Events; on a narrow terminal the message has the room of two columns."""
     now = utc_now()
     if sys.stdout.isatty() and console().width <= NARROW_WIDTH:
         from dlr.commands.job.screen import short_events

@@ -162,7 +162,7 @@ def variable(text: str) -> tuple[str, str]:
 
 
 def print_objects(made: list[JSON], output: Printed) -> None:
-    """As YAML, unless JSON is asked for."""
+    """Print objects as YAML, unless JSON is asked for."""
     if output is Printed.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": made})
     else:

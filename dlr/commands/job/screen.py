@@ -82,7 +82,7 @@ def render(snapshot: Snapshot, now: datetime, console: Console) -> RenderableTyp
 
 
 def _workers(rows: Sequence[workers.Row], console: Console, other_lines: int) -> Table:
-    """On a terminal, failures are told in full where all of it still fits, and else in a line a worker."""
+    """Return the table of workers: failures in full where all of it fits, else a line each."""
     if not console.is_terminal:
         return table(workers.COLUMNS, rows)
     columns: Sequence[str] = workers.COLUMNS
@@ -181,7 +181,7 @@ def _events(snapshot: Snapshot, count: int, now: datetime, width: int | None) ->
 
 
 def short_events(job: JSON, events: Sequence[JSON], now: datetime, width: int | None = None) -> Table:
-    """For a narrow terminal; in a line each if there is a width to keep to."""
+    """Return the table of Events for a narrow terminal; one line each if a width is given."""
     rows = [report.short_event_row(event, job, now) for event in events]
     styled = [(seen, Text(reason, STYLES.get(type_, "")), message) for seen, type_, reason, message in rows]
     return table(report.SHORT_EVENT_COLUMNS, styled, width)

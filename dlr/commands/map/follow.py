@@ -39,13 +39,13 @@ CLEAR_LINE = "\r\033[K"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a list: the places of the lines."""
+    """The outcome of a list: places of its lines."""
 
     size: int
     failed: Intervals
-    """For good."""
+    """Lines that failed for good."""
     left: Intervals
-    """Those, and what is not known to be done: it was not begun, or its job ended first."""
+    """Failed lines, and lines that were not begun or whose job ended first."""
     reason: str
     """Why the first one failed."""
 
@@ -140,7 +140,7 @@ def conclude(made: Submitted, job: JSON, folder: Path) -> None:
 
 
 def _left_behind(made: Submitted, job: JSON, folder: Path) -> CommandError:
-    """Of a job that somebody has deleted."""
+    """Return the error for a job that was deleted meanwhile."""
     found = outcome_of(job, made.task.size)
     many = f"{count(found.left)} of {found.size or 'its'} lines are not known to be done"
     return CommandError(f"The job {made.name!r} was deleted; {many}; {_saved(made, found, folder)}.")
@@ -166,7 +166,7 @@ def _saved(made: Submitted, found: Outcome, folder: Path) -> str:
 
 
 def _numbers(places: Intervals) -> str:
-    """Of lines, from 1 on."""
+    """Return the numbers of lines, from 1 on."""
     shown = first(places, count(places), MOST_NAMED)
     numbers = to_text(tuple((start + 1, end + 1) for start, end in shown))
     more = count(places) - count(shown)
@@ -216,7 +216,7 @@ def _answer() -> str:
 
 
 class _Display:
-    """On a terminal one line that changes, elsewhere a line now and then."""
+    """One line that changes on a terminal, and a line now and then elsewhere."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -39,7 +39,7 @@ class Workers:
     idle_seconds: int
     image: str = ""
     requests: Mapping[str, str] = field(default_factory=dict)
-    """Of one worker, that is, of all its slots."""
+    """Requests of one worker, that is, of all its slots."""
     limits: Mapping[str, str] = field(default_factory=dict)
     template: JSON = field(default_factory=dict)
     """A Pod template of the user's, whose first container runs the command."""
@@ -126,7 +126,7 @@ def config_map_name(job: str, place: int) -> str:
 
 
 def config_map_names(job: JSON) -> list[str]:
-    """Of a job that `dlr map` made; none if it did not."""
+    """Return the ConfigMaps of a job that `dlr map` made; none for another job."""
     volumes = job["spec"]["replicaSpecs"].get("worker", {}).get("template", {}).get("spec", {}).get("volumes")
     for volume in volumes or ():
         if volume["name"] == VOLUME:

@@ -31,7 +31,7 @@ UNKNOWN = "nothing is known yet of a cordon; see kubectl describe node"
 
 
 def await_deeds(api: Api, check: JSON) -> dict[str, str]:
-    """By faulty node of a finished check, what was done about it; waits a few seconds for it to be said."""
+    """Return what was done about each faulty node of a finished check; wait a few seconds for it."""
     faulty = (check.get("status") or {}).get("faultyNodes") or []
     if not check["spec"].get("cordon", True):
         return dict.fromkeys(faulty, "not cordoned, as --no-cordon says")

@@ -62,7 +62,7 @@ def check_this_machine(accelerator: str | None, output: Format) -> Health:
 
 
 def _run(gpu: bool, cpu_only: bool, output: Format) -> list[ProbeResult]:
-    """On a terminal, a table that grows while the probes run; else one at the end."""
+    """Run the probes: on a terminal with a table that grows, else with one at the end."""
     if output is Format.JSON:
         return run_local(gpu, cpu_only=cpu_only)
     if not sys.stdout.isatty():

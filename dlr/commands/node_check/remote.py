@@ -82,7 +82,7 @@ def _refusal(api: Api, check: JSON, failure: ApiFailure) -> str:
 
 
 def announce(created: JSON, output: Format) -> None:
-    """For who does not wait: the name, and how to look."""
+    """Print the check's name and how to look at it, for a caller that does not wait."""
     name, namespace = created["metadata"]["name"], created["metadata"]["namespace"]
     if output is Format.JSON:
         print_json({"name": name, "namespace": namespace})

@@ -51,7 +51,7 @@ class Look:
 
     check: JSON
     workers: Sequence[JSON] = ()
-    """Of a check that has nodes and is not finished; in no order."""
+    """Workers of a check that has nodes and is not finished; in no order."""
 
     @property
     def status(self) -> JSON:
@@ -136,7 +136,7 @@ def has_answered(look: Look, report: JSON) -> bool:
 
 
 def partners(look: Look, node: str) -> list[str] | None:
-    """Whom the node meets in the current round; None if it is in no group."""
+    """Return the partners of the node in the current round; None if it is in no group."""
     for group in look.status.get("groups") or []:
         if node in group["members"]:
             return [member for member in group["members"] if member != node]
@@ -144,7 +144,7 @@ def partners(look: Look, node: str) -> list[str] | None:
 
 
 def withdrawals(look: Look) -> dict[str, str]:
-    """By node, why it takes no part any more."""
+    """Return why a node takes no further part, by node."""
     return {out["node"]: out["message"] for out in look.status.get("withdrawn") or []}
 
 
@@ -157,7 +157,7 @@ def workers_by_node(look: Look) -> dict[str, JSON]:
 
 
 def reports(look: Look) -> dict[str, JSON]:
-    """By node, what its agent has found out for this check so far; {} until it has."""
+    """Return what each node's agent has found for this check so far; {} until it has anything."""
     uid = look.check["metadata"]["uid"]
     lives = dict(zip(look.nodes, look.status.get("incarnations") or [], strict=False))
     found = {}
@@ -229,7 +229,7 @@ def _worker_message(worker: JSON | None) -> str:
 
 
 def final_rows(check: JSON) -> list[Row]:
-    """Of a finished check; one that failed may have nodes without a verdict."""
+    """Return the rows of a finished check; one that failed may have nodes without a verdict."""
     look = Look(check)
     results = {result["node"]: result for result in look.status.get("nodeResults") or []}
     verdicts = verdicts_of(look.status)
@@ -266,7 +266,7 @@ def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
 
 
 def _figures(outcomes: Sequence[JSON]) -> dict[str, float]:
-    """Of several probes; where they measured the same, the best."""
+    """Return the figures of several probes; of the same measure, the best."""
     best: dict[str, float] = {}
     for outcome in outcomes:
         for name, value in (outcome.get("figures") or {}).items():
@@ -275,7 +275,7 @@ def _figures(outcomes: Sequence[JSON]) -> dict[str, float]:
 
 
 def best_bus(rounds: Sequence[JSON]) -> dict[str, float]:
-    """By node, the bus bandwidth of the fastest group that it was in, in GB/s."""
+    """Return the bus bandwidth of each node's fastest group, in GB/s."""
     best: dict[str, float] = {}
     for group in (group for round_ in rounds for group in round_["groups"]):
         bus = group["figures"].get(NETWORK)

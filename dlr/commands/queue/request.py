@@ -51,7 +51,7 @@ class Request:
     first: int = 1
     last: int = 1
     memory: str = ""
-    """Of a job, as an amount of Kubernetes'."""
+    """The job's memory, as a Kubernetes quantity."""
     threads: int = 1
     max_jobs: int = 0
     """At a time; 0: no limit."""
@@ -95,7 +95,7 @@ def parse(words: Sequence[str]) -> Request:
 
 
 def script_path(request: Request) -> PurePosixPath:
-    """Where queue.pl has it: in `q` beside the logs, or beside their folder if that is called log."""
+    """Return queue.pl's place of the script: `q` beside the logs, or beside a folder that is called log."""
     log = PurePosixPath(request.log)
     folder = log.parent.parent if log.parent.name in ("log", "LOG") else log.parent
     name = re.sub(rf"\.?{re.escape(request.job_name)}", "", log.name) if request.job_name else log.name

@@ -27,12 +27,12 @@ class Failure:
     """The class, or a few words."""
     text: str
     follows: bool = False
-    """From another's."""
+    """Whether it follows from another failure."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """By whom a round ended."""
+    """The worker whose failure ended a round."""
 
     worker: str
     failure: Failure

@@ -54,7 +54,7 @@ class Lane:
     type: str
     index: int
     node: str
-    """Where it is now, or was last."""
+    """The present node, or the last one."""
     spans: tuple[Span, ...]
     failures: tuple[Failure, ...]
     starts: tuple[Start, ...]
@@ -216,7 +216,7 @@ def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:
 def _gone_lane(
     job: JSON, index: int, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
 ) -> Lane:
-    """Of a slot whose ElasticWorker is deleted: what it did is known of the worlds that it was in."""
+    """Return the lane of a slot whose ElasticWorker is deleted, from the worlds that it was in."""
     name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
     worker = {"metadata": {"name": name}, "spec": {"type": names.WORKER, "index": index}}
     spans = [
@@ -258,7 +258,7 @@ def _state_of(index: int, episode: Episode) -> str:
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Without empty ones, and neighbours that say the same as one."""
+    """Join neighbours that are alike, and drop empty spans."""
     joined: list[Span] = []
     for span in spans:
         if span.end <= span.begin:
@@ -272,7 +272,7 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
 
 
 def _most_telling(workers: Sequence[JSON]) -> list[JSON]:
-    """As many as can be read, in order; those to which something happened are chosen first."""
+    """Return as many workers as can be read, in order; those with failures are preferred."""
 
     def happened(worker: JSON) -> int:
         status = worker.get("status") or {}

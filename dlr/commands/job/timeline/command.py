@@ -86,7 +86,7 @@ def _life(api: Api, name: str) -> Life:
 
 
 def _drawer(path: Path) -> Callable[[Life], bytes]:
-    """By the file's ending. What draws is imported before the cluster is asked: it may not be installed."""
+    """Return what draws a file of that ending. Imported before the cluster is asked: it may be missing."""
     from dlr.commands.job.timeline.drawing import PHONE, draw_png, draw_svg
     from dlr.commands.job.timeline.page import page
 

@@ -83,9 +83,9 @@ class Sheet:
 
     width_inches: float
     left_inches: float
-    """For the names of workers."""
+    """The width for the names of workers."""
     characters: int
-    """Of a line of the title."""
+    """Characters in a line of the title."""
     most_ticks: int
     legend_columns: int
     with_nodes: bool = True

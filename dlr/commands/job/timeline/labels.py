@@ -1,4 +1,4 @@
-"""On which side of a cross its label has room. Pure."""
+"""Chooses the side of each cross that has room for its label. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Side(Enum):
 def sides(
     marks: Sequence[float], widths: Sequence[float], *, around: float, begin: float, end: float
 ) -> list[Side | None]:
-    """For each mark, the side of its label; None where it would lie under a mark or another label.
+    """Return the side of each mark's label; None where it would lie under a mark or another label.
 
     Args:
         marks: where they are, in any unit, from the left to the right.

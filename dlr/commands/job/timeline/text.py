@@ -66,7 +66,7 @@ def _stretch(number: int, life: Life, cells: int) -> tuple[float, float]:
 
 
 def _sign(spans: Sequence[Span], begin: float, end: float) -> str:
-    """Of what lasted longest in this cell; what is no training is seen however short it was."""
+    """Return the sign of what lasted longest in this cell; even the shortest stop is shown."""
     shares = {
         span.state: min(span.end, end) - max(span.begin, begin)
         for span in spans

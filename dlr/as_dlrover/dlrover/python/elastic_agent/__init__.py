@@ -1,4 +1,4 @@
-"""Of DLRover, its sharding client alone is ours; where DLRover is installed, all else is its own."""
+"""DLRover's package with a sharding client of ours; where DLRover is installed, all else is its own."""
 
 from pkgutil import extend_path
 

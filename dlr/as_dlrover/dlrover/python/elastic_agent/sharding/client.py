@@ -1,4 +1,4 @@
-"""Where scripts that were written for DLRover import its sharding clients from (docs/from-dlrover.md)."""
+"""The module from which scripts written for DLRover import its sharding clients (docs/from-dlrover.md)."""
 
 from dlr.shards.dlrover import IndexShardingClient, Shard, ShardingClient, Task
 
