@@ -23,8 +23,8 @@ ENTRIES = {
     "reconcilers/job/plan.py": "plan_job",
     "reconcilers/failure/policy.py": "assess",
     "reconcilers/world/decision.py": "decide",
-    "reconcilers/world/rendezvous.py": "judge",
-    "reconcilers/job/outcome.py": "progress",
+    "reconcilers/job/status.py": "going_on",
+    "reconcilers/conditions/table.py": "judged",
 }
 """The function of each file by which the walk comes in. `controller/queue/loop.py` is not in it: the scheduler of
 `tests.reconcilers.process` stands in for it."""

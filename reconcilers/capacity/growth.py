@@ -22,6 +22,7 @@ from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.goodput.rounds import told_rounds
 from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
 from reconcilers.observed.slots import Slot
 from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
@@ -161,11 +162,11 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
     return () if first == highest or number > MAX_REMOVED else tuple(first)
 
 
-def with_step(job: ElasticJob, step: Step) -> ElasticJob:
-    """The job that remembers it."""
+def with_step(job: DesiredJob, step: Step) -> DesiredJob:
+    """The job that remembers the step."""
     scaling = job.status.scaling
     assert scaling is not None
-    return job.with_status(scaling=scaling.model_copy(update={"opportunity": step.known}))
+    return job.having(scaling=scaling.model_copy(update={"opportunity": step.known}))
 
 
 def told(step: Step) -> tuple[Event, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import ceil
 from typing import Any
@@ -24,7 +24,7 @@ from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.capacity.rates import best_size, rates_of
-from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.conditions import State, condition_of, stated
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types
 from reconcilers.runtime.acts import Act, Event
@@ -78,21 +78,19 @@ class Profile:
 class Beginning:
     """What a look at a job that is yet to begin comes to."""
 
-    job: ElasticJob
+    condition: Condition | None
     acts: tuple[Act, ...] = ()
-    events: tuple[Event, ...] = ()
     look_again_seconds: float | None = None
 
 
 def needs_history(job: ElasticJob) -> bool:
     """Whether it is open how the job is to begin, if it has not begun."""
-    asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
-    return asks and (condition_of(job.status.conditions, PROFILED) is None or is_waiting(job))
+    asks, known = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend, _known(job)
+    return asks and (known is None or is_waiting(known))
 
 
-def is_waiting(job: ElasticJob) -> bool:
-    """Whether its workers are not made yet, since they are to have what is asked for."""
-    known = condition_of(job.status.conditions, PROFILED)
+def is_waiting(known: Condition | None) -> bool:
+    """Whether no worker is made yet, since it shall have what the profile asks for."""
     return known is not None and known.status is ConditionStatus.UNKNOWN
 
 
@@ -117,7 +115,7 @@ def begun(
     now: datetime,
     managed_fields: ManagedFields = (),
 ) -> Beginning:
-    """The job after this look, and the ScalePlan that asks for its profile.
+    """Judges the job's profile, and makes the ScalePlan that asks for it.
 
     Args:
         history: finished jobs of its namespace, where `needs_history`.
@@ -125,10 +123,10 @@ def begun(
         has_begun: it has workers, or has had a world.
         managed_fields: the job's.
     """
-    if is_waiting(job):
+    if is_waiting(_known(job)):
         return _followed(job, profile_of(job, history, managed_fields), plans, now)
     if has_begun or not needs_history(job):
-        return Beginning(job)
+        return Beginning(_known(job))
     return _asked(job, profile_of(job, history, managed_fields), plans, now)
 
 
@@ -208,16 +206,27 @@ def _sum(one: WorldSize, other: WorldSize) -> WorldSize:
     return one.model_copy(update=update)
 
 
+def event(_: Condition | None, new: Condition) -> Event | None:
+    if new.status is ConditionStatus.UNKNOWN:
+        return None
+    reason = "ProfileTaken" if new.status is ConditionStatus.TRUE else "NoProfile"
+    return Event("Normal", reason, new.message)
+
+
+def _known(job: ElasticJob) -> Condition | None:
+    return condition_of(job.status.conditions, PROFILED)
+
+
 def _asked(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
     if not profile.of:
         none = f"no job of {_whose(job)} has trained and finished yet"
         message = f"{none}, so this one begins as it says itself"
-        return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
+        return _beginning(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
     if profile.is_empty:
         message = f"the job says itself what {', '.join(profile.of)} could tell"
-        return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
-    begins = _said(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now, quiet=True)
-    return Beginning(begins.job, _plan_of(job, profile, plans, now), look_again_seconds=WAIT_SECONDS)
+        return _beginning(job, ConditionStatus.FALSE, OVERRULED, message, now)
+    begins = _beginning(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now)
+    return replace(begins, acts=_plan_of(job, profile, plans, now), look_again_seconds=WAIT_SECONDS)
 
 
 def _plan_of(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> tuple[Act, ...]:
@@ -234,27 +243,27 @@ def _followed(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) ->
     It is asked for again if there is none, as after a crash before its write; and, of a job that is suspended
     meanwhile, when that goes on.
     """
-    known = condition_of(job.status.conditions, PROFILED)
+    known = _known(job)
     assert known is not None
     name = plan_name(job, PLANS)
     ours = [
         plan for plan in (plans.newest, plans.named, *plans.spent) if plan is not None and _is_profile(plan)
     ]
     if any(plan.metadata.uid == job.status.scale_plan_uid for plan in ours):
-        return _said(job, ConditionStatus.TRUE, TAKEN, known.message, now)
+        return _beginning(job, ConditionStatus.TRUE, TAKEN, known.message, now)
     if job.spec.suspend:
-        return Beginning(job.with_status(conditions=[c for c in job.status.conditions if c is not known]))
+        return Beginning(None)
     over = next((plan for plan in ours if plan.status.finish_time is not None), None)
     if over is not None:
         condition = condition_of(over.status.conditions, over.status.phase or ScalePlanPhase.FAILED)
         why = condition.message if condition is not None else "it has ended"
-        return _said(job, ConditionStatus.FALSE, REFUSED, f"{over.metadata.name}: {why}", now)
+        return _beginning(job, ConditionStatus.FALSE, REFUSED, f"{over.metadata.name}: {why}", now)
     left = WAIT_SECONDS - (now - known.last_transition_time).total_seconds()
     if left <= 0:
         message = f"{name} was not carried out within {WAIT_SECONDS:g} s"
-        return _said(job, ConditionStatus.FALSE, REFUSED, message, now)
+        return _beginning(job, ConditionStatus.FALSE, REFUSED, message, now)
     again = _plan_of(job, profile, plans, now) if not ours and not profile.is_empty else ()
-    return Beginning(job, again, look_again_seconds=left)
+    return Beginning(known, again, look_again_seconds=left)
 
 
 def _is_profile(plan: ScalePlan) -> bool:
@@ -270,18 +279,7 @@ def _whose(job: ElasticJob) -> str:
     return f"the profile {label}" if label else f"the name {stem_of(job)}"
 
 
-def _said(
-    job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime, *, quiet: bool = False
+def _beginning(
+    job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime
 ) -> Beginning:
-    conditions: list[Condition] = with_condition(
-        job.status.conditions, PROFILED, status, reason, message, now
-    )
-    told = () if quiet else tuple(_events(status, message))
-    return Beginning(job.with_status(conditions=conditions), events=told)
-
-
-def _events(status: ConditionStatus, message: str) -> Iterator[Event]:
-    if status is ConditionStatus.TRUE:
-        yield Event("Normal", "ProfileTaken", message)
-    else:
-        yield Event("Normal", "NoProfile", message)
+    return Beginning(stated(_known(job), PROFILED, State(status, reason, message), now))

@@ -12,8 +12,7 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobState, JobUsage, RoleUsage
 from crds.model import Condition, ConditionStatus
-from reconcilers.observed.conditions import condition_of, with_condition
-from reconcilers.runtime.acts import Event
+from reconcilers.observed.conditions import Judgement, State
 
 OVERSIZED, UNDERSIZED = "Oversized", "Undersized"
 BY_USE = "MeasuredUse"
@@ -30,30 +29,27 @@ SPARE_CORES = 1.0
 """Less than that is not worth a word."""
 
 
-def with_sizing(
-    conditions: Sequence[Condition], job: ElasticJob, usage: JobUsage | None, now: datetime
-) -> list[Condition]:
-    """The conditions, with these two as long as there is something to tell."""
+def oversized(known: Condition | None, job: ElasticJob, usage: JobUsage | None, now: datetime) -> Judgement:
+    """Judges what is asked for and not used; what is not used at first may still be."""
     if job.spec.optimize_mode is OptimizeMode.MANUAL:
-        return [condition for condition in conditions if condition.type not in (OVERSIZED, UNDERSIZED)]
+        return None
     if usage is None:
-        return list(conditions)
+        return known
+    if trained_seconds(job, now) < TRAINED_SECONDS:
+        return None
+    return _state([text for type_, role in sorted(usage.roles.items()) for text in _too_much(type_, role)])
+
+
+def undersized(known: Condition | None, job: ElasticJob, usage: JobUsage | None, now: datetime) -> Judgement:
+    """Judges what is used up."""
+    if job.spec.optimize_mode is OptimizeMode.MANUAL:
+        return None
+    if usage is None:
+        return known
     is_known = trained_seconds(job, now) >= TRAINED_SECONDS
-    over = [text for type_, role in sorted(usage.roles.items()) for text in _too_much(type_, role)]
-    under = [
-        text for type_, role in sorted(usage.roles.items()) for text in _too_little(type_, role, is_known)
-    ]
-    changed = _with(conditions, OVERSIZED, over if is_known else [], now)
-    return _with(changed, UNDERSIZED, under, now)
-
-
-def told(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
-    """An Event when one of them becomes True."""
-    for type_ in (OVERSIZED, UNDERSIZED):
-        old, new = condition_of(before, type_), condition_of(after, type_)
-        is_true = new is not None and new.status is ConditionStatus.TRUE
-        if new is not None and is_true and (old is None or old.status is not ConditionStatus.TRUE):
-            yield Event("Normal", type_, new.message)
+    return _state(
+        [text for type_, role in sorted(usage.roles.items()) for text in _too_little(type_, role, is_known)]
+    )
 
 
 def trained_seconds(job: ElasticJob, now: datetime) -> float:
@@ -72,10 +68,8 @@ def in_short(count: int) -> str:
     return f"{count}"
 
 
-def _with(conditions: Sequence[Condition], type_: str, said: Sequence[str], now: datetime) -> list[Condition]:
-    if said:
-        return with_condition(conditions, type_, ConditionStatus.TRUE, BY_USE, "; ".join(said), now)
-    return [condition for condition in conditions if condition.type != type_]
+def _state(findings: Sequence[str]) -> State | None:
+    return State(ConditionStatus.TRUE, BY_USE, "; ".join(findings)) if findings else None
 
 
 def _too_much(type_: str, role: RoleUsage) -> Iterator[str]:

@@ -13,7 +13,7 @@ from crds.elasticworker import ElasticWorker, Life
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.conditions import condition_of, is_same, with_condition
+from reconcilers.observed.conditions import Judgement, State, condition_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
@@ -43,50 +43,46 @@ class Neighbour:
     """When its Pod was first seen running."""
 
 
-def with_slow(
-    conditions: Sequence[Condition],
+def judge(
+    known: Condition | None,
     workers: Workers,
     world: Rendezvous,
     neighbours: Sequence[Neighbour],
     now: datetime,
-) -> list[Condition]:
-    """The conditions, with this one once steps took longer. While the world does not train, nothing is known.
+) -> Judgement:
+    """Judges the pace by rank 0's report; while the world does not train, nothing is known.
 
-    The message is kept as long as the same is told: what changed then is looked for once.
+    The message is kept as long as the figures are the same: what changed then is looked for once.
     """
     speaker = speaker_of(workers, world)
     if speaker is None:
-        return list(conditions)
-    known, slow = condition_of(conditions, SLOW), _slow_of(speaker)
+        return known
+    slow = _slow_of(speaker)
     if slow is None:
-        if known is None or known.status is ConditionStatus.FALSE:
-            return list(conditions)
-        return with_condition(conditions, SLOW, ConditionStatus.FALSE, AS_USUAL, "", now)
-    if is_told(known, slow):
-        return list(conditions)
+        is_over = known is None or known.status is ConditionStatus.FALSE
+        return known if is_over else State(ConditionStatus.FALSE, AS_USUAL)
+    if is_shown(known, slow):
+        return known
     began = began_at(speaker, now)
     what = "; ".join(changes(began, workers, world, neighbours)) or NOTHING_CHANGED
     message = f"{_figures(slow, began)}; {what}"
-    data = _facts(slow)
-    return with_condition(conditions, SLOW, ConditionStatus.TRUE, STEP_TIME_ROSE, message, now, data)
+    return State(ConditionStatus.TRUE, STEP_TIME_ROSE, message, _facts(slow))
 
 
-def events_of_slow(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
-    """One when it begins, and one when steps are as fast as before."""
-    old, new = condition_of(before, SLOW), condition_of(after, SLOW)
-    if new is None or is_same(old, new):
-        return
+def event(old: Condition | None, new: Condition) -> Event | None:
+    """An Event when it begins, and when steps are as fast as before."""
     if new.status is ConditionStatus.TRUE:
-        yield Event("Warning", SLOW, new.message)
-    elif old is not None:
-        yield Event("Normal", SLOW_OVER, "a step takes no longer than it did before")
+        return Event("Warning", SLOW, new.message)
+    if old is None or new.reason != AS_USUAL:
+        return None
+    return Event("Normal", SLOW_OVER, "a step takes no longer than it did before")
 
 
 def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
     """What is told, and not yet in the job's status."""
     speaker = speaker_of(workers, job.status.rendezvous or Rendezvous())
     slow = _slow_of(speaker) if speaker is not None else None
-    return None if slow is None or is_told(condition_of(job.status.conditions, SLOW), slow) else slow
+    return None if slow is None or is_shown(condition_of(job.status.conditions, SLOW), slow) else slow
 
 
 def suspected_at(known: datetime | None, job: ElasticJob, workers: Workers, now: datetime) -> datetime | None:
@@ -118,7 +114,7 @@ def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
     return lead if trains else None
 
 
-def is_told(known: Condition | None, slow: Slow) -> bool:
+def is_shown(known: Condition | None, slow: Slow) -> bool:
     return known is not None and known.status is ConditionStatus.TRUE and known.data == _facts(slow)
 
 

@@ -28,7 +28,7 @@ def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
         yield create(ELASTICWORKERS, new_worker(job, type_, index), *[event] * (number == len(missing)))
 
 
-def told_standby(worker: ElasticWorker, standing: Collection[int]) -> Act:
+def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
     metadata, body = worker.metadata, {"status": {"standby": worker.spec.index in standing or None}}
     return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status")
 

@@ -15,31 +15,32 @@ from datetime import datetime
 from controller.resources import Object
 from crds import names
 from crds.elasticworker import ElasticWorker
+from crds.job_status import ElasticJobStatus
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.capacity import growth, profile, sizing
+from reconcilers.capacity import growth, profile
+from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
-from reconcilers.conditions import edits, refusal
-from reconcilers.conditions.job_finding import CheckState, finding_of
+from reconcilers.conditions import refusal
 from reconcilers.conditions.steps_known import seconds_to_notice
+from reconcilers.conditions.table import SIZES, Facts, judged
+from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.goodput.state import Moment, failed_at
-from reconcilers.job import outcome
-from reconcilers.job.acts import created, relaunched, told_standby
-from reconcilers.job.departed import with_departed
-from reconcilers.job.look import Look
-from reconcilers.job.outcome import Outcome, Training
+from reconcilers.job import events as events_of_job
+from reconcilers.job.acts import created, relaunched, standby_updated
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches
 from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
-from reconcilers.job.status import has_succeeded
-from reconcilers.job.waiting import why_not_training
+from reconcilers.job.situation import Situation, with_departed
+from reconcilers.job.status import ended, failed, going_on, has_succeeded, over, suspended
 from reconcilers.observed.conditions import observed_at
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
@@ -52,9 +53,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.scale import rolling
 from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import is_asked, take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import Uptake, is_asked, take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
-from reconcilers.shards.job_shards import with_shards
 from reconcilers.world import resumption
 from reconcilers.world.breaks import broken_members
 from reconcilers.world.decision import ActiveCheck, Constraints, decide
@@ -88,45 +88,38 @@ class Plan:
 
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
-    """All that is to be done about a job after this look."""
+    """Plans all that is to be done about a job after this look."""
     phase = seen.job.status.phase
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
     slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    seen, told = _with_news(seen, slots.surplus, now)
-    workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
-    fresh = freshness(seen.job, workers, seen.pods)
-    managed_fields = seen.raw["metadata"].get("managedFields") or ()
-    uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now, seen.vacant)
-    beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now, managed_fields)
-    look = Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
+    look, uptake, beginning = _situation(seen, slots.surplus, now)
     if seen.job.spec.suspend:
         wait = seconds_to_retry(seen.plans.spent, now)
-        plan = _plan(
-            look, outcome.suspended(look.job, workers, now), giving_back(look.job, seen, now), (wait,)
-        )
+        plan = _written(look, suspended(look), giving_back(look.job, seen, now), (wait,))
     else:
         plan = _ended(look) or _train(look)
     if plan.is_interim:
         return plan
     most = most_acts(len(seen.workers) + len(slots.missing))
-    waits = look.is_held or profile.is_waiting(look.job) or seen.workers_refused_seconds is not None
+    waits = look.is_held or profile.is_waiting(look.profiled) or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[:most]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
     more = 0.0 if is_more else None
+    shards = job_shards.events(seen.job.status.shards, look.shards)
     plan = replace(
         plan,
-        events=(*told, *outcome.of_scale(uptake), *beginning.events, *plan.events),
+        events=(*shards, *events_of_job.of_scale(uptake), *plan.events),
         acts=(*beginning.acts, *created(seen.job, missing), *surplus, *plan.acts),
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
             seen.workers_refused_seconds,
-            UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
-            refusal.seconds_to_look(look.job, seen.has_begun),
+            UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
+            refusal.seconds_to_look(look.pods_accepted, seen.job, seen.has_begun),
             beginning.look_again_seconds,
             served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
@@ -160,22 +153,36 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
 
 
-def _with_news(
+def _situation(
     seen: Seen, surplus: Collection[ElasticWorker], now: datetime
-) -> tuple[Seen, tuple[Event, ...]]:
-    """With what was said of the job's Pods, if they were tried, and of edits that they do not have, and with
-    steps that compare, and the next leases of its shard sets; and the Events that tell of it.
+) -> tuple[Situation, Uptake, Beginning]:
+    """The job as it is wanted by now, what was requested of its scale, and how it begins.
 
     Args:
-        surplus: the workers that are to go, and what they have done of their leases with them.
+        surplus: the workers that are deleted; what they have done of their leases counts.
     """
-    tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
-    job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
+    job, shards = seen.job, None
     if surplus or job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
-        job = with_shards(job, seen.workers, surplus, now)
-    workers = with_comparable_steps(job, seen.workers)
-    told = (*refusal.told(seen.job, job), *edits.told(seen.job, job), *job_shards.told(seen.job, job))
-    return replace(seen, job=job, workers=workers), told
+        shards = job_shards.next_sets(job, seen.workers, surplus, now)
+    seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
+    workers = seen.workers.without({worker.metadata.uid for worker in surplus})
+    fresh = freshness(job, workers, seen.pods)
+    managed_fields = seen.raw["metadata"].get("managedFields") or ()
+    uptake = take_up(job, seen.plans, fresh, managed_fields, now, seen.vacant)
+    beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now, managed_fields)
+    wanted = with_departed(uptake.job, surplus)
+    look = Situation(
+        seen=seen,
+        job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
+        workers=workers,
+        fresh=fresh,
+        now=now,
+        scale_requested=uptake.scale_requested,
+        shards=shards,
+        pods_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
+        profiled=beginning.condition,
+    )
+    return look, uptake, beginning
 
 
 def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
@@ -183,42 +190,44 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
-    look = Look(seen, seen.job, seen.workers, Freshness(), False, now)
-    return _plan(look, outcome.over(seen.job, seen.workers, now), look_again=(remaining,))
+    look = Situation(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
+    return _written(look, over(look), look_again=(remaining,))
 
 
-def _ended(look: Look) -> Plan | None:
-    """Of a job whose training is over, or whose time is.
+def _ended(look: Situation) -> Plan | None:
+    """The plan of a job whose training is over, or whose time is.
 
-    Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed say
-    nothing.
+    Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed are no
+    success.
     """
-    job, workers, now = look.job, look.workers, look.now
+    end = _end_of(look)
+    return _written(look, ended(look, *end)) if end is not None else None
+
+
+def _end_of(look: Situation) -> tuple[JobPhase, str, str] | None:
+    """Phase, reason and message of the end."""
+    job, now = look.job, look.now
     if job.status.phase is not JobPhase.SUSPENDED and (why := _success(look)):
-        end = JobPhase.SUCCEEDED, "TrainingSucceeded", why
-        return _plan(look, outcome.finished(job, workers, *end, now))
+        return JobPhase.SUCCEEDED, "TrainingSucceeded", why
     if why := job_shards.ending(job):
-        late = outcome.finished(job, workers, JobPhase.FAILED, job_shards.ENDED, why, now)
-        return _plan(look, late)
-    remaining = refusal.seconds_to_failure(job, now) if look.is_held else None
-    if remaining is not None and remaining <= 0:
-        return _plan(look, outcome.finished(job, workers, JobPhase.FAILED, *refusal.ending(job), now))
+        return JobPhase.FAILED, job_shards.ENDED, why
+    if look.is_held and (refusal.seconds_to_failure(look.pods_accepted, job, now) or 0.0) <= 0:
+        return JobPhase.FAILED, *refusal.ending(look.pods_accepted)
     remaining = seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         limit = job.spec.run_policy.active_deadline_seconds
         message = f"the job was active for longer than activeDeadlineSeconds {limit}"
-        late = outcome.finished(job, workers, JobPhase.FAILED, "DeadlineExceeded", message, now)
-        return _plan(look, late)
+        return JobPhase.FAILED, "DeadlineExceeded", message
     return None
 
 
-def _success(look: Look) -> str:
+def _success(look: Situation) -> str:
     if in_cluster(look.job):
         return roles_progress.ending(look.job, look.workers)
     return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
-def _train(look: Look) -> Plan:
+def _train(look: Situation) -> Plan:
     """Of a job that is to run: its world, and what its failures come to."""
     published, workers, now = look.published, look.workers, look.now
     people, bounds, roll = _people(look)
@@ -228,7 +237,8 @@ def _train(look: Look) -> Plan:
     broken_at = failed_at(breaks, published.round, workers, now)
     failures = assess(look.job, workers, look.spare, breaks, now)
     if failures.ending is not None:
-        return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
+        events = tuple(events_of_job.of_culprit(failures.incident))
+        return _written(look, failed(look, failures), events=events, broken_at=broken_at)
     decision = Decision(published)
     if not in_cluster(look.job):
         decision = decide(published, people, bounds, now, _constraints(look, failures))
@@ -243,7 +253,8 @@ def _train(look: Look) -> Plan:
             return Plan(first=tuple(relaunches), look_again_seconds=0.0, is_interim=True)
     is_quiet = _is_quiet(look, decision, roll, failures)
     scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet)
-    look = replace(look, job=scaling.job)
+    if scaling.growth is not None:
+        look = replace(look, job=growth.with_step(look.job, scaling.growth))
     waits = (
         decision.look_again_seconds,
         retry_seconds,
@@ -261,7 +272,7 @@ def _train(look: Look) -> Plan:
     return replace(plan, check=check, events=events, acts=acts)
 
 
-def _is_quiet(look: Look, decision: Decision, roll: Roll, failures: Assessment) -> bool:
+def _is_quiet(look: Situation, decision: Decision, roll: Roll, failures: Assessment) -> bool:
     """Whether no check, move, roll or failure is under way."""
     return (
         look.active_check is None
@@ -269,27 +280,26 @@ def _is_quiet(look: Look, decision: Decision, roll: Roll, failures: Assessment) 
         and not decision.changes(look.published)
         and not (roll.sources or roll.relaunches or look.job.status.migrations)
         and failures.incident is None
-        and not refusal.is_refused(look.job)
+        and not look.is_refused
     )
 
 
-def _people(look: Look) -> tuple[Sequence[Participant], Bounds, Roll]:
+def _people(look: Situation) -> tuple[Sequence[Participant], Bounds, Roll]:
     """Who counts for the world, how large it may be, and which Pods are to be made of new resources now."""
     job, workers, published = look.job, look.workers, look.published
-    is_refused = refusal.is_refused(job)  # then no next Pod could be made
     if in_cluster(job):
         bounds = bounds_of(job)
-        roll = Roll() if is_refused else plan_roll(job, workers, (), published, bounds, look.fresh)
+        roll = Roll() if look.is_refused else plan_roll(job, workers, (), published, bounds, look.fresh)
         return (), bounds, roll
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
     bounds, roll = growth.with_extra(bounds_of(job), job, workers, published, people), Roll()
-    if look.active_check is None and not is_refused:
+    if look.active_check is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
     return on_faulty_nodes(roll.marked(people), look.standing.faulty), bounds, roll
 
 
-def _constraints(look: Look, failures: Assessment) -> Constraints:
+def _constraints(look: Situation, failures: Assessment) -> Constraints:
     active, workers = look.active_check, None
     if active is not None and active.spec.workers is not None:
         workers = frozenset(active.spec.workers)
@@ -307,7 +317,7 @@ def _constraints(look: Look, failures: Assessment) -> Constraints:
 
 
 def _relaunches(
-    look: Look, world: Rendezvous, roll: Roll, failed: Mapping[str, Renewal]
+    look: Situation, world: Rendezvous, roll: Roll, renewals: Mapping[str, Renewal]
 ) -> tuple[list[Act], float | None]:
     """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
 
@@ -317,8 +327,8 @@ def _relaunches(
     job = look.job
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
-    renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
-    avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
+    renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
+    avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node}
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
     if not concerned:
         return [], None
@@ -332,85 +342,76 @@ def _relaunches(
     ]
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
-    acts = [relaunched(r, room, failed.get(r.worker.metadata.uid)) for r in plan.relaunches]
+    acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
     return acts, plan.look_again_seconds
 
 
 def _go_on(
-    look: Look,
+    look: Situation,
     decision: Decision,
     failures: Assessment,
     broken_at: datetime | None,
     waits: Collection[float | None],
 ) -> Plan:
     """The status of a job that goes on, and what becomes of its standby and its old checks."""
-    workers, checks = look.workers, look.seen.checks
-    world = decision.rendezvous
+    workers, world = look.workers, decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
+    look = replace(look, job=job) if moved else look
     cluster = None
     if in_cluster(job):
         cluster = tasks.dated(job.status.cluster, tasks.next_cluster(job, workers.by_slot), look.now)
-    state = CheckState(
-        checks.finished,
-        look.active_check,
-        look.seen.check_refused,
-        look.standing.unchecked,
-        decision.left_out,
+    standby = standing_by(job, workers, world)
+    status = going_on(look, decision, failures, cluster, standby)
+    counted = was_counted(look.seen.job.status)
+    events = (
+        *events_of_job.of_world(look.published, decision, failures, workers, was_counted=counted),
+        *resumption.told(look.published, world),
+        *events_of_job.of_moves(moved),
+        *(tasks.told(job.status.cluster, cluster) if cluster is not None else ()),
     )
-    training = Training(
-        world=world,
-        left_out=decision.left_out,
-        failures=failures,
-        exhausted_workers=look.exhausted_workers,
-        fresh=freshness(job, workers, look.seen.pods) if look.scale_requested else look.fresh,
-        scale_requested=look.scale_requested,
-        finding=finding_of(job, state),
-        active_check=look.active_check,
-        suspected_at=look.suspected_at,
-        standing_by=standing_by(job, workers, world),
-        cluster=cluster,
-        neighbours=look.seen.neighbours,
-    )
-    found = outcome.progress(job, workers, training, look.now)
-    counted = was_counted(look.job.status)
-    told = outcome.of_world(look.published, decision, failures, workers, was_counted=counted)
-    resumed = resumption.told(look.published, world)
-    versions = tasks.told(job.status.cluster, cluster) if cluster is not None else ()
-    events = (*told, *resumed, *outcome.of_moves(moved), *versions, *found.events)
-    acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]
-    found = replace(found, events=events, broken_at=broken_at)
-    return _plan(replace(look, job=job), found, acts, waits)
+    acts = [deleted(NODECHECKS, old.metadata) for old in look.seen.checks.outdated]
+    return _written(look, status, acts, waits, events, standby, broken_at)
 
 
-def _plan(
-    look: Look,
-    found: Outcome,
+def _written(
+    look: Situation,
+    status: ElasticJobStatus,
     acts: Collection[Act] = (),
     look_again: Collection[float | None] = (),
+    events: Collection[Event] = (),
+    standby: Collection[int] = (),
+    broken_at: datetime | None = None,
 ) -> Plan:
-    """With the account of the job's time in its status."""
-    raw = look.seen.raw.get("status", {})
-    status = observed_at(found.status, look.job.metadata.generation)
-    why = why_not_training(status.phase, status.conditions, status.rendezvous)
-    status = status.model_copy(update={"reason": why.reason, "message": why.message})
-    moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
+    """The plan that writes this status, with the account of the job's time.
+
+    Args:
+        events: what the comparison of the conditions does not show.
+        standby: workers that are ready beside the world.
+        broken_at: when the world failed that is given up now.
+    """
+    raw, before = look.seen.raw.get("status", {}), look.seen.job.status.conditions
+    checking = status.active_check is not None
+    moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
     draft = with_account(moment, Draft(status, raw, len(look.workers)), look.seen.account_age_seconds)
     draft = _with_usage(look, draft)
-    standing = found.standing_by
-    concerned = look.workers if standing else look.workers.exceptional
-    due = needs_standby_update(concerned, standing)
-    standby = [told_standby(worker, standing) for worker in due[: most_acts(len(look.seen.workers))]]
+    concerned = look.workers if standby else look.workers.exceptional
+    due = needs_standby_update(concerned, standby)
+    updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
         status_patch=draft.patch(),
-        events=(*found.events, *sizing.told(look.job.status.conditions, draft.status.conditions)),
-        acts=(*acts, *standby),
-        look_again_seconds=_soonest(*look_again, 0.0 if len(standby) < len(due) else None),
+        events=(
+            *events,
+            *events_of_conditions(before, draft.status.conditions),
+            *events_of_job.of_phase(look, status),
+        ),
+        acts=(*acts, *updates),
+        look_again_seconds=_soonest(*look_again, 0.0 if len(updates) < len(due) else None),
     )
 
 
-def _with_usage(look: Look, draft: Draft) -> Draft:
-    """With what the job used, where the status is written anyway; or it is time to look, and a condition
-    changes. Until then, it stays in the agents' reports."""
+def _with_usage(look: Situation, draft: Draft) -> Draft:
+    """The draft with what the job used, where the status is written anyway, or it is time to look and a
+    condition changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
     is_kept = ends or keeps_while_it_runs(look.job, look.workers)
@@ -421,12 +422,16 @@ def _with_usage(look: Look, draft: Draft) -> Draft:
         return draft
     status = draft.status
     used = with_roles(look.job, status, look.workers)
-    conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
-    judged = status.model_copy(update={"conditions": conditions})
-    told = draft.of(observed_at(judged, look.job.metadata.generation))
-    if not draft.differs and (conditions == status.conditions or not told.differs):
+    facts = Facts(
+        look.job, look.workers, phase or JobPhase.PENDING, look.published, look.now, usage=used.usage
+    )
+    conditions = judged(SIZES, status.conditions, facts)
+    sized = draft.of(
+        observed_at(status.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
+    )
+    if not draft.differs and (conditions == status.conditions or not sized.differs):
         return draft
-    return told.having(usage=used.usage) if is_kept else told
+    return sized.having(usage=used.usage) if is_kept else sized
 
 
 def _soonest(*seconds: float | None) -> float | None:

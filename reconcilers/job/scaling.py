@@ -13,14 +13,17 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Act, Event, Verb
 from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale
+from reconcilers.scale.opportunity import Step
 from reconcilers.scale.plan import GROWTH
 from reconcilers.shards import by_shards
 
 
 @dataclass(frozen=True)
 class OwnScaling:
-    job: ElasticJob
-    """The job; its status has what growth remembers."""
+    """What a job asks of its own scale."""
+
+    growth: Step | None = None
+    """What opportunistic growth remembers."""
     acts: tuple[Act, ...] = ()
     """Automatic ScalePlans to make, and those to delete."""
     events: tuple[Event, ...] = ()
@@ -50,9 +53,9 @@ def plan_scaling(
         acts = auto_plans.acts(job, Scale(step.count, gone), seen.plans, GROWTH, now)
     waits = (sized.look_again_seconds, auto_plans.seconds_to_retry(seen.plans.spent, now))
     if step is None:
-        return OwnScaling(job, acts, look_again_seconds=waits)
+        return OwnScaling(None, acts, look_again_seconds=waits)
     again = (*waits, step.look_again_seconds)
-    return OwnScaling(growth.with_step(job, step), acts, growth.told(step), again)
+    return OwnScaling(step, acts, growth.told(step), again)
 
 
 def giving_back(job: ElasticJob, seen: Seen, now: datetime) -> tuple[Act, ...]:

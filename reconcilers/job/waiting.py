@@ -11,12 +11,7 @@ from crds.model import Condition
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.refusal import PODS_ACCEPTED
-from reconcilers.job.status import (
-    FAILED,
-    NO_REPLICAS,
-    RUNNING,
-    WORKERS_STARTED,
-)
+from reconcilers.conditions.training import FAILED, NO_REPLICAS, RUNNING, WORKERS_STARTED
 from reconcilers.observed.conditions import WORKERS_SCHEDULED, condition_of, is_false, is_true
 from reconcilers.roles.progress import CLUSTER_FORMED
 

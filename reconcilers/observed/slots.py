@@ -25,6 +25,7 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
 from crds.job_status import Moves
 from crds.protocol import RendezvousPhase
+from reconcilers.observed.desired import DesiredJob
 
 Slot = tuple[str, int]
 """Type and index."""
@@ -184,14 +185,14 @@ def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     return slots_of(job, type_).present(_slot_count(job, type_))
 
 
-def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
+def with_slots(job: DesiredJob, changed: Mapping[str, Slots]) -> DesiredJob:
     """The job, with these in its status."""
     retired = job.status.retired | {t: sorted(slots.retired) for t, slots in changed.items()}
     moves = job.status.migrations | {
         t: Moves(sources=list(slots.moves), targets=list(slots.moves.values()))
         for t, slots in changed.items()
     }
-    return job.with_status(
+    return job.having(
         retired={t: indices for t, indices in retired.items() if indices},
         migrations={t: found for t, found in moves.items() if found.sources},
     )

@@ -17,9 +17,8 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
-from reconcilers.observed.conditions import WORKERS_SCHEDULED, is_true, observed_at, with_condition
+from reconcilers.observed.conditions import SCALED, WORKERS_SCHEDULED, is_true, observed_at, with_condition
 from reconcilers.scale.plan import Refusal, impossible, intent_of, refusal
-from reconcilers.scale.scaled import SCALED
 from reconcilers.scale.uptake import age
 
 PROGRESSING = "Progressing"

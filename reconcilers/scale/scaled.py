@@ -6,7 +6,6 @@ A worker that is lost does not make it False: nobody has asked for anything then
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 
 from controller.wording import counted, some_of
 from crds import names
@@ -15,7 +14,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.conditions import is_false, with_condition
+from reconcilers.observed.conditions import SCALED, Judgement, State, is_false
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Slot,
@@ -29,49 +28,45 @@ from reconcilers.observed.workers import slot_of
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
 
-SCALED = "Scaled"
 NAMED = 3
 """The others are counted."""
 
 
-def with_scaled(
-    conditions: Sequence[Condition],
+def judge(
+    known: Condition | None,
     job: ElasticJob,
     workers: Sequence[ElasticWorker],
     rendezvous: Rendezvous,
     without: Collection[int],
     fresh: Freshness,
-    now: datetime,
     *,
-    anew: bool,
+    scale_requested: bool,
     exhausted_workers: Collection[str] = (),
-) -> list[Condition]:
-    """The conditions, with this one if anything was ever asked.
+) -> Judgement:
+    """Judges the job's size and resources; there is no condition before any was requested.
 
     Args:
-        conditions: the job's.
-        job: with the desired state of now.
+        job: with the requested scale in its status.
         workers: all of the job's.
         rendezvous: the world that is published with this.
         without: workers that the world does without, though they are wanted.
-        fresh: whose resources are outdated.
-        now: for the transition time.
-        anew: whether something was asked just now.
+        fresh: workers whose resources are outdated.
+        scale_requested: something was requested just now.
         exhausted_workers: uids of workers that get no further Pod, as the job goes on without them.
     """
-    under_way = is_false(conditions, SCALED)
+    under_way = known is not None and known.status is ConditionStatus.FALSE
     moving = bool(job.status.migrations or fresh.outdated)
-    if not (anew or under_way or moving):
-        return list(conditions)
+    if not (scale_requested or under_way or moving):
+        return known
     missing = [
         *_too_few(job, workers, rendezvous, without, exhausted_workers),
         *_moves(job),
         *_yet_to_go(job, workers),
-        *_outdated(fresh, unknown_too=anew or under_way),
+        *_outdated(fresh, unknown_too=scale_requested or under_way),
     ]
-    status = ConditionStatus.FALSE if missing else ConditionStatus.TRUE
-    reason = "Scaling" if missing else "AsAsked"
-    return with_condition(conditions, SCALED, status, reason, "; ".join(missing), now)
+    if missing:
+        return State(ConditionStatus.FALSE, "Scaling", "; ".join(missing))
+    return State(ConditionStatus.TRUE, "AsAsked")
 
 
 def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> JobPhase:

@@ -18,6 +18,7 @@ from crds.job_status import Opportunity, Scaling
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.extra import policy_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
@@ -63,8 +64,8 @@ class Plans:
 class Uptake:
     """What has become desired state."""
 
-    job: ElasticJob
-    """The job with the status that will be written."""
+    job: DesiredJob
+    """The job with the requested scale."""
     plan: ScalePlan | None = None
     """The plan that was taken over just now."""
     count_changed_from: int | None = None
@@ -72,8 +73,8 @@ class Uptake:
     """It is opportunistic growth, or what is given back of it, that was asked for."""
 
     @property
-    def anew(self) -> bool:
-        """Whether something was asked that was not asked before."""
+    def scale_requested(self) -> bool:
+        """Whether something was requested just now."""
         return self.plan is not None or self.count_changed_from is not None
 
 
@@ -119,7 +120,9 @@ def take_up(
         vacant: slots that may be used again.
     """
     plan, due = plans.newest, _due(job, plans)
-    after = _with_plan(job, due, fresh, vacant) if due is not None else job
+    after = DesiredJob.of(job)
+    if due is not None:
+        after = _with_plan(after, due, fresh, vacant)
     slots = {
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
     }
@@ -127,7 +130,7 @@ def take_up(
     scaling = _scaling(job, plans.named, due, managed_fields, now)
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
-    after = after.with_status(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
+    after = after.having(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
     grows = is_growth(due) if due is not None else changed and _is_by_growth(plans.named, scaling)
     return Uptake(after, due, before if changed else None, grows)
 
@@ -147,7 +150,7 @@ def in_words(intent: Intent) -> str:
     return "; ".join(parts)
 
 
-def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> ElasticJob:
+def with_sources(job: DesiredJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> DesiredJob:
     """Training workers in whose place others are to come, beside those that are known."""
     slots, count = slots_of(job, names.WORKER), slot_count(job.spec.replica_specs[names.WORKER])
     moving = slots.moving({*slots.moves, *sources}, count, vacant.get(names.WORKER, frozenset()))
@@ -155,8 +158,8 @@ def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_S
 
 
 def with_moves_done(
-    job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
-) -> tuple[ElasticJob, list[Migration]]:
+    job: DesiredJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
+) -> tuple[DesiredJob, list[Migration]]:
     """The job after the moves that this world completes, and those; without one, a running target does."""
     moves = migrations_of(job)
     if not moves:
@@ -203,7 +206,7 @@ def _is_due(job: ElasticJob, plan: ScalePlan) -> bool:
     )
 
 
-def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness, vacant: Vacant) -> ElasticJob:
+def _with_plan(job: DesiredJob, plan: ScalePlan, fresh: Freshness, vacant: Vacant) -> DesiredJob:
     intent = intent_of(plan, job)
     slots = {}
     for type_ in training_types(job):
@@ -214,7 +217,7 @@ def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness, vacant: Vacan
     resources = dict(job.status.resources)
     for type_, asked in intent.resources.items():
         resources[type_] = laid_over(resources.get(type_), asked)
-    return with_slots(job.with_status(resources=resources, scale_plan_uid=plan.metadata.uid), slots)
+    return with_slots(job.having(resources=resources, scale_plan_uid=plan.metadata.uid), slots)
 
 
 def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:

@@ -30,7 +30,7 @@ from crds.model import MAX_CONDITION_MESSAGE
 from crds.protocol import MAX_SHARD_SETS, MAX_SHARD_TEXT, MAX_UNDONE_TEXT
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from reconcilers.conditions.refusal import NO_HURRY
-from reconcilers.job.status import MAX_WHY
+from reconcilers.conditions.training import MAX_WHY
 from reconcilers.observed.large_job import wire_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
 

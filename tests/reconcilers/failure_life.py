@@ -13,8 +13,13 @@ from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
-from reconcilers.job import outcome as job_outcome
+from reconcilers.job import events as job_events
+from reconcilers.job.seen import Seen
+from reconcilers.job.situation import Situation
+from reconcilers.job.status import failed
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
+from reconcilers.scale.rolling import Freshness
 from reconcilers.world.breaks import broken_members
 from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Ages, bounds_of, participants_of
@@ -96,14 +101,16 @@ class Life:
             limits = Constraints(hold=found.hold(self.now), hang_since=found.hang_since, blame=found.blame)
             decision = decide(self.world, people, bounds_of(self.job), self.now, limits)
             counted = was_counted(self.job.status)
-            self.events += job_outcome.of_world(self.world, decision, found, workers, was_counted=counted)
+            self.events += job_events.of_world(self.world, decision, found, workers, was_counted=counted)
             world = decision.rendezvous
         else:
-            ended = job_outcome.failed(self.job, workers, found, self.now)
-            self.ended = next(c.message for c in ended.status.conditions if c.type == "Failed")
-            self.events += ended.events
-            assert ended.status.rendezvous is not None
-            world = ended.status.rendezvous
+            seen = Seen(self.job, {"status": self.job.status.to_wire()}, workers)
+            look = Situation(seen, DesiredJob.of(self.job), workers, Freshness(), self.now)
+            status = failed(look, found)
+            self.ended = next(c.message for c in status.conditions if c.type == "Failed")
+            self.events += [*job_events.of_culprit(found.incident), *job_events.of_phase(look, status)]
+            assert status.rendezvous is not None
+            world = status.rendezvous
         written = {
             "rendezvous": world,
             "restarts": found.restarts,

@@ -6,6 +6,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import Plans, asked_through_scale, newest, take_up, with_moves_done
 from tests.reconcilers.build import NOW, job, report, worker
@@ -62,8 +63,8 @@ def test_count_that_stays_keeps_whose_it_was_and_a_new_jobs_is_no_change() -> No
     scaling = {"replicas": 2, "by": "ScalePlan old", "at": NOW}
     same = take_up(known(scaling=scaling), Plans(), Freshness(), [], NOW)
     assert same.job.status.scaling is not None and same.job.status.scaling.by == "ScalePlan old"
-    assert not same.anew
-    assert not take_up(job(), Plans(), Freshness(), [], NOW).anew
+    assert not same.scale_requested
+    assert not take_up(job(), Plans(), Freshness(), [], NOW).scale_requested
     assert take_up(known(5), Plans(), Freshness(), [], NOW).count_changed_from == 2
 
 
@@ -102,7 +103,7 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
         },
         status={"migrations": migrations},
     )
-    return with_moves_done(of, workers, world)[0].status.retired
+    return with_moves_done(DesiredJob.of(of), workers, world)[0].status.retired
 
 
 def test_move_is_done_when_the_world_has_the_target_and_not_the_source() -> None:
@@ -131,4 +132,4 @@ def test_beside_parameter_servers_a_worker_that_runs_has_taken_over_though_its_a
         replicaSpecs={name: {"replicas": 2, "template": template} for name in ("worker", "ps")},
         status={"migrations": {"worker": {"sources": [0], "targets": [2]}}},
     )
-    assert with_moves_done(of, both, Rendezvous())[0].status.retired == {"worker": [0]}
+    assert with_moves_done(DesiredJob.of(of), both, Rendezvous())[0].status.retired == {"worker": [0]}

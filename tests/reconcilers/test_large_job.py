@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crds.job_status import MANY_WORKERS, ElasticJobStatus, JobFailure
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
-from reconcilers.job.status import SUSPENDED, WORLD_FORMED
+from reconcilers.conditions.training import SUSPENDED, WORLD_FORMED
 from reconcilers.observed.conditions import (
     condition_of,
     is_same,

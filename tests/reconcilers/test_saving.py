@@ -7,7 +7,7 @@ from crds.elasticworker import AgentState, ElasticWorker
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import CheckpointTrouble
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.saving import CHECKPOINTS_FAILING, with_saving
+from reconcilers.conditions.saving import CHECKPOINTS_FAILING, judge
 from reconcilers.job.plan import Plan
 from reconcilers.observed.workers import Workers
 from reconcilers.predicates import _without_steps
@@ -79,10 +79,9 @@ def test_it_stays_while_the_pod_of_who_told_it_is_replaced_whatever_the_sentence
         data=ConditionData(worker="digits-worker-1"),
         last_transition_time=NOW,
     )
-    (after,) = with_saving([known], Workers([trains(0), gone]), Rendezvous(), NOW)
-    assert after == known
-    (alone,) = with_saving([known], Workers([trains(0)]), Rendezvous(), NOW)
-    assert alone.status is ConditionStatus.FALSE, "nobody is left who tells of it"
+    assert judge(known, Workers([trains(0), gone]), Rendezvous()) == known
+    alone = judge(known, Workers([trains(0)]), Rendezvous())
+    assert alone is not None and alone.status is ConditionStatus.FALSE, "nobody is left who tells of it"
 
 
 def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> None:
@@ -90,10 +89,12 @@ def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> 
     shrunk = {"round": 2, "members": [0], "incarnations": [1], "world_size": 1}
     world = failing.status.rendezvous.model_copy(update=shrunk)
     standby = worker(1, agent=report(1).to_wire())
+    known = next(c for c in failing.status.conditions if c.type == CHECKPOINTS_FAILING)
 
     def status_with(*workers: ElasticWorker) -> str:
-        found = with_saving(failing.status.conditions, Workers(workers), world, NOW)
-        return next(c.status for c in found if c.type == CHECKPOINTS_FAILING)
+        found = judge(known, Workers(workers), world)
+        assert found is not None
+        return found.status
 
     assert status_with(trains(0), standby) == "True", "nobody has tried in this round"
     assert status_with(trains(0, round_=2), standby) == "False"

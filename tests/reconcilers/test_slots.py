@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconcilers.observed import slots as slots_module
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.extra import extra_slots, is_extra
 from reconcilers.observed.slots import (
     FEW_RETIRED,
@@ -68,7 +69,7 @@ def test_target_given_up_is_retired_if_slots_behind_it_are_in_use() -> None:
 def test_types_have_slots_of_their_own() -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     specs = {"worker": {"replicas": 2, "template": template}, "ps": {"replicas": 1, "template": template}}
-    both = with_slots(job(replicaSpecs=specs), {"ps": moving(1, 0)})
+    both = with_slots(DesiredJob.of(job(replicaSpecs=specs)), {"ps": moving(1, 0)})
     assert (wanted_slots(both, "worker"), present_slots(both, "worker")) == ((0, 1), (0, 1))
     assert (wanted_slots(both, "ps"), present_slots(both, "ps")) == ((0,), (0, 1))
     assert wanted_slots(both, "evaluator") == ()
@@ -197,7 +198,7 @@ def test_a_slot_has_the_place_that_it_has_among_all_that_are_wanted(
 ) -> None:
     known = {"replicas": count, "by": "spec", "at": NOW, "opportunity": {"base": base}}
     of = job(replicas=count, elasticPolicy=GROWS, status={"scaling": known})
-    of = with_slots(of, {"worker": Slots(frozenset(retired)).moving(sources, count)})
+    of = with_slots(DesiredJob.of(of), {"worker": Slots(frozenset(retired)).moving(sources, count)})
     all_wanted = wanted_slots(of, "worker")
     for index in range(70):
         assert place_of(of, "worker", index) == (all_wanted.index(index) if index in all_wanted else None)

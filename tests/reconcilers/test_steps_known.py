@@ -10,11 +10,12 @@ from crds.agent_report import AgentFailure, RankStack, StepProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, FailureCause
 from crds.job_status import Goodput, JobState
-from crds.model import Condition, ConditionStatus
+from crds.model import ConditionStatus
 from crds.progress import RoundProgress
-from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice, with_steps_known
+from reconcilers.conditions.steps_known import STEPS_KNOWN, judge, seconds_to_notice
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
+from reconcilers.observed.conditions import Judgement, State, stated
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.test_goodput import BEGINNING, submitted
@@ -38,35 +39,36 @@ def training(trained_seconds: float = 0.0, hang_timeout_seconds: int = 100, **st
     return job(elasticPolicy=policy, status={"goodput": goodput.to_wire(), **status})
 
 
-def said(conditions: list[Condition]) -> tuple[ConditionStatus, str] | None:
-    return next(((c.status, c.reason) for c in conditions if c.type == STEPS_KNOWN), None)
+def said(found: Judgement) -> tuple[ConditionStatus, str] | None:
+    return (found.status, found.reason) if found is not None else None
 
 
 def test_a_script_that_tells_no_step_in_three_limits_of_training_is_said_to_be_one() -> None:
     workers = [member(0), member(1)]
-    assert said(with_steps_known([], training(299), workers, NOW)) is None
+    assert said(judge(None, training(299), workers, NOW)) is None
     assert seconds_to_notice(training(299), workers, NOW) == pytest.approx(1)
-    (condition,) = with_steps_known([], training(301), workers, NOW)
+    condition = judge(None, training(301), workers, NOW)
+    assert isinstance(condition, State)
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "NoSteps")
     assert condition.message.startswith("no step in 5 min of training: hangs are not found")
-    noticed = training(301, conditions=[condition.to_wire()])
+    known = stated(None, STEPS_KNOWN, condition, NOW)
+    noticed = training(301, conditions=[known.to_wire()])
     assert seconds_to_notice(noticed, workers, NOW) is None, "once"
-    assert said(with_steps_known([condition], noticed, workers, NOW)) == (ConditionStatus.FALSE, "NoSteps")
+    assert said(judge(known, noticed, workers, NOW)) == (ConditionStatus.FALSE, "NoSteps")
 
 
 def test_what_is_not_training_is_not_waited_for() -> None:
     waiting = job(status={"goodput": Goodput(state=JobState.PENDING, since=later(-10_000)).to_wire()})
     assert seconds_to_notice(waiting, [member(0)], NOW) is None
-    assert with_steps_known([], waiting, [member(0)], NOW) == []
-    assert with_steps_known([], job(), [], NOW) == []
+    assert judge(None, waiting, [member(0)], NOW) is None
+    assert judge(None, job(), [], NOW) is None
 
 
 def test_the_first_step_takes_the_notice_back_and_says_whose_word_it_is() -> None:
     late = training(400)
-    notice = with_steps_known([], late, [member(0)], NOW)
-    counted = with_steps_known(notice, late, [member(0, COUNTED)], NOW)
+    counted = judge(None, late, [member(0, COUNTED)], NOW)
     assert said(counted) == (ConditionStatus.TRUE, "Counted")
-    told = with_steps_known(counted, late, [member(0, TOLD), member(1, COUNTED)], NOW)
+    told = judge(None, late, [member(0, TOLD), member(1, COUNTED)], NOW)
     assert said(told) == (ConditionStatus.TRUE, "Told")
     assert seconds_to_notice(late, [member(0, COUNTED)], NOW) is None
 
@@ -83,7 +85,8 @@ def test_a_start_that_nobody_knows_the_step_of_is_said_to_cost_goodput() -> None
         (with_rounds(first, [after_such_a_start]), True),
     ):
         known = job(status={"goodput": goodput.to_wire()})
-        (condition,) = with_steps_known([], known, [member(0, COUNTED)], NOW)
+        condition = judge(None, known, [member(0, COUNTED)], NOW)
+        assert condition is not None
         assert condition.message.startswith("nobody knows which step the last start") == expected
 
 

@@ -14,6 +14,7 @@ from crds.job_status import JobUsage, WorldSize
 from crds.progress import RoundProgress
 from crds.protocol import JobPhase
 from reconcilers.capacity import profile, sizing
+from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.rates import (
     MIN_STEPS,
     Rate,
@@ -22,10 +23,10 @@ from reconcilers.capacity.rates import (
     with_round,
 )
 from reconcilers.capacity.usage import with_roles
-from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.uptake import Plans
 from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.judging import judge, with_status
 
 GIB = 2**30
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
@@ -54,8 +55,8 @@ def trained(of: ElasticJob, hours: float = 2) -> ElasticJob:
 
 def messages(of: ElasticJob, *workers: ElasticWorker) -> dict[str, str]:
     status = with_roles(of, of.status, Workers(workers))
-    found = sizing.with_sizing((), of, status.usage, NOW)
-    return {condition.type: condition.message for condition in found if condition.status == "True"}
+    found, _ = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=status.usage)
+    return {c.type: c.message for c in found.status.conditions if c.status == "True"}
 
 
 def test_what_is_asked_for_and_not_used_is_told_with_its_figures() -> None:
@@ -137,10 +138,15 @@ HISTORY = (
 )
 
 
+def then(of: ElasticJob, beginning: Beginning) -> ElasticJob:
+    """The job once that is written."""
+    return with_status(of, conditions=[beginning.condition] if beginning.condition is not None else [])
+
+
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
     begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
-    condition = condition_of(begins.job.status.conditions, "Profiled")
-    assert condition is not None and profile.is_waiting(begins.job)
+    condition = begins.condition
+    assert condition is not None and profile.is_waiting(condition)
     assert condition.message == (
         "12288Mi of memory for each of type worker, 1.2 times the peak and 8 workers, the best size of bert-2, bert-1"
     )
@@ -152,15 +158,15 @@ def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name
 
 def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
     begins = profile.begun(new("resnet-1"), HISTORY, Plans(), False, NOW)
-    assert not begins.acts and not profile.is_waiting(begins.job)
-    (event,) = begins.events
-    assert event.reason == "NoProfile"
+    assert not begins.acts and begins.condition is not None and not profile.is_waiting(begins.condition)
+    event = profile.event(None, begins.condition)
+    assert event is not None and event.reason == "NoProfile"
     assert (
         event.message
         == "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
     )
-    again = profile.begun(begins.job, HISTORY, Plans(), False, NOW)
-    assert again.job == begins.job and not again.events
+    again = profile.begun(then(new("resnet-1"), begins), HISTORY, Plans(), False, NOW)
+    assert again.condition == begins.condition
 
 
 def test_what_the_user_wrote_stays() -> None:
@@ -176,9 +182,8 @@ def test_what_the_user_wrote_stays() -> None:
     assert profile.says_count(new().model_copy(update={"metadata": metadata}))
     both = new(replicas=2, template=asking(memory="1Gi"))
     begins = profile.begun(both, HISTORY, Plans(), False, NOW)
-    assert [event.message for event in begins.events] == [
-        "the job says itself what bert-2, bert-1 could tell"
-    ]
+    assert begins.condition is not None
+    assert begins.condition.message == "the job says itself what bert-2, bert-1 could tell"
 
 
 def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not() -> None:
@@ -191,9 +196,9 @@ def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not(
 
 def test_what_a_failed_import_used_is_no_measure_of_training() -> None:
     broken = finished("gpt-2", GIB // 8, {}, at=60)
-    broken = broken.with_status(phase=JobPhase.FAILED)
+    broken = with_status(broken, phase=JobPhase.FAILED)
     assert profile.profile_of(new("gpt-3"), [broken]).is_empty
-    trained = finished("gpt-1", 9 * GIB, {2: 1.0}).with_status(phase=JobPhase.FAILED)
+    trained = with_status(finished("gpt-1", 9 * GIB, {2: 1.0}), phase=JobPhase.FAILED)
     assert profile.profile_of(new("gpt-3"), [broken, trained]).of == ("gpt-1",)
 
 
@@ -208,11 +213,11 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
 
 
 def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
-    asked = profile.begun(new(), HISTORY, Plans(), False, NOW).job
+    asked = then(new(), profile.begun(new(), HISTORY, Plans(), False, NOW))
     held = asked.model_copy(update={"spec": asked.spec.model_copy(update={"suspend": True})})
     waits = profile.begun(held, (), Plans(), False, later(1))
-    assert condition_of(waits.job.status.conditions, "Profiled") is None and not waits.events
-    resumed = waits.job.model_copy(update={"spec": asked.spec})
+    assert waits.condition is None
+    resumed = then(asked, waits)
     assert profile.begun(resumed, HISTORY, Plans(), False, later(99)).acts
 
 
@@ -224,26 +229,34 @@ def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
 
 def test_a_plan_that_a_crash_kept_from_being_made_is_made_with_the_next_look() -> None:
     begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
-    assert profile.needs_history(begins.job)
-    again = profile.begun(begins.job, HISTORY, Plans(), False, later(1))
-    assert again.acts == begins.acts and not again.events and profile.is_waiting(again.job)
+    job_then = then(new(), begins)
+    assert profile.needs_history(job_then)
+    again = profile.begun(job_then, HISTORY, Plans(), False, later(1))
+    assert again.acts == begins.acts and again.condition == begins.condition
+    assert profile.is_waiting(again.condition)
 
 
 def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
     of = trained(job(template=asking(memory="512Gi")))
     used = with_roles(of, of.status, Workers([using(0, GIB)])).usage
-    known = sizing.with_sizing((), of, used, NOW)
+    known = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=used)[0].status.conditions
     by_hand = trained(job(template=asking(memory="512Gi"), optimizeMode="manual"))
-    assert known and sizing.with_sizing(known, by_hand, used, NOW) == []
+    assert (
+        known
+        and not judge(with_status(by_hand, conditions=known), sizing.OVERSIZED, sizing.UNDERSIZED)[
+            0
+        ].status.conditions
+    )
 
 
 def test_a_job_whose_plan_does_not_come_begins_without_it() -> None:
-    asked = profile.begun(new(), HISTORY, Plans(), False, NOW).job
+    asked = then(new(), profile.begun(new(), HISTORY, Plans(), False, NOW))
     waits = profile.begun(asked, (), Plans(), False, later(10))
-    assert profile.is_waiting(waits.job) and waits.look_again_seconds == 20
+    assert profile.is_waiting(waits.condition) and waits.look_again_seconds == 20
     late = profile.begun(asked, (), Plans(), False, later(31))
-    assert not profile.is_waiting(late.job)
-    assert [event.reason for event in late.events] == ["NoProfile"]
+    assert late.condition is not None and not profile.is_waiting(late.condition)
+    event = profile.event(waits.condition, late.condition)
+    assert event is not None and event.reason == "NoProfile"
 
 
 @pytest.mark.parametrize(

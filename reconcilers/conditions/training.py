@@ -1,0 +1,119 @@
+"""Conditions of a job's training: `Running`, `WorldFormed`, `Suspended`, and its Pods that wait. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+
+from controller.wording import counted, shortened
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
+from crds.protocol import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.observed.conditions import Judgement, State
+from reconcilers.observed.extra import extra_slots
+from reconcilers.observed.worker_state import hindered_by, stuck_by
+from reconcilers.observed.workers import Workers
+
+RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
+WORLD_FORMED = "WorldFormed"
+WORKERS_STARTED = "WorkersStarted"
+WORKERS_GIVEN_UP = "WorkersGivenUp"
+MASTER_IGNORED = "MasterReplicaIgnored"
+NO_REPLICAS = "NoReplicas"
+NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
+MAX_WHY = 96
+"""Characters of the world's reason in a condition; the world itself has all of it."""
+ENDED = "the job has ended"
+TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+
+
+def running(job: ElasticJob, phase: JobPhase) -> State:
+    status = TRUE if phase is JobPhase.RUNNING else FALSE
+    if any(spec.replicas or spec.standby for spec in job.spec.replica_specs.values()):
+        return State(status, phase.value)
+    return State(status, NO_REPLICAS, NO_REPLICAS_MESSAGE)
+
+
+def world_formed(world: Rendezvous) -> State:
+    status = TRUE if world.phase is RendezvousPhase.FORMED else FALSE
+    return State(status, world.phase.value, shortened(world.why, MAX_WHY))
+
+
+def world_at_end(known: Condition | None, world: Rendezvous, phase: JobPhase) -> Judgement:
+    """A world that was not formed may be why the job has ended, so its reason stays."""
+    if known is None or known.status is not FALSE:
+        return not_any_more(known, phase)
+    return State(FALSE, known.reason, shortened(world.why, MAX_WHY), known.data)
+
+
+def suspended(known: Condition | None, job: ElasticJob) -> State | None:
+    if job.spec.suspend:
+        return State(TRUE, "Suspended")
+    return None if known is None else State(FALSE, "Resumed")
+
+
+def master_ignored(known: Condition | None, job: ElasticJob) -> Judgement:
+    masters = [type_ for type_ in job.spec.replica_specs if type_ in names.MASTER_TYPES]
+    if not masters:
+        return known
+    return State(TRUE, "NoMaster", f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod")
+
+
+def scheduled(known: Condition | None, job: ElasticJob, workers: Workers, now: datetime) -> Judgement:
+    """Judges the Pods that have no node. A probe for free room is expected to wait."""
+    probes = extra_slots(job)
+    wanted = [w for w in _pending(workers) if w.spec.type != names.WORKER or w.spec.index not in probes]
+    return _wait(known, wanted, stuck_by, "cannot be scheduled", "Scheduled", now)
+
+
+def started(known: Condition | None, workers: Workers, now: datetime) -> Judgement:
+    """Judges the Pods that do not start on their node."""
+    return _wait(known, _pending(workers), hindered_by, "cannot start", "Started", now)
+
+
+def _pending(workers: Workers) -> list[ElasticWorker]:
+    return [worker for worker in workers.exceptional if worker.status.phase is WorkerPhase.PENDING]
+
+
+def _wait(
+    known: Condition | None,
+    workers: Collection[ElasticWorker],
+    cause_of: Callable[[ElasticWorker], Condition | None],
+    what: str,
+    no_wait: str,
+    now: datetime,
+) -> Judgement:
+    """Names the first worker that waits. The condition is not there before one did."""
+    waiting = [(worker.metadata.name, found) for worker in workers if (found := cause_of(worker))]
+    if not waiting:
+        return known if known is None else State(TRUE, no_wait)
+    since = known.last_transition_time if known is not None and known.status is FALSE else now
+    (name, why), pods = waiting[0], counted(len(waiting), "Pod")
+    message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
+    return State(FALSE, why.reason, message, ConditionData(worker=name, count=len(waiting)))
+
+
+def wait_at_end(known: Condition | None) -> Judgement:
+    """What was missing may be why the job has ended, so it stays False; nothing waits any more."""
+    if known is None or known.status is not FALSE:
+        return known
+    message = shortened(f"{ENDED}; {known.message}", MAX_CONDITION_MESSAGE)
+    return State(FALSE, known.reason, message, known.data)
+
+
+def given_up(known: Condition | None, exhausted_workers: Mapping[str, str]) -> State | None:
+    """Judges the workers that get no further Pod, with their reasons; there is no condition before one."""
+    if exhausted_workers:
+        message = "; ".join(exhausted_workers.values())
+        return State(TRUE, "BudgetSpent", message, ConditionData(count=len(exhausted_workers)))
+    return None if known is None else State(FALSE, "NoneGivenUp")
+
+
+def not_any_more(known: Condition | None, phase: JobPhase) -> Judgement:
+    """A condition of training, once nobody trains."""
+    if known is None or known.status is not TRUE:
+        return known
+    return State(FALSE, phase.value, ENDED)
