@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from controller.wording import counted
 from crds.model import Condition, ConditionData, ConditionStatus
+from reconcilers.conditions.facts import Facts
 from reconcilers.observed.conditions import Judgement, State, data_of
 from reconcilers.runtime.acts import Event
 
@@ -15,13 +16,8 @@ TEMPLATE_APPLIED = "TemplateApplied"
 WAITS = "WaitsForNextPods"
 
 
-def judge(known: Condition | None, outdated: int, pods: int) -> Judgement:
-    """Judges how many of the job's Pods were made of an earlier template.
-
-    Args:
-        outdated: how many these are.
-        pods: how many Pods the job has.
-    """
+def judge(known: Condition | None, facts: Facts) -> Judgement:
+    outdated, pods = facts.outdated_pods, facts.pods
     if outdated:
         message = (
             f"{outdated} of {counted(pods, 'Pod was', 'Pods were')} made before the template was changed; to "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
+from reconcilers.conditions.facts import CheckState, Facts
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import MAX_EVIDENCE
@@ -26,28 +27,10 @@ QUOTED = 3
 """Verdicts whose evidence is shown; all are in the NodeCheck."""
 
 
-@dataclass(frozen=True)
-class CheckState:
-    """How the job's checks are, by now."""
-
-    finished: tuple[FinishedCheck, ...] = ()
-    active: NodeCheck | None = None
-    refused: str = ""
-    """Why the check that was wanted could not be made."""
-    unchecked: frozenset[int] = frozenset()
-    """Workers that no world is formed with before a check."""
-    left_out: frozenset[int] = frozenset()
-
-
-def judge(known: Condition | None, job: ElasticJob, state: CheckState | None) -> Judgement:
-    """Judges the checks of the job's nodes.
-
-    Args:
-        state: None for a job that ends, or is suspended.
-    """
-    if state is None:
+def judge(known: Condition | None, facts: Facts) -> Judgement:
+    if facts.checks is None:
         return _interrupted(known)
-    found = finding_of(job, state)
+    found = finding_of(facts.job, facts.checks)
     return known if found is None else found
 
 

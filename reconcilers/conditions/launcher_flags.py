@@ -18,7 +18,8 @@ from pydantic.alias_generators import to_snake
 from crds import names
 from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
-from crds.model import ConditionStatus
+from crds.model import Condition, ConditionStatus
+from reconcilers.conditions.facts import Facts
 from reconcilers.observed.conditions import Judgement, State
 from reconcilers.observed.minimum import (
     COMMENT,
@@ -36,8 +37,8 @@ _SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 _OPERATORS = ";&|()<>"
 
 
-def judge(job: ElasticJob) -> Judgement:
-    found = ignored_flags(job)
+def judge(_: Condition | None, facts: Facts) -> Judgement:
+    found = ignored_flags(facts.job)
     message = f"not obeyed by {LAUNCHER}: {'; '.join(found)}"
     return State(ConditionStatus.TRUE, "DLRoverFlags", message) if found else None
 

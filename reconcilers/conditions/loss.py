@@ -9,20 +9,17 @@ from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.facts import Facts
 from reconcilers.failure.incidents import ranks_of
 from reconcilers.observed.conditions import Judgement, State, data_of
-from reconcilers.observed.workers import Workers
 
 LOSS_FINITE = "LossFinite"
 NON_FINITE = "NonFinite"
 
 
-def judge(known: Condition | None, job: ElasticJob, workers: Workers) -> Judgement:
-    """Judges the losses of the newest round with steps; there is no condition before a loss was no number.
-
-    Args:
-        job: as it is published: its world says which rank a worker has.
-    """
+def judge(known: Condition | None, facts: Facts) -> Judgement:
+    """Judges the losses of the newest round with steps; there is no condition before a loss was no number."""
+    job, workers = facts.job, facts.workers  # whose world is the published one, of which the ranks are
     reports = [(w, w.status.agent.rounds[-1]) for w in workers.telling_steps if w.status.agent]
     newest = max((figures.round for _, figures in reports), default=0)
     found = [

@@ -7,6 +7,7 @@ from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.facts import Facts
 from reconcilers.observed.conditions import Judgement, State, data_of
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
@@ -14,13 +15,14 @@ from reconcilers.runtime.acts import Event
 CHECKPOINTS_FAILING = "CheckpointsFailing"
 
 
-def judge(known: Condition | None, workers: Workers, world: Rendezvous) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> Judgement:
     """Judges what processes report of their checkpoints; there is no condition before something failed.
 
     The message is kept as long as the same worker has the same trouble, whatever its newest step is. It is
     taken back when that worker reports it no more, is gone, or stands by while others make steps; while its
     Pod is replaced nothing is known.
     """
+    workers = facts.workers
     reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
     reporting = {name: report.checkpoint_trouble for name, report in reports if report is not None}
     troubled = {name: trouble for name, trouble in reporting.items() if trouble is not None}
@@ -30,7 +32,7 @@ def judge(known: Condition | None, workers: Workers, world: Rendezvous) -> Judge
         if not fails:
             return known
         who = next((worker for worker in workers if worker.metadata.name == reporter), None)
-        if reporter not in reporting and who is not None and not _stands_by(who, world, workers):
+        if reporter not in reporting and who is not None and not _stands_by(who, facts.world, workers):
             return known
         return State(ConditionStatus.FALSE, "Saved")
     name = reporter if reporter in troubled else next(iter(troubled))

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from controller.wording import counted, some_of
-from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
+from reconcilers.conditions.facts import Facts
 from reconcilers.observed.conditions import Judgement, State
 from reconcilers.observed.worker_state import silent_since
-from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 
 AGENTS_SILENT, AGENTS_HEARD = "AgentsSilent", "AgentsHeard"
 MOST_NAMED = 3
 
 
-def judge(known: Condition | None, job: ElasticJob, workers: Workers) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> Judgement:
     """Judges which agents are silent (`reconcilers/observed/silence.py`)."""
+    job, workers = facts.job, facts.workers
     silent = {w.metadata.name: at for w in workers.exceptional if (at := silent_since(w)) is not None}
     if silent:
         timeout = timedelta(seconds=job.spec.elastic_policy.heartbeat_timeout_seconds)

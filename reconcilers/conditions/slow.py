@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.wording import first_line, shortened
@@ -13,6 +12,7 @@ from crds.elasticworker import ElasticWorker, Life
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.facts import Facts, Neighbour
 from reconcilers.observed.conditions import Judgement, State, condition_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
@@ -27,34 +27,16 @@ AFTER = timedelta(seconds=30)
 """What came so long before the first slow step, or so soon after, may be why. Windows of steps begin earlier
 than what slows them, and a report takes a while."""
 MOST_NAMED = 2
-OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
 MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A worker of another job that runs on a node of this one's."""
-
-    worker: str
-    """Its name; `OF_ANOTHER_NAMESPACE` where the job's readers may not see it."""
-    node: str
-    since: datetime
-    """When its Pod was first seen running."""
-
-
-def judge(
-    known: Condition | None,
-    workers: Workers,
-    world: Rendezvous,
-    neighbours: Sequence[Neighbour],
-    now: datetime,
-) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> Judgement:
     """Judges the pace by rank 0's report; while the world does not train, nothing is known.
 
     The message is kept as long as the figures are the same: what changed then is looked for once.
     """
-    speaker = speaker_of(workers, world)
+    speaker = speaker_of(facts.workers, facts.world)
     if speaker is None:
         return known
     slow = _slow_of(speaker)
@@ -63,8 +45,9 @@ def judge(
         return known if is_over else State(ConditionStatus.FALSE, AS_USUAL)
     if is_shown(known, slow):
         return known
-    began = began_at(speaker, now)
-    what = "; ".join(changes(began, workers, world, neighbours)) or NOTHING_CHANGED
+    began = began_at(speaker, facts.now)
+    found = changes(began, facts.workers, facts.world, facts.neighbours)
+    what = "; ".join(found) or NOTHING_CHANGED
     message = f"{_figures(slow, began)}; {what}"
     return State(ConditionStatus.TRUE, STEP_TIME_ROSE, message, _facts(slow))
 

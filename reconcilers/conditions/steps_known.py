@@ -9,6 +9,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
+from reconcilers.conditions.facts import Facts
 from reconcilers.goodput.comparable import counts_steps, tells_steps
 from reconcilers.goodput.goodput import seconds_by_state
 from reconcilers.observed.conditions import Judgement, State, condition_of
@@ -30,10 +31,9 @@ PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""
 
 
-def judge(
-    known: Condition | None, job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
-) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> Judgement:
     """Judges whose word of the steps there is; there is no condition before the first, or a long silence."""
+    job, workers, now = facts.job, facts.workers.telling_steps, facts.now
     if tells_steps(job, workers):
         return State(ConditionStatus.TRUE, TOLD)
     if any(counts_steps(worker.status.agent) for worker in workers):

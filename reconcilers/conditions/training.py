@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from controller.wording import counted, shortened
 from crds import names
-from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
-from crds.rendezvous import Rendezvous
+from reconcilers.conditions.facts import Facts, Judge
 from reconcilers.observed.conditions import Judgement, State
 from reconcilers.observed.extra import extra_slots
 from reconcilers.observed.worker_state import hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Event
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"
@@ -30,48 +30,53 @@ ENDED = "the job has ended"
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
-def running(job: ElasticJob, phase: JobPhase) -> State:
-    status = TRUE if phase is JobPhase.RUNNING else FALSE
-    if any(spec.replicas or spec.standby for spec in job.spec.replica_specs.values()):
-        return State(status, phase.value)
+def running(_: Condition | None, facts: Facts) -> State:
+    status = TRUE if facts.phase is JobPhase.RUNNING else FALSE
+    wants_pods = any(spec.replicas or spec.standby for spec in facts.job.spec.replica_specs.values())
+    if facts.phase.finished or wants_pods:
+        return State(status, facts.phase.value)
     return State(status, NO_REPLICAS, NO_REPLICAS_MESSAGE)
 
 
-def world_formed(world: Rendezvous) -> State:
-    status = TRUE if world.phase is RendezvousPhase.FORMED else FALSE
-    return State(status, world.phase.value, shortened(world.why, MAX_WHY))
+def no_replicas(_: Condition | None, new: Condition) -> Event | None:
+    return Event("Normal", NO_REPLICAS, new.message) if new.reason == NO_REPLICAS else None
 
 
-def world_at_end(known: Condition | None, world: Rendezvous, phase: JobPhase) -> Judgement:
+def world_formed(_: Condition | None, facts: Facts) -> State:
+    status = TRUE if facts.world.phase is RendezvousPhase.FORMED else FALSE
+    return State(status, facts.world.phase.value, shortened(facts.world.why, MAX_WHY))
+
+
+def world_at_end(known: Condition | None, facts: Facts) -> Judgement:
     """A world that was not formed may be why the job has ended, so its reason stays."""
     if known is None or known.status is not FALSE:
-        return not_any_more(known, phase)
-    return State(FALSE, known.reason, shortened(world.why, MAX_WHY), known.data)
+        return not_any_more(known, facts)
+    return State(FALSE, known.reason, shortened(facts.world.why, MAX_WHY), known.data)
 
 
-def suspended(known: Condition | None, job: ElasticJob) -> State | None:
-    if job.spec.suspend:
+def suspended(known: Condition | None, facts: Facts) -> State | None:
+    if facts.job.spec.suspend:
         return State(TRUE, "Suspended")
     return None if known is None else State(FALSE, "Resumed")
 
 
-def master_ignored(known: Condition | None, job: ElasticJob) -> Judgement:
-    masters = [type_ for type_ in job.spec.replica_specs if type_ in names.MASTER_TYPES]
+def master_ignored(known: Condition | None, facts: Facts) -> Judgement:
+    masters = [type_ for type_ in facts.job.spec.replica_specs if type_ in names.MASTER_TYPES]
     if not masters:
         return known
     return State(TRUE, "NoMaster", f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod")
 
 
-def scheduled(known: Condition | None, job: ElasticJob, workers: Workers, now: datetime) -> Judgement:
+def scheduled(known: Condition | None, facts: Facts) -> Judgement:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
-    probes = extra_slots(job)
-    wanted = [w for w in _pending(workers) if w.spec.type != names.WORKER or w.spec.index not in probes]
-    return _wait(known, wanted, stuck_by, "cannot be scheduled", "Scheduled", now)
+    probes, pending = extra_slots(facts.job), _pending(facts.workers)
+    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
+    return _wait(known, wanted, stuck_by, "cannot be scheduled", "Scheduled", facts.now)
 
 
-def started(known: Condition | None, workers: Workers, now: datetime) -> Judgement:
+def started(known: Condition | None, facts: Facts) -> Judgement:
     """Judges the Pods that do not start on their node."""
-    return _wait(known, _pending(workers), hindered_by, "cannot start", "Started", now)
+    return _wait(known, _pending(facts.workers), hindered_by, "cannot start", "Started", facts.now)
 
 
 def _pending(workers: Workers) -> list[ElasticWorker]:
@@ -96,7 +101,7 @@ def _wait(
     return State(FALSE, why.reason, message, ConditionData(worker=name, count=len(waiting)))
 
 
-def wait_at_end(known: Condition | None) -> Judgement:
+def wait_at_end(known: Condition | None, _: Facts) -> Judgement:
     """What was missing may be why the job has ended, so it stays False; nothing waits any more."""
     if known is None or known.status is not FALSE:
         return known
@@ -104,16 +109,19 @@ def wait_at_end(known: Condition | None) -> Judgement:
     return State(FALSE, known.reason, message, known.data)
 
 
-def given_up(known: Condition | None, exhausted_workers: Mapping[str, str]) -> State | None:
+def given_up(known: Condition | None, facts: Facts) -> State | None:
     """Judges the workers that get no further Pod, with their reasons; there is no condition before one."""
-    if exhausted_workers:
-        message = "; ".join(exhausted_workers.values())
-        return State(TRUE, "BudgetSpent", message, ConditionData(count=len(exhausted_workers)))
+    if why := facts.exhausted_workers.values():
+        return State(TRUE, "BudgetSpent", "; ".join(why), ConditionData(count=len(why)))
     return None if known is None else State(FALSE, "NoneGivenUp")
 
 
-def not_any_more(known: Condition | None, phase: JobPhase) -> Judgement:
+def not_any_more(known: Condition | None, facts: Facts) -> Judgement:
     """A condition of training, once nobody trains."""
     if known is None or known.status is not TRUE:
         return known
-    return State(FALSE, phase.value, ENDED)
+    return State(FALSE, facts.phase.value, ENDED)
+
+
+def end_in(phase: JobPhase) -> Judge:
+    return lambda known, facts: facts.end if facts.phase is phase else known

@@ -22,8 +22,9 @@ from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
 from reconcilers.conditions import refusal
+from reconcilers.conditions.facts import Facts
 from reconcilers.conditions.steps_known import seconds_to_notice
-from reconcilers.conditions.table import SIZES, Facts, judged
+from reconcilers.conditions.table import SIZES, judged
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.memory import MemoryRoom

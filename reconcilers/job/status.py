@@ -18,8 +18,8 @@ from crds.job_status import ElasticJobStatus, JobFailure, ReplicaStatus
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.job_finding import CheckState
-from reconcilers.conditions.table import TABLE, Facts, judged
+from reconcilers.conditions.facts import CheckState, Facts
+from reconcilers.conditions.table import TABLE, judged
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.job.situation import Situation

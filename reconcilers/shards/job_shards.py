@@ -104,10 +104,21 @@ def ending(job: ElasticJob) -> str:
     return ""
 
 
-def judge(known: Condition | None, sets: Sequence[ShardSet] | None) -> Judgement:
-    """Judges the sets: it changes when one begins, ends, or has elements that failed, and not by progress."""
-    if sets is None:
-        return known
+def judge(known: Condition | None, sets: Sequence[ShardSet] | None, *, has_ended: bool) -> Judgement:
+    """Judges the sets: it changes when one begins, ends, or has elements that failed, and not by progress.
+
+    Args:
+        sets: the next ones; None if nothing in them changes.
+        has_ended: the job has ended, so nobody pulls any more.
+    """
+    found = known if sets is None else _state(sets)
+    if not has_ended or found is None or found.reason != PULLING:
+        return found
+    message = shortened(f"the job has ended; {found.message}", MAX_CONDITION_MESSAGE)
+    return State(found.status, "JobEnded", message)
+
+
+def _state(sets: Sequence[ShardSet]) -> State:
     unfinished = [each for each in sets if not each.is_over or each.failed]
     status, reason = ConditionStatus.TRUE, "AllDone"
     message = "; ".join(_sentence(each) for each in sets)
@@ -119,14 +130,6 @@ def judge(known: Condition | None, sets: Sequence[ShardSet] | None) -> Judgement
         named = (f"{each.definition.name!r} of {each.definition.size} elements" for each in unfinished)
         message = "not done yet: " + ", ".join(named)
     return State(status, reason, shortened(message, MAX_CONDITION_MESSAGE))
-
-
-def judge_at_end(known: Condition | None) -> Judgement:
-    """Nobody pulls any more."""
-    if known is None or known.reason != PULLING:
-        return known
-    message = shortened(f"the job has ended; {known.message}", MAX_CONDITION_MESSAGE)
-    return State(known.status, "JobEnded", message)
 
 
 def _sentence(each: ShardSet) -> str:

@@ -11,7 +11,8 @@ from crds.elasticworker import ElasticWorker
 from crds.model import Condition
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.table import SIZES, TABLE, Facts, events, judged
+from reconcilers.conditions.facts import Facts
+from reconcilers.conditions.table import SIZES, TABLE, events, judged
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from tests.reconcilers.build import NOW

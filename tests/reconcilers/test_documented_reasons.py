@@ -36,15 +36,16 @@ COMPUTED = {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
-    ("table.py", "reason or new.reason"): {
+    ("table.py", "new.type if status is TRUE else new.reason"): {
         *(answer.value for answer in REFUSED),
-        *("NoReplicas", "NoSteps", "NonFinite", "ParameterServerHot", "WorkersGivenUp"),
+        *("NoSteps", "NonFinite", "ParameterServerHot", "WorkersGivenUp"),
         *("MasterReplicaIgnored", "TFConfigKept", "Oversized", "Undersized"),
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *("WaitingForDeletion", "ImagePullBackOff", "CreateContainerConfigError", "FailedMount"),
     },
     ("profile.py", "reason"): {"ProfileTaken", "NoProfile"},
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
+    ("training.py", "NO_REPLICAS"): {"NoReplicas"},
     ("silent.py", "AGENTS_SILENT"): {"AgentsSilent"},
     ("silent.py", "AGENTS_HEARD"): {"AgentsHeard"},
     ("slow.py", "SLOW"): {"Slow"},

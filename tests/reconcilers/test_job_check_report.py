@@ -5,7 +5,8 @@ from typing import Any
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase
-from reconcilers.conditions.job_finding import NODES_CHECKED, CheckState, event, finding_of
+from reconcilers.conditions.facts import CheckState
+from reconcilers.conditions.job_finding import NODES_CHECKED, event, finding_of
 from reconcilers.observed.conditions import State, stated
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check

@@ -20,7 +20,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, FailureCause
 from crds.progress import RoundProgress
 from crds.protocol import CheckpointTrouble
-from reconcilers.conditions.slow import Neighbour
+from reconcilers.conditions.facts import Neighbour
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
