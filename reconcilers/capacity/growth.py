@@ -169,12 +169,12 @@ def with_step(job: DesiredJob, step: Step) -> DesiredJob:
     return job.having(scaling=scaling.model_copy(update={"opportunity": step.known}))
 
 
-def told(step: Step) -> tuple[Event, ...]:
+def events(step: Step) -> tuple[Event, ...]:
     return (Event("Normal", GIVEN_BACK, step.told),) if step.told else ()
 
 
-def told_back(job: ElasticJob, count: int) -> tuple[Event, ...]:
-    """That a job gives back all that it grew by."""
+def events_of_return(job: ElasticJob, count: int) -> tuple[Event, ...]:
+    """The Event of a job that gives back all that it grew by."""
     number = job.spec.replica_specs[names.WORKER].replicas - count
     why = "the job is suspended" if job.spec.suspend else "elasticPolicy.opportunistic is gone from the job"
     return (Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}"),)

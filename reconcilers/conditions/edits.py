@@ -1,7 +1,7 @@
 """Condition `TemplateApplied`: an edit of a job's Pod template that its Pods do not have yet. Pure.
 
 Changed resources are brought to all Pods, one unit after the other (`reconcilers/scale/rolling.py`). All else
-of a template, and the job's variables, are for the next Pod of each slot: who changes a command is told so.
+of a template, and the job's variables, are for the next Pod of each slot.
 """
 
 from __future__ import annotations

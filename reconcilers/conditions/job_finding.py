@@ -1,4 +1,4 @@
-"""Condition `NodesChecked` of a job: what people are told of the checks of its nodes. Pure."""
+"""Condition `NodesChecked` of a job: the checks of its nodes. Pure."""
 
 from __future__ import annotations
 

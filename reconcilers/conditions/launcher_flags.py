@@ -1,7 +1,7 @@
-"""DLRover's flags in the workers' command that the Pods do not obey, told in a condition of the job.
+"""DLRover's flags in the workers' command that the Pods do not obey: condition `LauncherFlagsIgnored`.
 
 They are read out of the job's own template, before any Pod runs: DLRover's launcher asks its master for what
-they say, and here the ElasticJob says it. What the job says already is not told again.
+they say, and here the ElasticJob says it. What the job's own fields say is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Condition `LossFinite`: a training process told a loss of NaN or infinity (`dlr.report`). Pure."""
+"""Condition `LossFinite`: a training process reported a loss of NaN or infinity (`dlr.report`). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Condition `PodsAccepted`: what the API server said to a job's Pods before any was made. Pure.
+"""Condition `PodsAccepted`: the API server's answer to a job's Pods before any was made. Pure.
 
 The trial (`worker/trial.py`) is made once a generation of the job. Its answer is in the condition,
 so that neither another look nor another leader asks again. No refusal is final, though: what a policy forbids
@@ -8,7 +8,7 @@ what is refused, and rarely; and so does one that is suspended, which may wait f
 
 While a job has not begun, a refusal keeps it from making its workers, and fails it after
 `FAIL_AFTER_SECONDS`. That is time to correct the job in place, and for what is applied beside it (a
-ServiceAccount, a policy) to arrive; and it is short enough for whoever waits for the job's end. A job that
+ServiceAccount, a policy) to arrive; and it is short enough for people who wait for the job's end. A job that
 has begun goes on: an edit of its template concerns its next Pods alone.
 """
 

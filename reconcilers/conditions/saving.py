@@ -1,4 +1,4 @@
-"""Condition `CheckpointsFailing`: what training processes tell does not work with their checkpoints. Pure."""
+"""Condition `CheckpointsFailing`: failures of checkpoints that training processes report. Pure."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bo
     """Whether it is in no world, and the members of the one that there is have made steps."""
     if world.phase is not RendezvousPhase.FORMED or worker.spec.index in world.members:
         return False
-    told = (other.status.agent for other in workers.telling_steps)
-    return any(report.rounds[-1].round == world.round for report in told if report is not None)
+    reports = (other.status.agent for other in workers.telling_steps)
+    return any(report.rounds[-1].round == world.round for report in reports if report is not None)

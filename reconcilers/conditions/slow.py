@@ -1,4 +1,4 @@
-"""Condition `Slow`: steps take longer than they did, as rank 0's agent says; and what changed then. Pure."""
+"""Condition `Slow`: steps take longer than they did, by rank 0's report; and what changed then. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def event(old: Condition | None, new: Condition) -> Event | None:
 
 
 def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
-    """What is told, and not yet in the job's status."""
+    """The slowness that is reported, and not yet in the job's status."""
     speaker = speaker_of(workers, job.status.rendezvous or Rendezvous())
     slow = _slow_of(speaker) if speaker is not None else None
     return None if slow is None or is_shown(condition_of(job.status.conditions, SLOW), slow) else slow
@@ -93,7 +93,7 @@ def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
         return None
     lead = workers.rank_0(world)
     report = current_report(lead) if lead is not None else None
-    trains = report is not None and any(told.round == world.round for told in report.rounds[-1:])
+    trains = report is not None and any(figures.round == world.round for figures in report.rounds[-1:])
     return lead if trains else None
 
 

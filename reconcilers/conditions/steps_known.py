@@ -1,4 +1,4 @@
-"""Whether it is known how far training is, and by whose word. Pure."""
+"""Condition `StepsKnown`: whether training reports its steps, or agents count them. Pure."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:
     newest = job.status.last_failure
     for worker in workers.exceptional:
         end = worker.status.last_exit
-        told = end is not None and end.reason != REPLACED  # what was first is told as a failure in place
-        if end is not None and told and (newest is None or end.time > newest.time):
+        counts = end is not None and end.reason != REPLACED  # what was first counts as a failure in place
+        if end is not None and counts and (newest is None or end.time > newest.time):
             newest = failure_of_pod(worker.metadata.name, end)
     return newest
 

@@ -2,13 +2,13 @@
 
 Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
 in which a plan is carried out (`reconciler.py`) is: what has to come first, the status, the acts.
-Each act follows from what is published by then, so that whoever looks next, after a crash between any two
-writes, plans what is left.
+Each act follows from what is published by then, so that the next look, after a crash between any two writes,
+plans what is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -17,7 +17,6 @@ from crds import names
 from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus
 from crds.protocol import JobPhase
-from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
@@ -27,31 +26,27 @@ from reconcilers.conditions.steps_known import seconds_to_notice
 from reconcilers.conditions.table import SIZES, judged
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.memory import MemoryRoom
-from reconcilers.failure.policy import Assessment, Renewal, assess
+from reconcilers.failure.policy import Assessment, assess
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.job import events as events_of_job
-from reconcilers.job.acts import created, relaunched, standby_updated
 from reconcilers.job.pace import seconds_to_tell
-from reconcilers.job.relaunch import RESUMED, plan_relaunches
 from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.situation import Situation, with_departed
 from reconcilers.job.status import ended, failed, going_on, has_succeeded, over, suspended
+from reconcilers.job.workers import created, relaunches_of, standby_updated
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
-from reconcilers.observed.slots import present_slots, training_types
-from reconcilers.observed.workers import WorkerPlan, plan_workers, slot_of
+from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.scale import rolling
 from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, is_asked, take_up, with_moves_done, with_sources
@@ -76,16 +71,16 @@ class Plan:
     check: Act | None = None
     """The NodeCheck to make before anything else. If it is refused, plan again with `Seen.check_refused`."""
     first: tuple[Act, ...] = ()
-    """To be done before the status is written, which no longer shows then that they are due."""
+    """Writes that come before the status: once it is written, nothing shows that they are due."""
     status_patch: Object = field(default_factory=dict)
-    """Of the job's status; empty if nothing has changed."""
+    """The change of the job's status; empty if there is none."""
     events: tuple[Event, ...] = ()
-    """What the status comes to; told when it is written."""
+    """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
-    """To be done when the status is written."""
+    """Writes that come after the status."""
     look_again_seconds: float | None = None
     is_interim: bool = False
-    """More has to come `first`, in further looks; until then nothing else is decided."""
+    """More writes of `first` are due in further looks; until then nothing else is decided."""
 
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
@@ -135,7 +130,7 @@ def most_acts(workers: int) -> int:
 
 
 def _slots(seen: Seen, now: datetime) -> WorkerPlan:
-    """Which workers there are to be. The count of a plan that removes some by name does not say which."""
+    """Which workers are wanted. The count of a plan that removes some by name does not show which."""
     job = seen.job
     if is_asked(job, seen.plans):
         fresh = freshness(job, seen.workers, seen.pods)
@@ -187,7 +182,7 @@ def _situation(
 
 
 def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
-    """Its counts follow its Pods, and it goes when its time is over."""
+    """The plan of a finished job: its counts follow its Pods, and it is deleted when its time is over."""
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
@@ -229,7 +224,7 @@ def _success(look: Situation) -> str:
 
 
 def _train(look: Situation) -> Plan:
-    """Of a job that is to run: its world, and what its failures come to."""
+    """The plan of a job that runs: its world, and what its failures come to."""
     published, workers, now = look.published, look.workers, look.now
     people, bounds, roll = _people(look)
     breaks = broken_members(published, people)
@@ -246,7 +241,7 @@ def _train(look: Situation) -> Plan:
     check = (
         create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
     )
-    due, retry_seconds = _relaunches(look, decision.rendezvous, roll, failures.renewals)
+    due, retry_seconds = relaunches_of(look, decision.rendezvous, roll, failures.renewals)
     relaunches = due[: most_acts(len(look.seen.workers))]
     if len(relaunches) < len(due):
         retry_seconds = 0.0
@@ -317,36 +312,6 @@ def _constraints(look: Situation, failures: Assessment) -> Constraints:
     )
 
 
-def _relaunches(
-    look: Situation, world: Rendezvous, roll: Roll, renewals: Mapping[str, Renewal]
-) -> tuple[list[Act], float | None]:
-    """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
-
-    Returns:
-        the acts, and the seconds until more are due.
-    """
-    job = look.job
-    renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
-    renewed |= dict.fromkeys(look.leaving, RESUMED)
-    renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
-    avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node}
-    concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
-    if not concerned:
-        return [], None
-    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
-    there = (worker for worker in concerned if slot_of(worker) in present)
-    given_back = growth.taken_slots(job, look.workers)
-    wanted = [
-        worker
-        for worker in there
-        if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
-    ]
-    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
-    room = MemoryRoom(job, look.workers, look.seen.nodes)
-    acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
-    return acts, plan.look_again_seconds
-
-
 def _go_on(
     look: Situation,
     decision: Decision,
@@ -366,9 +331,9 @@ def _go_on(
     counted = was_counted(look.seen.job.status)
     events = (
         *events_of_job.of_world(look.published, decision, failures, workers, was_counted=counted),
-        *resumption.told(look.published, world),
+        *resumption.events(look.published, world),
         *events_of_job.of_moves(moved),
-        *(tasks.told(job.status.cluster, cluster) if cluster is not None else ()),
+        *(tasks.events(job.status.cluster, cluster) if cluster is not None else ()),
     )
     acts = [deleted(NODECHECKS, old.metadata) for old in look.seen.checks.outdated]
     return _written(look, status, acts, waits, events, standby, broken_at)

@@ -55,7 +55,7 @@ def plan_scaling(
     if step is None:
         return OwnScaling(None, acts, look_again_seconds=waits)
     again = (*waits, step.look_again_seconds)
-    return OwnScaling(step, acts, growth.told(step), again)
+    return OwnScaling(step, acts, growth.events(step), again)
 
 
 def giving_back(job: ElasticJob, seen: Seen, now: datetime) -> tuple[Act, ...]:
@@ -64,5 +64,6 @@ def giving_back(job: ElasticJob, seen: Seen, now: datetime) -> tuple[Act, ...]:
     count = growth.to_give_back(job)
     if count is None:
         return ()
-    acts, told = auto_plans.acts(job, Scale(count), seen.plans, GROWTH, now), growth.told_back(job, count)
-    return tuple(replace(act, events=told) if act.verb is Verb.CREATE else act for act in acts)
+    acts = auto_plans.acts(job, Scale(count), seen.plans, GROWTH, now)
+    events = growth.events_of_return(job, count)
+    return tuple(replace(act, events=events) if act.verb is Verb.CREATE else act for act in acts)

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from crds.elasticworker import ElasticWorker
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import Departed
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
+from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions import refusal, slow
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.policy import exhausted_workers, spare_workers
-from reconcilers.job.relaunch import suspended_pods
 from reconcilers.job.seen import Seen
 from reconcilers.nodecheck.job_checks import Standing, standing_of
 from reconcilers.observed.desired import DesiredJob
@@ -92,6 +93,24 @@ class Situation:
     def exhausted_workers(self) -> Mapping[str, str]:
         """Workers that get no further Pod, by uid, with the reason."""
         return exhausted_workers(self.workers, self.spare)
+
+
+def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[str]:
+    """Uids of the workers of a job that is resumed whose Pod the suspension has ended, or still has to.
+
+    Such a Pod is being deleted, and its agent leaves for the suspension that it saw: whatever the agent has
+    reported, it joins no world, and that it has left is no success. Another Pod need not wait for that one's
+    grace period, nor for a dead node.
+    """
+    if job.status.phase is not JobPhase.SUSPENDED or job.spec.suspend:
+        return frozenset()
+    return frozenset(
+        worker.metadata.uid
+        for worker in workers
+        if worker.status.pod_uid is not None
+        and worker.status.observed_incarnation == worker.spec.incarnation
+        and worker.status.phase is not WorkerPhase.FAILED
+    )
 
 
 def with_departed(job: DesiredJob, surplus: Collection[ElasticWorker]) -> DesiredJob:

@@ -7,33 +7,48 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from controller.wording import first_line, shortened
 from crds import names
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import ElasticJobStatus, JobFailure, ReplicaStatus
+from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, ReplicaStatus
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import CheckState, Facts
+from reconcilers.conditions.refusal import PODS_ACCEPTED
 from reconcilers.conditions.table import TABLE, judged
+from reconcilers.conditions.training import FAILED, NO_REPLICAS, RUNNING, WORKERS_STARTED
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.job.situation import Situation
-from reconcilers.job.waiting import why_not_training
-from reconcilers.observed.conditions import State, observed_at
+from reconcilers.observed.conditions import (
+    WORKERS_SCHEDULED,
+    State,
+    condition_of,
+    is_false,
+    is_true,
+    observed_at,
+)
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import finished
 from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
+from reconcilers.roles.progress import CLUSTER_FORMED
 from reconcilers.scale.rolling import freshness
 from reconcilers.scale.scaled import phase_while_scaling
 from reconcilers.world.decision import blaming
 from reconcilers.world.rendezvous import Decision, at_the_end, dissolve
+
+HINDRANCES = (PODS_ACCEPTED, WORKERS_STARTED, WORKERS_SCHEDULED, CLUSTER_FORMED)
+"""Conditions that say why a job does not train when they are False. One that cannot start has a node."""
+QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
+"""The phase says it all."""
 
 
 def going_on(
@@ -264,3 +279,33 @@ def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPh
     wanted = sum(job.spec.replica_specs[t].replicas for t in {w.spec.type for w in training})
     started = [w for w in training if w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)]
     return JobPhase.RUNNING if training and len(started) >= wanted else JobPhase.PENDING
+
+
+@dataclass(frozen=True)
+class Why:
+    reason: str = ""
+    message: str = ""
+
+
+def why_not_training(
+    phase: JobPhase | None, conditions: Sequence[Condition], world: Rendezvous | None
+) -> Why:
+    """Empty of a job that trains, or of which its phase says enough."""
+    if phase is None or phase in QUIET_PHASES:
+        return Why()
+    cause = _cause(phase, conditions)
+    if cause is not None:
+        return Why(cause.reason, shortened(first_line(cause.message), MAX_MESSAGE))
+    if world is None or world.phase is RendezvousPhase.FORMED or phase.finished:
+        return Why()
+    return Why("", shortened(first_line(world.why), MAX_MESSAGE))
+
+
+def _cause(phase: JobPhase, conditions: Sequence[Condition]) -> Condition | None:
+    if phase is JobPhase.FAILED:
+        return condition_of(conditions, FAILED) if is_true(conditions, FAILED) else None
+    running = condition_of(conditions, RUNNING)
+    if running is not None and running.reason == NO_REPLICAS:
+        return running
+    hindrance = next((type_ for type_ in HINDRANCES if is_false(conditions, type_)), None)
+    return condition_of(conditions, hindrance) if hindrance else None

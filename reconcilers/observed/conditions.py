@@ -94,7 +94,7 @@ def is_same(one: Condition | None, other: Condition | None) -> bool:
 def observed_at(status: Status, generation: int) -> Status:
     """The status with `observedGeneration`, its own and that of each condition: which spec they follow from.
 
-    Every look judges all conditions anew, those that it leaves as they are too; so all are of one generation.
+    Every look judges all conditions, also those that it keeps; so all are of one generation.
     """
     conditions = [c.model_copy(update={"observed_generation": generation}) for c in status.conditions]
     return status.model_copy(update={"observed_generation": generation, "conditions": conditions})

@@ -1,4 +1,4 @@
-"""Who is no longer in the world that it was in, and why: pure functions of what its workers report."""
+"""Members that are no longer in their world, and why: pure functions of what workers report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
     if member.succeeded:
         return _missing_again(index, round_, member.report)
     if member.incarnation < incarnation:
-        return None  # what is known of it is older than the world
+        return None  # its last report is older than the world
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:
@@ -85,7 +85,7 @@ def _has_failed(report: AgentReport) -> bool:
 
 
 def _how_it_failed(index: int, report: AgentReport) -> str:
-    """Not yet whose fault that is: of a hang, those who wait tell first as often as not."""
+    """The failure without the fault: of a hang, ranks that wait report first as often as not."""
     failure = report.failure
     if failure is not None and failure.cause is FailureCause.HANG:
         return f"worker {index} reports a hang"

@@ -133,50 +133,32 @@ def _proposal(
 
 
 def _without_slow(
-    published: Rendezvous,
-    people: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    slow: frozenset[int],
+    published: Rendezvous, people: Sequence[Participant], bounds: Bounds, now: datetime, slow: Collection[int]
 ) -> Decision:
-    """Judges without the slow, as far as possible; a world that stands is not given up for that."""
-    out = _left_out(people, bounds, slow)
+    """Judges without the slow that could join, where the others make an allowed world.
+
+    A world that stands is not given up for that. Members that leave for it stay in sight, so that nobody
+    waits for their replacement.
+    """
+    out: frozenset[int] = frozenset()
+    if slow and bounds.floor(sum(p.joinable for p in people if p.index not in slow)):
+        out = frozenset(p.index for p in people if p.index in slow and p.joinable)
     members = published.members if published.phase is FORMED else ()
-    decision = _judge_without(published, people, bounds, now, out.difference(members))
+    left_out = out.difference(members)
+    decision = judge(published, _leaving(people, left_out), bounds.without(len(left_out)), now)
+    if published.phase is not FORMED or not _is_new(published, decision):
+        return replace(decision, left_out=left_out)
     world = decision.rendezvous
-    if published.phase is not FORMED or world.round == published.round:
-        return decision
-    if not out & set(world.members):
-        return replace(decision, left_out=out)
-    joinable = [p for p in _leaving(people, out) if p.joinable]
-    lean = form(published, joinable, bounds.without(len(out)), world.reason, now, keep=set(published.members))
-    lean = lean.model_copy(update={"broken_round": world.broken_round})
-    return replace(decision, rendezvous=lean, left_out=out)
-
-
-def _left_out(people: Sequence[Participant], bounds: Bounds, slow: frozenset[int]) -> frozenset[int]:
-    """The slow workers that could join and are not needed: the others make an allowed world."""
-    if not slow or not bounds.floor(sum(p.joinable for p in people if p.index not in slow)):
-        return frozenset()
-    return frozenset(p.index for p in people if p.index in slow and p.joinable)
-
-
-def _judge_without(
-    published: Rendezvous,
-    people: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    out: frozenset[int],
-) -> Decision:
-    decision = judge(published, _leaving(people, out), bounds.without(len(out)), now)
-    return replace(decision, left_out=out) if out else decision
+    if out & set(world.members):
+        joinable = [p for p in _leaving(people, out) if p.joinable]
+        lean = form(published, joinable, bounds.without(len(out)), world.reason, now, keep=set(members))
+        world = lean.model_copy(update={"broken_round": world.broken_round})
+    return replace(decision, rendezvous=world, left_out=out)
 
 
 def _leaving(people: Sequence[Participant], out: frozenset[int]) -> Sequence[Participant]:
-    """They stay where they are, so that nobody waits for a replacement of one that was a member."""
-    if not out:
-        return people
-    return [replace(p, leaving="its node is slow") if p.index in out else p for p in people]
+    marks = {index: "its node is slow" for index in out}
+    return [replace(p, leaving=marks[p.index]) if p.index in marks else p for p in people] if out else people
 
 
 def _replacing(

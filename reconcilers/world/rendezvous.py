@@ -128,7 +128,7 @@ def checkpoint_wait(
 ) -> float:
     """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint.
 
-    A check of their nodes comes behind this wait, and after it they join anew: they do not wait once more.
+    A check of their nodes comes behind this wait, and after it they join again: they do not wait twice.
     """
     if not bounds.grow_at_checkpoint_seconds:
         return 0.0

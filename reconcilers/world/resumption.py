@@ -1,7 +1,7 @@
-"""What a world has gone on from, where its job keeps checkpoints in memory: `rendezvous.resume`. Pure.
+"""The checkpoint that a world resumed from, where its job keeps some in memory: `rendezvous.resume`. Pure.
 
-The agents of a round agree upon it when they meet (`agent/memory/resume.py`), since only then is known what
-the processes of the last round have left. Rank 0's agent reports it, and it is published for people; nothing
+The agents of a round agree upon it when they meet (`agent/memory/resume.py`), since what the processes of the
+last round have left shows only then. Rank 0's agent reports it, and it is published for people; nothing
 is decided by it.
 """
 
@@ -27,8 +27,8 @@ def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
     return Resume(step=found.step, tier=found.tier)
 
 
-def told(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:
-    """An Event when it becomes known."""
+def events(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:
+    """An Event when it is first reported."""
     if world.resume is not None and (before.round, before.resume) != (world.round, world.resume):
         yield Event("Normal", "TrainingResumed", f"round {world.round} goes on {in_words(world.resume)}")
 

@@ -15,7 +15,7 @@ from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.incidents import incident_of, with_incident
-from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks, active_check, check_name, next_number, standing_of
 from reconcilers.world.decision import ActiveCheck, Constraints, Decision, decide

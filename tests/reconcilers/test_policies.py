@@ -13,8 +13,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
-from reconcilers.job.acts import relaunched
-from reconcilers.job.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
+from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches, relaunched
 from reconcilers.observed.conditions import is_true
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry

@@ -14,7 +14,7 @@ from reconcilers.worker.trial import memory_checkpoint_fault
 from reconcilers.world import resumption
 from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Ages, participants_of
-from reconcilers.world.resumption import told
+from reconcilers.world.resumption import events
 from tests.reconcilers.build import NOW, bounds, failure, job, report, worker
 
 WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarnations=[1, 1], world_size=2)
@@ -38,20 +38,22 @@ def of(agent: AgentReport) -> Workers:
 def test_rank_0_says_what_the_world_goes_on_from() -> None:
     world = with_resume(WORLD, of(resumed()))
     assert world.resume == Resume(step=120, tier=Tier.PEER)
-    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from a peer's copy, step 120"]
-    assert not list(told(world, with_resume(world, of(resumed())))), "it is told once"
+    assert [event.message for event in events(WORLD, world)] == [
+        "round 4 goes on from a peer's copy, step 120"
+    ]
+    assert not list(events(world, with_resume(world, of(resumed())))), "it is told once"
 
 
 def test_it_is_told_when_the_processes_have_loaded_it_and_not_before() -> None:
     loading = report(1).model_copy(update={"memory": CheckpointMemory(step=120)})
     assert with_resume(WORLD, of(loading)) == WORLD
     world = with_resume(WORLD, of(resumed(step=500, tier=Tier.STORAGE)))
-    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage, step 500"]
+    assert [event.message for event in events(WORLD, world)] == ["round 4 goes on from storage, step 500"]
 
 
 def test_of_storage_an_older_agent_says_no_step() -> None:
     world = with_resume(WORLD, of(resumed(step=None, tier=Tier.STORAGE)))
-    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage"]
+    assert [event.message for event in events(WORLD, world)] == ["round 4 goes on from storage"]
 
 
 def test_what_is_said_of_another_round_is_not_of_this() -> None:

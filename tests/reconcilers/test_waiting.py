@@ -12,7 +12,7 @@ from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.waiting import Why, why_not_training
+from reconcilers.job.status import Why, why_not_training
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, worker
 

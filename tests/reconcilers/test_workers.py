@@ -11,8 +11,8 @@ from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
-from reconcilers.job.relaunch import plan_relaunches
 from reconcilers.job.status import replica_statuses
+from reconcilers.job.workers import plan_relaunches
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.world.standby import needs_standby_update

@@ -1,18 +1,35 @@
-"""Which workers get a new Pod: the next incarnation of their slot."""
+"""A job's writes of its ElasticWorkers: made, given a new Pod (an incarnation), or marked as standby. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from controller.resources import Object
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction
-from crds.protocol import JobPhase, RendezvousPhase
+from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.capacity import growth
+from reconcilers.failure.memory import MemoryRoom
+from reconcilers.failure.policy import Renewal
+from reconcilers.job.situation import Situation
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
+from reconcilers.observed.slots import Slot, present_slots, training_types
+from reconcilers.observed.workers import new_worker, slot_of
+from reconcilers.runtime.acts import (
+    Act,
+    Event,
+    Verb,
+    create,
+)
+from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.scale import rolling
+from reconcilers.scale.rolling import Roll
 
 MAX_DELAY_SECONDS = 60.0
 MAX_EXCLUDED_NODES = 16
@@ -41,24 +58,6 @@ class RelaunchPlan:
 def delay_seconds(quick_exits: int) -> float:
     """0, 1, 2, 4 … 60: Pods that end by themselves soon after their start, in a row, wait ever longer."""
     return 0.0 if quick_exits <= 1 else min(2.0 ** min(quick_exits - 2, 10), MAX_DELAY_SECONDS)
-
-
-def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[str]:
-    """Uids of the workers of a job that is resumed whose Pod the suspension has ended, or still has to.
-
-    Such a Pod is being deleted, and its agent leaves for the suspension that it saw: whatever the agent has
-    reported, it joins no world, and that it has left is no success. Another Pod need not wait for that one's
-    grace period, nor for a dead node.
-    """
-    if job.status.phase is not JobPhase.SUSPENDED or job.spec.suspend:
-        return frozenset()
-    return frozenset(
-        worker.metadata.uid
-        for worker in workers
-        if worker.status.pod_uid is not None
-        and worker.status.observed_incarnation == worker.spec.incarnation
-        and worker.status.phase is not WorkerPhase.FAILED
-    )
 
 
 def plan_relaunches(
@@ -124,3 +123,67 @@ def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
     found = set(standing.faulty_nodes)
     nodes = [*(node for node in known if node not in found), *standing.faulty_nodes]
     return tuple(nodes[-MAX_FAULTY_NODES:])
+
+
+def relaunches_of(
+    look: Situation, world: Rendezvous, roll: Roll, renewals: Mapping[str, Renewal]
+) -> tuple[list[Act], float | None]:
+    """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
+
+    Returns:
+        the acts, and the seconds until more are due.
+    """
+    job = look.job
+    renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
+    renewed |= dict.fromkeys(look.leaving, RESUMED)
+    renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
+    avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node}
+    concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
+    if not concerned:
+        return [], None
+    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
+    there = (worker for worker in concerned if slot_of(worker) in present)
+    given_back = growth.taken_slots(job, look.workers)
+    wanted = [
+        worker
+        for worker in there
+        if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
+    ]
+    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
+    room = MemoryRoom(job, look.workers, look.seen.nodes)
+    acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
+    return acts, plan.look_again_seconds
+
+
+def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
+    event = Event("Normal", "WorkersCreated", f"created {counted(len(missing), 'worker')}")
+    for number, (type_, index) in enumerate(missing, start=1):
+        yield create(ELASTICWORKERS, new_worker(job, type_, index), *[event] * (number == len(missing)))
+
+
+def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
+    metadata, body = worker.metadata, {"status": {"standby": worker.spec.index in standing or None}}
+    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status")
+
+
+def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = None) -> Act:
+    """The next incarnation of a slot; refused if the slot was changed since it was read.
+
+    Args:
+        renewal: why, if it is for a failure of processes whose Pod lives.
+    """
+    worker, metadata = relaunch.worker, relaunch.worker.metadata
+    spec: Object = {
+        "incarnation": worker.spec.incarnation + 1,
+        "excludedNodes": list(relaunch.excluded_nodes),
+        "faultyNodes": list(relaunch.faulty_nodes),
+        "replacedFor": renewal.exit_class.value if renewal else None,
+    }
+    message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
+    events = [Event("Normal", "WorkerRelaunched", message)]
+    raised = room.raised_memory(worker, in_place=renewal is not None and renewal.out_of_memory)
+    if raised is not None:
+        spec["resources"] = raised.resources.to_wire()
+        events.append(Event("Normal", "MemoryRaised", raised.message))
+    body = {"metadata": {"resourceVersion": metadata.resource_version}, "spec": spec}
+    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, events=tuple(events))
