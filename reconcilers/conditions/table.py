@@ -13,15 +13,18 @@ from datetime import datetime
 from controller.events import EventType
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase
-from reconcilers.capacity import profile, sizing
+from reconcilers.capacity import profile
 from reconcilers.conditions import (
     edits,
+    hot,
     job_finding,
     launcher_flags,
     loss,
     refusal,
     saving,
+    scaled,
     silent,
+    sizing,
     slow,
     steps_known,
     training,
@@ -37,10 +40,8 @@ from reconcilers.observed.conditions import (
     stated,
 )
 from reconcilers.observed.roles import in_cluster
-from reconcilers.roles import hot
 from reconcilers.roles import progress as roles
 from reconcilers.runtime.acts import Event
-from reconcilers.scale import scaled
 from reconcilers.shards import job_shards
 
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
@@ -83,42 +84,12 @@ def _world_formed(known: Condition | None, facts: Facts) -> Judgement:
     return known if in_cluster(facts.job) else training.world_formed(known, facts)
 
 
-def _going_on(judge: Judge) -> Judge:
-    return lambda known, facts: judge(known, facts) if facts.goes_on else known
-
-
-def _hot(known: Condition | None, facts: Facts) -> Judgement:
-    return hot.judge(known, facts.job, facts.workers)
-
-
 def _cluster_formed(_: Condition | None, facts: Facts) -> Judgement:
     return roles.cluster_formed(facts.job, facts.workers)
 
 
-def _scaled(known: Condition | None, f: Facts) -> Judgement:
-    exhausted, requested = f.exhausted_workers, f.scale_requested
-    return scaled.judge(
-        known,
-        f.job,
-        f.workers,
-        f.world,
-        f.left_out,
-        f.fresh,
-        scale_requested=requested,
-        exhausted_workers=exhausted,
-    )
-
-
 def _shards(known: Condition | None, facts: Facts) -> Judgement:
     return job_shards.judge(known, facts.shards, has_ended=facts.phase.finished)
-
-
-def _oversized(known: Condition | None, facts: Facts) -> Judgement:
-    return sizing.oversized(known, facts.job, facts.usage, facts.now)
-
-
-def _undersized(known: Condition | None, facts: Facts) -> Judgement:
-    return sizing.undersized(known, facts.job, facts.usage, facts.now)
 
 
 def _pods_accepted(_: Condition | None, facts: Facts) -> Judgement:
@@ -136,7 +107,7 @@ TABLE = (
     Kind(training.RUNNING, training.running, training.running, training.no_replicas),
     Kind(roles.CLUSTER_FORMED, _in_cluster(_cluster_formed)),
     Kind(roles.TF_CONFIG_KEPT, _in_cluster(lambda _, facts: roles.tf_config_kept(facts.job)), event=_NOTES),
-    Kind(hot.PARAMETER_SERVER_HOT, _in_cluster(_hot), _OVER, _WARNS),
+    Kind(hot.PARAMETER_SERVER_HOT, _in_cluster(hot.judge), _OVER, _WARNS),
     Kind(training.WORLD_FORMED, _world_formed, training.world_at_end),
     Kind(training.SUSPENDED, training.suspended),
     Kind(training.MASTER_IGNORED, training.master_ignored, event=_NOTES),
@@ -148,8 +119,8 @@ TABLE = (
     Kind(silent.AGENTS_SILENT, silent.judge, _OVER, silent.event),
     Kind(WORKERS_SCHEDULED, training.scheduled, _WAITED, _FAILS),
     Kind(training.WORKERS_STARTED, training.started, _WAITED, _FAILS),
-    Kind(SCALED, _going_on(_scaled), _WAITED),
-    Kind(training.WORKERS_GIVEN_UP, _going_on(training.given_up), event=_WARNS),
+    Kind(SCALED, scaled.judge, _WAITED),
+    Kind(training.WORKERS_GIVEN_UP, training.given_up, event=_WARNS),
     Kind(job_shards.SHARDS_DONE, _shards, _shards),
     Kind(training.SUCCEEDED, at_end=training.end_in(JobPhase.SUCCEEDED)),
     Kind(training.FAILED, at_end=training.end_in(JobPhase.FAILED)),
@@ -159,8 +130,8 @@ TABLE = (
     Kind(profile.PROFILED, _profiled, _profiled, profile.event),
 )
 SIZES = (
-    Kind(sizing.OVERSIZED, _oversized, _oversized, _NOTES),
-    Kind(sizing.UNDERSIZED, _undersized, _undersized, _NOTES),
+    Kind(sizing.OVERSIZED, sizing.oversized, sizing.oversized, _NOTES),
+    Kind(sizing.UNDERSIZED, sizing.undersized, sizing.undersized, _NOTES),
 )
 """Judged apart: their figures are brought up to date only where the status is written anyway, or at times."""
 

@@ -109,8 +109,10 @@ def wait_at_end(known: Condition | None, _: Facts) -> Judgement:
     return State(FALSE, known.reason, message, known.data)
 
 
-def given_up(known: Condition | None, facts: Facts) -> State | None:
+def given_up(known: Condition | None, facts: Facts) -> Judgement:
     """Judges the workers that get no further Pod, with their reasons; there is no condition before one."""
+    if not facts.goes_on:
+        return known
     if why := facts.exhausted_workers.values():
         return State(TRUE, "BudgetSpent", "; ".join(why), ConditionData(count=len(why)))
     return None if known is None else State(FALSE, "NoneGivenUp")

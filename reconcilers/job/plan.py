@@ -20,7 +20,7 @@ from crds.protocol import JobPhase
 from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
-from reconcilers.conditions import refusal
+from reconcilers.conditions import hot, refusal
 from reconcilers.conditions.facts import Facts
 from reconcilers.conditions.steps_known import seconds_to_notice
 from reconcilers.conditions.table import SIZES, judged
@@ -43,8 +43,8 @@ from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.observed.workers import WorkerPlan, plan_workers
-from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
+from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.scale.auto_plans import seconds_to_retry

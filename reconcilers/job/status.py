@@ -21,6 +21,7 @@ from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import CheckState, Facts
 from reconcilers.conditions.refusal import PODS_ACCEPTED
+from reconcilers.conditions.scaled import phase_while_scaling
 from reconcilers.conditions.table import TABLE, judged
 from reconcilers.conditions.training import FAILED, NO_REPLICAS, RUNNING, WORKERS_STARTED
 from reconcilers.failure.facts import last_failure
@@ -41,7 +42,6 @@ from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.progress import CLUSTER_FORMED
 from reconcilers.scale.rolling import freshness
-from reconcilers.scale.scaled import phase_while_scaling
 from reconcilers.world.decision import blaming
 from reconcilers.world.rendezvous import Decision, at_the_end, dissolve
 

@@ -1,4 +1,4 @@
-"""A job's writes of its ElasticWorkers: made, given a new Pod (an incarnation), or marked as standby. Pure."""
+"""Writes of a job's ElasticWorkers: made, relaunched in a new Pod, or marked as standby. Pure."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ from crds.elasticworker import AgentState, ExitClass
 from crds.model import Condition, ConditionStatus
 from crds.protocol import ASKED, JobPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.hot import PARAMETER_SERVER_HOT
 from reconcilers.conditions.slow import SLOW
 from reconcilers.conditions.training import WORKERS_STARTED, WORLD_FORMED
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
 from reconcilers.observed.conditions import SCALED, WORKERS_SCHEDULED, State, with_condition
-from reconcilers.roles.hot import PARAMETER_SERVER_HOT
 from reconcilers.world.rendezvous import at_the_end
 from tests.reconcilers.build import NOW, failure, job, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life

@@ -17,6 +17,7 @@ from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit,
 from crds.job_status import FailureBudget
 from crds.protocol import JobPhase
 from crds.scaleplan import ScalePlan
+from reconcilers.conditions.hot import LEAST_CORES, RATIO, hottest
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
@@ -24,15 +25,14 @@ from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.hot import LEAST_CORES, RATIO, hottest
 from reconcilers.roles.tasks import (
     FOLLOW_SECONDS,
     Served,
     cluster_of,
     dated,
+    events,
     next_cluster,
     still_served,
-    told,
 )
 from reconcilers.runtime.acts import Verb
 from reconcilers.scale.plan import refusal
@@ -100,7 +100,7 @@ def test_a_target_takes_its_sources_task_and_the_others_keep_theirs() -> None:
     members = all_of() | {("ps", 2): member("ps", 2)}
     cluster = next_cluster(moved, members)
     assert (cluster.version, cluster.tasks["ps"], cluster.to_wire()["tasks"]["ps"]) == (2, [2, 1], "2,1")
-    (event,) = told(first.status.cluster, cluster)
+    (event,) = events(first.status.cluster, cluster)
     assert event.message == "version 2 of the cluster: ps 2 is new, ps 0 leaves"
 
 
@@ -126,7 +126,7 @@ def test_a_server_whose_worker_was_deleted_by_hand_comes_back_as_another_version
     assert (gone.status.cluster.version, gone.status.cluster.lost) == (1, [1]), "the next one is waited for"
     back = next_cluster(gone, all_of())
     assert (back.version, back.incarnations, back.lost) == (2, [1, 1], [])
-    (event,) = told(gone.status.cluster, back)
+    (event,) = events(gone.status.cluster, back)
     assert event.message == "version 2 of the cluster: ps 1 gets another Pod"
 
 

@@ -13,7 +13,7 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import JobUsage, WorldSize
 from crds.progress import RoundProgress
 from crds.protocol import JobPhase
-from reconcilers.capacity import profile, sizing
+from reconcilers.capacity import profile
 from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.rates import (
     MIN_STEPS,
@@ -23,6 +23,7 @@ from reconcilers.capacity.rates import (
     with_round,
 )
 from reconcilers.capacity.usage import with_roles
+from reconcilers.conditions import sizing
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.uptake import Plans
 from tests.reconcilers.build import NOW, job, later, report, worker

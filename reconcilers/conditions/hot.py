@@ -11,6 +11,7 @@ from statistics import median
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionData, ConditionStatus
+from reconcilers.conditions.facts import Facts
 from reconcilers.observed.conditions import Judgement, State, data_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
@@ -44,14 +45,14 @@ def hottest(cores: Mapping[int, float], ratio: float = RATIO) -> tuple[int, floa
     return (index, cores[index], others) if cores[index] >= max(LEAST_CORES, ratio * others) else None
 
 
-def judge(known: Condition | None, job: ElasticJob, workers: Workers) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> Judgement:
     """Judges what the parameter servers use. There is no condition before one was hot; its figures stay."""
     was_hot = known is not None and known.status is ConditionStatus.TRUE
-    found = hottest(cores_by_server(job, workers), RATIO_TO_STAY if was_hot else RATIO)
+    found = hottest(cores_by_server(facts.job, facts.workers), RATIO_TO_STAY if was_hot else RATIO)
     if found is None:
         return State(ConditionStatus.FALSE, EVEN) if was_hot else known
     index, own, others = found
-    data = ConditionData(worker=workers.by_slot[(names.PS, index)].metadata.name)
+    data = ConditionData(worker=facts.workers.by_slot[(names.PS, index)].metadata.name)
     if was_hot and data_of(known) == data:
         return known
     message = (

@@ -5,13 +5,14 @@ They only tell; nothing is changed because of them. Figures are coarse, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
-from crds.job_status import JobState, JobUsage, RoleUsage
+from crds.job_status import JobState, RoleUsage
 from crds.model import Condition, ConditionStatus
+from reconcilers.conditions.facts import Facts
+from reconcilers.goodput.goodput import seconds_by_state
 from reconcilers.observed.conditions import Judgement, State
 
 OVERSIZED, UNDERSIZED = "Oversized", "Undersized"
@@ -29,35 +30,32 @@ SPARE_CORES = 1.0
 """Less than that is not worth a word."""
 
 
-def oversized(known: Condition | None, job: ElasticJob, usage: JobUsage | None, now: datetime) -> Judgement:
+def oversized(known: Condition | None, facts: Facts) -> Judgement:
     """Judges what is asked for and not used; what is not used at first may still be."""
-    if job.spec.optimize_mode is OptimizeMode.MANUAL:
-        return None
-    if usage is None:
-        return known
-    if trained_seconds(job, now) < TRAINED_SECONDS:
-        return None
-    return _state([text for type_, role in sorted(usage.roles.items()) for text in _too_much(type_, role)])
+    return _judge(known, facts, _too_much if _has_trained(facts) else _nothing)
 
 
-def undersized(known: Condition | None, job: ElasticJob, usage: JobUsage | None, now: datetime) -> Judgement:
+def undersized(known: Condition | None, facts: Facts) -> Judgement:
     """Judges what is used up."""
-    if job.spec.optimize_mode is OptimizeMode.MANUAL:
+    return _judge(known, facts, partial(_too_little, is_known=_has_trained(facts)))
+
+
+def _judge(
+    known: Condition | None, facts: Facts, find: Callable[[str, RoleUsage], Iterator[str]]
+) -> Judgement:
+    if facts.job.spec.optimize_mode is OptimizeMode.MANUAL:
         return None
-    if usage is None:
+    if facts.usage is None:
         return known
-    is_known = trained_seconds(job, now) >= TRAINED_SECONDS
-    return _state(
-        [text for type_, role in sorted(usage.roles.items()) for text in _too_little(type_, role, is_known)]
-    )
+    found = [text for type_, role in sorted(facts.usage.roles.items()) for text in find(type_, role)]
+    return State(ConditionStatus.TRUE, BY_USE, "; ".join(found)) if found else None
 
 
-def trained_seconds(job: ElasticJob, now: datetime) -> float:
-    known = job.status.goodput
-    if known is None:
-        return 0.0
-    running = (now - known.since).total_seconds() if known.state is JobState.TRAINING else 0.0
-    return known.seconds.get(JobState.TRAINING.value, 0.0) + running
+def _has_trained(facts: Facts) -> bool:
+    goodput = facts.job.status.goodput
+    if goodput is None:
+        return False
+    return seconds_by_state(goodput, facts.now).get(JobState.TRAINING, 0.0) >= TRAINED_SECONDS
 
 
 def in_short(count: int) -> str:
@@ -68,8 +66,8 @@ def in_short(count: int) -> str:
     return f"{count}"
 
 
-def _state(findings: Sequence[str]) -> State | None:
-    return State(ConditionStatus.TRUE, BY_USE, "; ".join(findings)) if findings else None
+def _nothing(_: str, __: RoleUsage) -> Iterator[str]:
+    yield from ()
 
 
 def _too_much(type_: str, role: RoleUsage) -> Iterator[str]:
