@@ -15,7 +15,6 @@ from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase
 from reconcilers.capacity import profile
 from reconcilers.conditions import (
-    edits,
     hot,
     job_finding,
     launcher_flags,
@@ -126,7 +125,12 @@ TABLE = (
     Kind(training.FAILED, at_end=training.end_in(JobPhase.FAILED)),
     Kind(job_finding.NODES_CHECKED, job_finding.judge, job_finding.judge, job_finding.event),
     Kind(refusal.PODS_ACCEPTED, _pods_accepted, _pods_accepted, _FAILS),
-    Kind(edits.TEMPLATE_APPLIED, edits.judge, edits.judge, edits.event),
+    Kind(
+        training.TEMPLATE_APPLIED,
+        training.template_applied,
+        training.template_applied,
+        training.template_changed,
+    ),
     Kind(profile.PROFILED, _profiled, _profiled, profile.event),
 )
 SIZES = (

@@ -1,4 +1,4 @@
-"""Conditions of a job's training: `Running`, `WorldFormed`, `Suspended`, and its Pods that wait. Pure."""
+"""Conditions of a job's training: `Running`, `WorldFormed`, `Suspended`, and its Pods. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from reconcilers.conditions.facts import Facts, Judge
-from reconcilers.observed.conditions import Judgement, State
+from reconcilers.observed.conditions import Judgement, State, data_of
 from reconcilers.observed.extra import extra_slots
 from reconcilers.observed.worker_state import hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
@@ -22,6 +22,9 @@ WORLD_FORMED = "WorldFormed"
 WORKERS_STARTED = "WorkersStarted"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
+TEMPLATE_APPLIED = "TemplateApplied"
+"""Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
+job's variables, are for the next Pod of each slot."""
 NO_REPLICAS = "NoReplicas"
 NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
 MAX_WHY = 96
@@ -127,3 +130,21 @@ def not_any_more(known: Condition | None, facts: Facts) -> Judgement:
 
 def end_in(phase: JobPhase) -> Judge:
     return lambda known, facts: facts.end if facts.phase is phase else known
+
+
+def template_applied(known: Condition | None, facts: Facts) -> Judgement:
+    outdated, pods = facts.outdated_pods, facts.pods
+    if outdated:
+        message = (
+            f"{outdated} of {counted(pods, 'Pod was', 'Pods were')} made before the template was changed; to "
+            "apply it now, suspend and resume the job"
+        )
+        return State(FALSE, "WaitsForNextPods", message, ConditionData(count=outdated))
+    return None if known is None else State(TRUE, "Applied")
+
+
+def template_changed(old: Condition | None, new: Condition) -> Event | None:
+    """An Event when an edit leaves more Pods outdated than there were; none for Pods that follow it in turn,
+    nor for what else is edited meanwhile."""
+    is_news = new.status is FALSE and (data_of(new).count or 0) > (data_of(old).count or 0)
+    return Event("Normal", "TemplateChanged", new.message) if is_news else None

@@ -10,7 +10,7 @@ from crds import names
 from crds.elasticworker import ExitClass
 from crds.job_status import ElasticJobStatus
 from crds.protocol import JobPhase, RendezvousPhase
-from crds.rendezvous import Rendezvous
+from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job.situation import Situation
@@ -123,3 +123,17 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
     for move in done:
         message = f"{move.type} {move.target} has taken the place of {move.source}"
         yield Event("Normal", "WorkerMoved", message)
+
+
+def of_resume(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:
+    """An Event when it is first reported."""
+    if world.resume is not None and (before.round, before.resume) != (world.round, world.resume):
+        yield Event(
+            "Normal", "TrainingResumed", f"round {world.round} goes on {resumed_in_words(world.resume)}"
+        )
+
+
+def resumed_in_words(resume: Resume) -> str:
+    """Such as `from memory, step 120`."""
+    step = "" if resume.step is None else f", step {resume.step}"
+    return f"{resume.tier.origin}{step}"

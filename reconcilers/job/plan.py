@@ -35,8 +35,14 @@ from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.scaling import giving_back, plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.situation import Situation, with_departed
-from reconcilers.job.status import ended, failed, going_on, has_succeeded, over, suspended
-from reconcilers.job.workers import created, relaunches_of, standby_updated
+from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
+from reconcilers.job.workers import (
+    created,
+    needs_standby_update,
+    relaunches_of,
+    standby_updated,
+    standing_by,
+)
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.draft import Draft
@@ -51,12 +57,10 @@ from reconcilers.scale.auto_plans import seconds_to_retry
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, is_asked, take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
-from reconcilers.world import resumption
 from reconcilers.world.breaks import broken_members
-from reconcilers.world.decision import ActiveCheck, Constraints, decide
+from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
 from reconcilers.world.rendezvous import Decision
-from reconcilers.world.standby import needs_standby_update, standing_by
 
 MIN_ACTS = 100
 ACT_LOOKS = 10
@@ -233,8 +237,9 @@ def _train(look: Situation) -> Plan:
     broken_at = failed_at(breaks, published.round, workers, now)
     failures = assess(look.job, workers, look.spare, breaks, now)
     if failures.ending is not None:
-        events = tuple(events_of_job.of_culprit(failures.incident))
-        return _written(look, failed(look, failures), events=events, broken_at=broken_at)
+        ending, events = failures.ending, tuple(events_of_job.of_culprit(failures.incident))
+        end = ended(look, JobPhase.FAILED, ending.reason, ending.message, failures)
+        return _written(look, end, events=events, broken_at=broken_at)
     decision = Decision(published)
     if not in_cluster(look.job):
         decision = decide(published, people, bounds, now, _constraints(look, failures))
@@ -308,7 +313,7 @@ def _constraints(look: Situation, failures: Assessment) -> Constraints:
         hold=failures.hold(look.now),
         hang_since=failures.hang_since,
         blame=failures.blame,
-        resumed=resumption.resumed(look.published, look.workers),
+        resumed=resumed(look.published, look.workers),
     )
 
 
@@ -331,7 +336,7 @@ def _go_on(
     counted = was_counted(look.seen.job.status)
     events = (
         *events_of_job.of_world(look.published, decision, failures, workers, was_counted=counted),
-        *resumption.events(look.published, world),
+        *events_of_job.of_resume(look.published, world),
         *events_of_job.of_moves(moved),
         *(tasks.events(job.status.cluster, cluster) if cluster is not None else ()),
     )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from controller.wording import first_line, shortened
 from crds import names
@@ -66,8 +66,10 @@ def going_on(
     """
     job, world, active, checks = of.job, decision.rendezvous, of.active_check, of.seen.checks
     phase = phase_of(job, of.workers, world)
-    facts = replace(
-        _facts(of, phase, world),
+    facts = _facts(
+        of,
+        phase,
+        world,
         checks=CheckState(
             checks.finished, active, of.seen.check_refused, of.standing.unchecked, decision.left_out
         ),
@@ -100,35 +102,22 @@ def suspended(of: Situation) -> ElasticJobStatus:
     return status_of(of, JobPhase.SUSPENDED, published, of.job.status.cluster, conditions)
 
 
-def failed(of: Situation, failures: Assessment) -> ElasticJobStatus:
-    """The status of a job that failed by what happened to its workers."""
-    ending = failures.ending
-    assert ending is not None
-    return ended(of, JobPhase.FAILED, ending.reason, ending.message, failures, ending.failure)
-
-
 def ended(
     of: Situation,
     phase: JobPhase,
     reason: str,
     message: str,
     failures: Assessment | None = None,
-    failure: JobFailure | None = None,
 ) -> ElasticJobStatus:
-    """The status of a job that ends now.
-
-    Args:
-        failures: what ends the job, where failures do.
-        failure: the one that ends it.
-    """
+    """The status of a job that ends now, by failures or otherwise."""
     world = of.job.status.rendezvous
     if world is not None:
         blame = blame_of(failures.incident) if failures and failures.incident else None
         world = at_the_end(blaming(world, blame))
     end = State(ConditionStatus.TRUE, reason, message)
-    facts = replace(_facts(of, phase, world or Rendezvous()), end=end)
-    if failure is None and failures is None:
-        failure = last_failure(of.job, of.workers)
+    facts = _facts(of, phase, world or Rendezvous(), end=end)
+    ending = failures.ending if failures else None
+    failure = ending.failure if ending else last_failure(of.job, of.workers)
     return status_of(
         of,
         phase,
@@ -157,7 +146,7 @@ def over(of: Situation) -> ElasticJobStatus:
     )
 
 
-def _facts(of: Situation, phase: JobPhase, world: Rendezvous) -> Facts:
+def _facts(of: Situation, phase: JobPhase, world: Rendezvous, **decided: Any) -> Facts:
     return Facts(
         job=of.job,
         workers=of.workers,
@@ -169,6 +158,7 @@ def _facts(of: Situation, phase: JobPhase, world: Rendezvous) -> Facts:
         shards=of.shards,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
+        **decided,
     )
 
 
@@ -194,13 +184,13 @@ def status_of(
         standby: how many workers stand by.
     """
     before, wanted, job = of.seen.job.status, of.job.status, of.job
-    why = why_not_training(phase, conditions, world)
+    reason, message = why_not_training(phase, conditions, world)
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
     status = before.model_copy(
         update={
             "phase": phase,
-            "reason": why.reason,
-            "message": why.message,
+            "reason": reason,
+            "message": message,
             "conditions": list(conditions),
             "replica_statuses": replica_statuses(job, of.workers, standby),
             "rendezvous": world,
@@ -281,24 +271,18 @@ def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPh
     return JobPhase.RUNNING if training and len(started) >= wanted else JobPhase.PENDING
 
 
-@dataclass(frozen=True)
-class Why:
-    reason: str = ""
-    message: str = ""
-
-
 def why_not_training(
     phase: JobPhase | None, conditions: Sequence[Condition], world: Rendezvous | None
-) -> Why:
-    """Empty of a job that trains, or of which its phase says enough."""
+) -> tuple[str, str]:
+    """Reason and message, for people who read one line; empty where the phase is explanation enough."""
     if phase is None or phase in QUIET_PHASES:
-        return Why()
+        return "", ""
     cause = _cause(phase, conditions)
     if cause is not None:
-        return Why(cause.reason, shortened(first_line(cause.message), MAX_MESSAGE))
+        return cause.reason, shortened(first_line(cause.message), MAX_MESSAGE)
     if world is None or world.phase is RendezvousPhase.FORMED or phase.finished:
-        return Why()
-    return Why("", shortened(first_line(world.why), MAX_MESSAGE))
+        return "", ""
+    return "", shortened(first_line(world.why), MAX_MESSAGE)
 
 
 def _cause(phase: JobPhase, conditions: Sequence[Condition]) -> Condition | None:

@@ -10,7 +10,7 @@ from controller.resources import Object
 from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -20,6 +20,7 @@ from reconcilers.failure.policy import Renewal
 from reconcilers.job.situation import Situation
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 from reconcilers.observed.slots import Slot, present_slots, training_types
+from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import new_worker, slot_of
 from reconcilers.runtime.acts import (
     Act,
@@ -31,6 +32,7 @@ from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
 
+_IDLE = (AgentState.READY, AgentState.FAILED)
 MAX_DELAY_SECONDS = 60.0
 MAX_EXCLUDED_NODES = 16
 MAX_FAULTY_NODES = 256
@@ -187,3 +189,23 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
         events.append(Event("Normal", "MemoryRaised", raised.message))
     body = {"metadata": {"resourceVersion": metadata.resource_version}, "spec": spec}
     return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, events=tuple(events))
+
+
+def standing_by(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvous) -> frozenset[int]:
+    """Indices; none in a job that asks for none, or has no world yet."""
+    spec = job.spec.replica_specs.get(names.WORKER)
+    if spec is None or not spec.standby or world.phase is RendezvousPhase.FORMING:
+        return frozenset()
+    beside = set(present_slots(job, names.WORKER)).difference(world.members)
+    return frozenset(w.spec.index for w in workers if w.spec.type == names.WORKER and _is_idle(w)) & beside
+
+
+def needs_standby_update(workers: Sequence[ElasticWorker], standing: Collection[int]) -> list[ElasticWorker]:
+    """The workers whose status does not say yet whether they stand by."""
+    training = (w for w in workers if w.spec.type == names.WORKER)
+    return [w for w in training if bool(w.status.standby) != (w.spec.index in standing)]
+
+
+def _is_idle(worker: ElasticWorker) -> bool:
+    report = current_report(worker)
+    return worker.status.phase is WorkerPhase.RUNNING and report is not None and report.state in _IDLE

@@ -75,10 +75,6 @@ class Slots:
         wanted = self.wanted(count)
         return tuple(sorted({*wanted, *self.moves.values()})) if self.moves else wanted
 
-    def finally_wanted(self, count: int) -> tuple[int, ...]:
-        """When all moves are done."""
-        return wanted(count, self.retired.union(self.moves))
-
     def moved(self, source: int) -> Slots:
         """After the target has taken its place."""
         moves = {s: t for s, t in self.moves.items() if s != source}

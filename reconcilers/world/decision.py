@@ -17,6 +17,7 @@ from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure.facts import Blame, Hold
 from reconcilers.observed.slots import named
+from reconcilers.observed.workers import Workers
 from reconcilers.world.moving import settle
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import (
@@ -105,6 +106,21 @@ def blaming(world: Rendezvous, blame: Blame | None) -> Rendezvous:
     if blame is None or blame.round != before or world.phase is FORMING:
         return world
     return world.model_copy(update={"reason": shortened(blame.line, MAX_BREAKS)})
+
+
+def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
+    """The checkpoint that the published round goes on from, by rank 0's report; None before that.
+
+    Its agents agree upon it when they meet (`agent/memory/resume.py`), and it is published for people alone.
+    """
+    if published.phase is not RendezvousPhase.FORMED or not published.members:
+        return None
+    rank_0 = workers.rank_0(published)
+    report = rank_0.status.agent if rank_0 is not None else None
+    found = report.memory.resumed if report is not None and report.memory is not None else None
+    if found is None or found.round != published.round:
+        return None
+    return Resume(step=found.step, tier=found.tier)
 
 
 # --- the proposal: a world of these people ----------------------------------------------------------------

@@ -9,14 +9,14 @@ from typing import Any
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
-from crds.protocol import RendezvousPhase
+from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import events as job_events
 from reconcilers.job.seen import Seen
 from reconcilers.job.situation import Situation
-from reconcilers.job.status import failed
+from reconcilers.job.status import ended
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
@@ -106,7 +106,7 @@ class Life:
         else:
             seen = Seen(self.job, {"status": self.job.status.to_wire()}, workers)
             look = Situation(seen, DesiredJob.of(self.job), workers, Freshness(), self.now)
-            status = failed(look, found)
+            status = ended(look, JobPhase.FAILED, found.ending.reason, found.ending.message, found)
             self.ended = next(c.message for c in status.conditions if c.type == "Failed")
             self.events += [*job_events.of_culprit(found.incident), *job_events.of_phase(look, status)]
             assert status.rendezvous is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crds.elasticjob import ElasticJob
-from reconcilers.conditions.edits import TEMPLATE_APPLIED
+from reconcilers.conditions.training import TEMPLATE_APPLIED
 from reconcilers.observed.conditions import observed_at
 from tests.reconcilers.build import job
 from tests.reconcilers.judging import judge

@@ -8,13 +8,13 @@ from crds.protocol import RendezvousPhase, Tier
 from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Failed
+from reconcilers.job.events import of_resume as events
 from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.workers import Workers
 from reconcilers.worker.trial import memory_checkpoint_fault
-from reconcilers.world import resumption
 from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.decision import resumed as of_rank_0
 from reconcilers.world.participants import Ages, participants_of
-from reconcilers.world.resumption import events
 from tests.reconcilers.build import NOW, bounds, failure, job, report, worker
 
 WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarnations=[1, 1], world_size=2)
@@ -27,7 +27,7 @@ def resumed(round_: int = 4, **more: Any) -> AgentReport:
 
 def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:
     people = participants_of(job(replicas=3), workers, Ages())
-    constraints = Constraints(resumed=resumption.resumed(world, workers))
+    constraints = Constraints(resumed=of_rank_0(world, workers))
     return decide(world, people, bounds(2, 1), NOW, constraints).rendezvous
 
 
@@ -59,7 +59,7 @@ def test_of_storage_an_older_agent_says_no_step() -> None:
 def test_what_is_said_of_another_round_is_not_of_this() -> None:
     assert with_resume(WORLD, of(resumed(3))) == WORLD
     reforming = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
-    assert resumption.resumed(reforming, of(resumed())) is None
+    assert of_rank_0(reforming, of(resumed())) is None
 
 
 def test_a_damaged_checkpoint_spends_no_budget_but_waits_when_it_comes_again() -> None:
