@@ -53,7 +53,7 @@ def main() -> None:
             model(torch.randn(16, 32)).square().mean().backward()
             optimizer.step()
             steps.write(f"{world} {step} {time.monotonic()}\n")
-            dlr.report_step(step)
+            dlr.report(step)
             if step % STEPS_PER_CHECKPOINT == 0:
                 if rank == 0:
                     save(checkpoint, step)

@@ -49,10 +49,10 @@ class Dlrovers:
         self._checkpointer = DdpCheckpointer(str(folder))
         self._state = state
 
-    def load(self) -> int:
+    def load(self) -> int | None:
         saved = self._checkpointer.load_checkpoint()
         if not saved:
-            return 0
+            return None
         for name, part in self._state.items():
             part.load_state_dict(saved[name])
         step: int = saved["step"]
@@ -80,7 +80,7 @@ def main() -> None:
     state = {"large": large, "small": small, "optimizer": optimizer}
     saver = (Dlrovers if BY_DLROVER else Ours)(events / "storage", state)
     began, cpu_before = time.monotonic(), time.process_time()
-    resumed = saver.load()
+    resumed = saver.load() or 0
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_before
     note(events / f"load-{rank}", world.item(), resumed, seconds, cpu_seconds)
     with torch.no_grad():

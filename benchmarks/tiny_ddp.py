@@ -20,11 +20,13 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 try:
-    from dlr import report_step
+    from dlr import report
 except ImportError:  # the peers need not have it
 
-    def report_step(step: int, loss: SupportsFloat | None = None, samples: int | None = None) -> None:
-        """Nobody asks."""
+    def report(
+        step: int, loss: SupportsFloat | None = None, samples: int | None = None, **numbers: SupportsFloat
+    ) -> None:
+        """Do nothing."""
 
 
 IMPORTED = time.monotonic()
@@ -52,7 +54,7 @@ def main() -> None:
             model(torch.randn(16, 32)).square().mean().backward()
             optimizer.step()
             file.write(f"{world.item()} {pid} {step} {time.monotonic()}\n")
-            report_step(done + step)
+            report(done + step)
             time.sleep(STEP_SECONDS)
 
 

@@ -99,7 +99,7 @@ class RankStack(Model):
     in_collective: bool = False
     """Waiting for other ranks, so rather a victim of the hang than its cause."""
     offered: bool = True
-    """Whether the process offers its stack, which takes a call of `dlr.report_step`."""
+    """Whether the process offers its stack, which takes a call of `dlr.report`."""
     frames: Annotated[str, Field(max_length=MAX_FRAMES)] = ""
     """The main thread's Python frames, the innermost first, one a line."""
 

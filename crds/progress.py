@@ -26,7 +26,7 @@ class RoundProgress(Model):
     start_unknown: bool | None = None
     """Set where the step that the count began with is unknown: earlier starts may have come further."""
     samples_per_step: Ordinal | None = None
-    """Samples per step of the world, if the script reports them (`dlr.report_step(step, samples=…)`)."""
+    """Samples per step of the world, if the script reports them (`dlr.report(step, samples=…)`)."""
     non_finite_step: Count | None = None
     """The first step for which a process reported a loss that is NaN or infinite."""
 

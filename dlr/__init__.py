@@ -5,10 +5,10 @@ What training scripts import. Standard library only, and light; the commands liv
 
 from __future__ import annotations
 
-from dlr.progress import busy, checkpoint_saved, report, report_step
+from dlr.progress import busy, checkpoint_saved, report
 from dlr.result import report_result
 
-__all__ = ["busy", "checkpoint_saved", "report", "report_result", "report_step"]
+__all__ = ["busy", "checkpoint_saved", "report", "report_result"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -123,13 +123,8 @@ class _Copy:
         return float(self._host)
 
 
-def report_step(step: int, loss: SupportsFloat | None = None, samples: int | None = None) -> None:
-    """Tell the agent that training is at `step`: `report` without further numbers."""
-    report(step, loss, samples)
-
-
 def note_samples(samples: int) -> None:
-    """Tell how many samples each step has, over all ranks, where `report_step` does not say it."""
+    """Tell how many samples each step has, over all ranks, where `report` does not say it."""
     found = slot()
     if found is not False:
         _note_samples(found[0], samples)

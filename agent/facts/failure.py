@@ -76,7 +76,7 @@ class RankStack:
     frames: str
     """Its frames, one in each line and the innermost first, or why there are none."""
     offered: bool = True
-    """Whether the process offers its stack, which takes a call of `dlr.report_step`."""
+    """Whether the process offers its stack, which takes a call of `dlr.report`."""
 
     def to_status(self) -> RankStackStatus:
         return {

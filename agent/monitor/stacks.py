@@ -1,6 +1,6 @@
 """Python stacks of training processes, which the SDK makes them write on a signal.
 
-The SDK (`dlr.report_step` and the others) registers Python's own faulthandler, and in forked processes so
+The SDK (`dlr.report` and the others) registers Python's own faulthandler, and in forked processes so
 does agent.warm.step_counter. It works while a process hangs in C code, and is part of every Python. The
 signal ends a process that does not handle it, so only processes that do get it. For the others the agent
 reports what the kernel says.
@@ -146,7 +146,7 @@ def wait_state(pid: int) -> str:
 
 def _captured(dump: str | None, pid: int) -> Capture:
     if dump is None:
-        note = f"no Python stack, which takes a call of dlr.report_step; {wait_state(pid)}"
+        note = f"no Python stack, which takes a call of dlr.report; {wait_state(pid)}"
         return Capture(note=note, offered=False)
     frames = with_source(main_thread(dump))
     if not frames:

@@ -246,7 +246,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self, group: WorkerGroup, processes: TrainingProcesses, action: Action, outcome: Outcome
     ) -> RunResult | None:
         """Go on after the processes have left. Return a result only if training came to its end instead."""
-        if outcome is Outcome.LEFT and set(processes.exit_codes.values()) == {0}:
+        if outcome is Outcome.LEFT and not self._votes.have_left(processes):
             return self._check_processes(group, processes, broken=False)
         processes.kill()
         group.state = WorkerState.STOPPED

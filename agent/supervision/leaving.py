@@ -173,7 +173,9 @@ class Votes:
         """The local ranks of the processes that have left as it was agreed."""
         if self._ballot is None or self._ballot.agreed is None:
             return []
-        return [rank for rank, code in processes.exit_codes.items() if code == EXIT_LEFT]
+        arrived = self._ballot.has_arrived
+        codes = processes.exit_codes.items()
+        return [rank for rank, code in codes if code == EXIT_LEFT or (code == 0 and arrived(rank))]
 
     def _last_grace(self, ballot: Ballot, alive: Sequence[int], seconds: float) -> float | None:
         """What the processes still get, in the old way, once they are late; None if they are not.

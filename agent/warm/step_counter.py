@@ -193,7 +193,7 @@ def _is_readable(step: Any) -> bool:
 
 
 def _offer_stacks(environ: Mapping[str, str]) -> None:
-    """Do what `dlr.report_step` does at its first call (dlr/progress.py)."""
+    """Do what `dlr.report` does at its first call (dlr/progress.py)."""
     path, number = environ.get(ENV_STACKS_FILE), environ.get(ENV_STACKS_SIGNAL)
     if not path or not number:
         return

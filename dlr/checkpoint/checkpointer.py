@@ -1,13 +1,14 @@
 """Checkpoints in the agent's memory every few steps, and in storage now and then.
 
     ckpt = dlr.checkpoint.Checkpointer("/data/run1", {"model": model, "optimizer": optimizer})
-    step = ckpt.load()                      # the newest there is; 0 if there is none
-    for step in range(step + 1, steps + 1):
+    start = ckpt.load() or 0                # the newest there is; None if there is none
+    for step in range(start + 1, steps + 1):
         loss = train(batch)
         loss.backward()
         ckpt.wait()                         # only then may parameters change
         optimizer.step()
-        ckpt.step(step)
+        if ckpt.step(step):                 # saved, and this process has to end
+            sys.exit()
 
 docs/checkpoints.md tells what is kept where, and what is lost when.
 """
@@ -15,6 +16,7 @@ docs/checkpoints.md tells what is kept where, and what is lost when.
 from __future__ import annotations
 
 import atexit
+import gc
 import math
 import operator
 import os
@@ -108,6 +110,8 @@ class Checkpointer:
         """When the last call of `step` has returned; None before the first."""
         self._saved = False
         self._loaded = False
+        self._left_after: int | None = None
+        """The step after which `step` returned True."""
         self._newest = -1
         """The last step that was told or loaded."""
         self._said = False
@@ -120,8 +124,8 @@ class Checkpointer:
         leaving.take_part("memory" if slots else "storage")
         self._notice = Notice(self._here, self._path, keep)
 
-    def find(self) -> int:
-        """The step of the checkpoint that `load` brings back; 0 if there is none. Every rank calls it.
+    def find(self) -> int | None:
+        """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
 
         Raises:
             StorageError: as `load`.
@@ -129,14 +133,14 @@ class Checkpointer:
         self._refuse_forks()
         return self._loading.find(is_start=self._trained_since is None)
 
-    def load(self) -> int:
+    def load(self) -> int | None:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
 
         The ranks agree by the default process group, if there is one. NCCL's uses the current GPU for that,
         so call `torch.cuda.set_device` first.
 
         Returns:
-            its step; 0 if there is none, and then nothing has changed.
+            its step; None if there is none, and then nothing has changed.
 
         Raises:
             DamagedCheckpointError: what memory has is damaged; the state is undefined then.
@@ -161,9 +165,9 @@ class Checkpointer:
             self._prepare_memory()
         if loaded is None:
             self._newest = 0
-        else:
-            self._newest = loaded[0]
-            self._notice.tell_loaded(*loaded)
+            return None
+        self._newest = loaded[0]
+        self._notice.tell_loaded(*loaded)
         return self._newest
 
     def wait(self) -> None:
@@ -180,31 +184,43 @@ class Checkpointer:
             self._memory.wait()
         self._storage.wait()
 
-    def step(self, step: int) -> None:
-        """A step is complete: save it if it is due. Every rank calls it, after the optimizer's step.
+    def step(self, step: int) -> bool:
+        """Save a complete step, if it is due. Every rank calls it, after the optimizer's step.
 
         A save that fails does not end the training: it logs a sentence, and a later one tries again.
+
+        For a planned change (a rescale, a suspension, a drained node) all ranks leave after the same step:
+        it is saved, the checkpointer is closed, and the process has to end. Whatever else follows the
+        training loop, such as an export, is for a process that has not left.
 
         Args:
             step: the number of optimizer steps so far, at least 1. One that is not greater than the last is
                 not saved. Where the numbers have gaps, the first that is not below a multiple of `every` or
                 `persist_every` is saved.
 
+        Returns:
+            Whether this process has to end, with exit code 0 or 143. The training goes on elsewhere.
+
         Raises:
             TypeError: it is no whole number.
             RuntimeError: at the first step, if an earlier run left checkpoints and `load` was not called; or
-                this is a fork of the process.
+                this is a fork of the process; or an earlier call returned True.
         """
         self._refuse_forks()
+        if self._left_after is not None:
+            raise RuntimeError(
+                f"step({self._left_after}) returned True, and training went on to step {step}: end the "
+                "process there, as in `if ckpt.step(step): sys.exit()`"
+            )
         step, last = operator.index(step), self._newest
         is_first = last <= 0  # of a training that began anew
         if not self._rises(step):
-            dlr.report_step(step)
-            return
+            dlr.report(step)
+            return False
         began = time.monotonic()
         if self._pace is not None and self._trained_since is not None:
             self._pace.trained((began - self._trained_since) / (step - last), self._saved)
-        dlr.report_step(step)
+        dlr.report(step)
         if began >= self._prepare_at:
             self._storage.prepare()
             self._prepare_at = math.inf
@@ -213,6 +229,7 @@ class Checkpointer:
         leave_to = leaving.boundary(step)
         if leave_to is not None:
             self._leave(step, leave_to)
+            return True
         began = time.monotonic()
         self._saved = (to_memory or to_storage) and self._save(step, to_storage)
         if is_first and not (to_memory or to_storage):
@@ -220,6 +237,7 @@ class Checkpointer:
         self._trained_since = time.monotonic()
         if self._pace is not None and self._saved:
             self._pace.stalled(self._trained_since - began)
+        return False
 
     def close(self) -> None:
         """Wait until all that was saved is where it is to be, and save no more.
@@ -227,7 +245,7 @@ class Checkpointer:
         Storage that does not answer is waited for until the process that writes has stood still for ten
         minutes. In a fork of the process this does nothing.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._left_after is not None:
             return
         self._hook.remove()
         atexit.unregister(self._at_exit)
@@ -365,14 +383,15 @@ class Checkpointer:
         return False
 
     def _leave(self, step: int, tier: str) -> None:
-        """Save this step, and end the process."""
+        """Save this step, and save no more."""
         self._storage.leave()
         is_saved = self._save(step, tier == "storage")
         if not is_saved and tier == "memory" and self._memory is None:
             self._save(step, to_storage=True)  # as other ranks do, where the states of all are alike
         with suppress(OSError):  # that it left would look like a failure
             self.close()
-        leaving.leave()
+        gc.freeze()  # or the interpreter, as it ends, collects the garbage of all of torch: up to 2 s
+        self._left_after = step
 
     def _before_step(self, *_: object) -> None:
         """Before each optimizer's step; a fork of this process has no thread that copies."""

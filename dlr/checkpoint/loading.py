@@ -44,8 +44,8 @@ class Loading:
         self._found: Manifest | Literal[False] | None = False
         """What storage has that goes before memory; False before anybody has looked."""
 
-    def find(self, *, is_start: bool) -> int:
-        """The step of the checkpoint that `load` brings back; 0 if there is none. All ranks call it.
+    def find(self, *, is_start: bool) -> int | None:
+        """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
 
         Args:
             is_start: whether this start has not saved anything yet.
@@ -56,7 +56,7 @@ class Loading:
         resume, manifest = self._here.resume, self._find(is_start)
         if manifest is not None:
             return manifest.step
-        return 0 if resume is None else resume.step
+        return None if resume is None else resume.step
 
     def load(self, state: MutableMapping[str, Any], *, is_start: bool) -> tuple[int, Tier] | None:
         """Bring it back, in place, and tell its step and where it was; None if there is none.

@@ -1,6 +1,6 @@
 """Data that follows the world: each sample once an epoch, and the same steps, at whatever world size.
 
-    sampler = ElasticDistributedSampler(dataset, global_batch_size=512, micro_batch_size=32)
+    sampler = ElasticBatchSampler(dataset, global_batch_size=512, micro_batch_size=32)
     loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
     sampler.load_state_dict(checkpoint["data"])
 
@@ -23,8 +23,8 @@ samples of which epoch are behind it. docs/data.md tells what is exact, and what
 from __future__ import annotations
 
 from dlr.data.epochs import GlobalBatch, MicroBatch
-from dlr.data.sampler import ElasticDistributedSampler
+from dlr.data.sampler import ElasticBatchSampler
 from dlr.data.shards import ElasticShards
 from dlr.data.stream import ElasticStream
 
-__all__ = ["ElasticDistributedSampler", "ElasticShards", "ElasticStream", "GlobalBatch", "MicroBatch"]
+__all__ = ["ElasticBatchSampler", "ElasticShards", "ElasticStream", "GlobalBatch", "MicroBatch"]

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 from dlr.data.epochs import Dealt, Epochs
 
 
-class ElasticDistributedSampler(Epochs, Sampler[list[int]]):
+class ElasticBatchSampler(Epochs, Sampler[list[int]]):
     """Deals global batches to ranks: the `batch_sampler` of each rank's DataLoader.
 
     It yields this rank's micro-batches for the rest of the epoch. Their order is drawn from (seed, epoch)

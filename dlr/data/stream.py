@@ -31,11 +31,11 @@ class ElasticStream(Epochs, IterableDataset[Any]):
         stream = ElasticStream(files, read, global_batch_size=512, micro_batch_size=32, index="/data/sizes")
         loader = DataLoader(stream, batch_size=None, num_workers=4)
         while stream.epoch < epochs:
-            for batch in stream.global_batches(loader): ...   # as with ElasticDistributedSampler
+            for batch in stream.global_batches(loader): ...   # as with ElasticBatchSampler
 
     files: paths, or names that `read` understands; the same on every rank, in the same order
     read: `read(file, start)` gives the samples of a file in their order, from number `start` on
-    num_replicas, rank, drop_last, global_batch_size, micro_batch_size: as of ElasticDistributedSampler
+    num_replicas, rank, drop_last, global_batch_size, micro_batch_size: as of ElasticBatchSampler
     shuffle: draw an order of files, and of samples within each `window`
     window: samples in a row of a lane that are shuffled among themselves; so many of each lane that a rank
         reads are in memory

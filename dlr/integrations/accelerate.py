@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, skip_first_batches
 
-from dlr.checkpoint import Checkpointer
+from dlr.checkpoint import Checkpointer, leaving
 
 
 class AcceleratorCheckpointer(Checkpointer):
@@ -70,7 +70,8 @@ class AcceleratorCheckpointer(Checkpointer):
             yield batch
             if self._accelerator.sync_gradients:
                 state["steps"] += 1
-                self.step(state["steps"])
+                if self.step(state["steps"]):
+                    leaving.leave()
         state["batch"] = 0
 
 

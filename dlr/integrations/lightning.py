@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader, IterableDataset
 
-from dlr.checkpoint import Checkpointer
+from dlr.checkpoint import Checkpointer, leaving
 
 
 class MemoryCheckpoint(Callback):
@@ -42,7 +42,7 @@ class MemoryCheckpoint(Callback):
         self._state |= {"model": trainer.model, "progress": _Progress(trainer), "batches": 0}
         self._state["order"] = torch.get_rng_state()  # with which the epoch's order of samples is drawn
         self._checkpointer = Checkpointer(self._path, self._state, **self._options)
-        self._step = self._checkpointer.load()
+        self._step = self._checkpointer.load() or 0
         self._resumes, self._rng = self._step > 0, torch.get_rng_state()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,7 +83,8 @@ class MemoryCheckpoint(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step > self._step:  # else it accumulates gradients
             self._step, self._state["batches"] = trainer.global_step, trainer.num_training_batches
-            self._checkpointer.step(self._step)
+            if self._checkpointer.step(self._step):
+                leaving.leave()  # what follows `fit` is for a training that has ended
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._wait()

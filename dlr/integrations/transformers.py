@@ -20,7 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
-from dlr.checkpoint import Checkpointer
+from dlr.checkpoint import Checkpointer, leaving
 
 KEPT = ("epoch", "global_step", "best_metric", "best_global_step", "best_model_checkpoint", "total_flos")
 """Of the Trainer's state. Its log_history begins anew, since it grows with the run."""
@@ -39,7 +39,7 @@ def train(trainer: Trainer, path: str | os.PathLike[str], **options: Any) -> Tra
     callback = _MemoryCheckpoint(trainer, checkpointer)
     trainer.add_callback(callback)
     step = checkpointer.find()
-    if not step:
+    if step is None:
         return trainer.train()
     state = TrainerState(global_step=step, train_batch_size=trainer._train_batch_size)
     state.compute_steps(trainer.args, trainer.args.max_steps)
@@ -72,7 +72,9 @@ class _MemoryCheckpoint(TrainerCallback):
         self._checkpointer.state.update(kept, progress=_Progress(self._trainer))
         if self._trainer.accelerator.scaler is not None:
             self._checkpointer.state["scaler"] = self._trainer.accelerator.scaler
-        if self._checkpointer.load() and state.epoch % 1:  # the batches that are skipped draw random numbers
+        if (
+            self._checkpointer.load() is not None and state.epoch % 1
+        ):  # the batches that are skipped draw random numbers
             self._rng = torch.get_rng_state()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -83,7 +85,8 @@ class _MemoryCheckpoint(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self._checkpointer.step(state.global_step)
+        if self._checkpointer.step(state.global_step):
+            leaving.leave()  # what follows `train` is for a training that has ended
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._checkpointer.close()

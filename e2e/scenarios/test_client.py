@@ -38,7 +38,7 @@ def train(folder: str, steps: int) -> dict[str, float]:
     first = int(mark.read_text() or 0) if mark.exists() else 0
     for step in range(first + 1, steps + 1):
         dist.barrier()
-        dlr.report_step(step)
+        dlr.report(step)
         if dist.get_rank() == 0:
             mark.write_text(str(step))
         if step % 10 == 0:

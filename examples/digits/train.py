@@ -7,7 +7,7 @@ What makes a training script elastic is small, and all of it is here:
 * its `step` also tells the cluster how far training is, so that slow can be told from stuck; and before a
   planned change (a rescale, a suspension, a drained node) all workers leave in it after the same step, which
   is saved: so that costs none;
-* `ElasticDistributedSampler` deals each global batch to the workers that are there, so that every step learns
+* `ElasticBatchSampler` deals each global batch to the workers that are there, so that every step learns
   from the same samples with any number of them, and an epoch from every sample once.
 
 Runs unchanged under `dlr run`, under stock `torchrun`, and as one plain process. ../plain is the same with
@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from dlr.checkpoint import Checkpointer
-from dlr.data import ElasticDistributedSampler, GlobalBatch
+from dlr.data import ElasticBatchSampler, GlobalBatch
 
 EPOCHS = int(os.environ.get("EPOCHS", "10"))
 CHECKPOINT_DIR = Path(os.environ.get("CHECKPOINT_DIR", "checkpoints"))
@@ -96,13 +96,13 @@ def main() -> None:
     train_data, test_data = load_data(device)
     model = build_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    sampler = ElasticDistributedSampler(
+    sampler = ElasticBatchSampler(
         train_data, world, rank, seed=SEED, global_batch_size=GLOBAL_BATCH, micro_batch_size=MICRO_BATCH
     )
     loader = DataLoader(train_data, batch_sampler=sampler)
     state = {"model": model, "optimizer": optimizer, "data": sampler}
     ckpt = Checkpointer(CHECKPOINT_DIR, state, every=5, persist_every=50)  # without `every`, dlr chooses it
-    step = ckpt.load()
+    step = ckpt.load() or 0
     replica = DistributedDataParallel(model) if dist.is_initialized() else model
     last_step = EPOCHS * sampler.steps_per_epoch
     print(f"rank {rank} of {world}: steps {step} to {last_step}", flush=True)
@@ -114,7 +114,8 @@ def main() -> None:
             time.sleep(STEP_DELAY_SECONDS)
             if rank == 0 and step % 10 == 0:
                 print(f"step {step}/{last_step} loss {loss.item():.3f}", flush=True)
-            ckpt.step(step)
+            if ckpt.step(step):
+                return  # the job goes on elsewhere, behind this step
     ckpt.close()
 
     if rank == 0:

@@ -56,7 +56,7 @@ def main() -> None:
         every="auto" if EVERY == "auto" else int(EVERY),
         persist_every=200,
     )
-    start = ckpt.load()
+    start = ckpt.load() or 0
     replica = DistributedDataParallel(model) if dist.is_initialized() and not SHARDED else model
     print(f"rank {rank} of {world} goes on after step {start}", flush=True)
 
@@ -75,7 +75,8 @@ def main() -> None:
         if rank == 0:
             with (out / "steps.jsonl").open("a") as log:
                 log.write(json.dumps({"step": step, "world": world, "loss": total.item()}) + "\n")
-        ckpt.step(step)
+        if ckpt.step(step):
+            return  # the job goes on elsewhere, behind this step
 
     ckpt.close()
     if dist.is_initialized():

@@ -5,9 +5,9 @@ All that makes such a script elastic is here:
 * `load` before training and `save` every few steps, to a directory that outlives the Pod;
 * a checkpoint that does not depend on how many workers wrote it, so fewer or more can go on from it;
 * `anybody`: one is saved after the very step in which any worker is asked to stop, so that none is lost;
-* `ElasticDistributedSampler` deals each global batch to the workers that are there, so that every step
+* `ElasticBatchSampler` deals each global batch to the workers that are there, so that every step
   learns from the same samples with any number of them, and an epoch from every sample once;
-* `dlr.report_step`, so that the cluster can tell slow from stuck, and `dlr.checkpoint_saved`, so that it can
+* `dlr.report`, so that the cluster can tell slow from stuck, and `dlr.checkpoint_saved`, so that it can
   grow where little is lost (both do nothing outside of dlr).
 
 Runs unchanged under `dlr run`, under stock `torchrun`, and as one plain process.
@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import dlr
-from dlr.data import ElasticDistributedSampler, GlobalBatch
+from dlr.data import ElasticBatchSampler, GlobalBatch
 
 SEED = 7
 GLOBAL_BATCH = 64  # samples a step, over all workers
@@ -168,7 +168,7 @@ def main() -> None:
     train_data, test_data = load_data(device)
     model = build_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    sampler = ElasticDistributedSampler(
+    sampler = ElasticBatchSampler(
         train_data, world, rank, seed=SEED, global_batch_size=GLOBAL_BATCH, micro_batch_size=MICRO_BATCH
     )
     loader = DataLoader(train_data, batch_sampler=sampler)
@@ -186,7 +186,7 @@ def main() -> None:
             loss = learn(batch, replica, optimizer)
             time.sleep(args.step_delay_seconds)
 
-            dlr.report_step(step)
+            dlr.report(step)
             asked = stop.received
             stopping = anybody(asked, device)
             if rank == 0 and (stopping or step == last_step or step % args.save_every_steps == 0):

@@ -75,7 +75,7 @@ def main() -> None:
     )
     state = {"model": model, "optimizer": optimizer, "data": stream}
     ckpt = Checkpointer(out / "checkpoints", state, every=1, persist_every=200)
-    step = ckpt.load()
+    step = ckpt.load() or 0
     replica = DistributedDataParallel(model) if dist.is_initialized() else model
     print(
         f"rank {rank} of {world} goes on after step {step}, {stream.consumed} samples into its epoch",
@@ -109,7 +109,8 @@ def main() -> None:
                 }
                 with (out / "steps.jsonl").open("a") as log:
                     log.write(json.dumps(told) + "\n")
-            ckpt.step(step)
+            if ckpt.step(step):
+                return  # the job goes on elsewhere, behind this step
 
     ckpt.close()
     if dist.is_initialized():

@@ -1,7 +1,7 @@
 """How fast worlds of each size train, and what more workers add. Pure.
 
 Steps alone do not tell: with more workers a step may have more samples, or the same number in less time.
-Where the script tells how many samples a step has (`dlr.report_step(step, samples=…)`, `dlr.data`), these
+Where the script tells how many samples a step has (`dlr.report(step, samples=…)`, `dlr.data`), these
 count; else each worker is taken to have its share of its own: more samples a step with more workers.
 """
 

@@ -19,13 +19,13 @@ TOLD, COUNTED, NO_STEPS = "Told", "Counted", "NoSteps"
 
 NO_STEPS_MESSAGE = (
     "no step in {minutes:g} min of training: hangs are not found (hangTimeoutSeconds has no effect), and "
-    "there is no goodput. Call dlr.report_step(step) in the script. Without it, the steps of torch's "
+    "there is no goodput. Call dlr.report(step) in the script. Without it, the steps of torch's "
     "optimizers are counted, but only in processes that dlr run forks (docs/hangs.md)"
 )
 START_UNKNOWN_MESSAGE = (
     "nobody knows which step the last start went on with: it loaded no file that this job has saved by "
     "torch.save, and its optimizer keeps no number of its steps, as SGD. Goodput is at least what it says, "
-    "since it takes all earlier steps as trained again; dlr.report_step(step) would tell"
+    "since it takes all earlier steps as trained again; dlr.report(step) would tell"
 )
 PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""

@@ -13,7 +13,7 @@ from tests.agent.fake_cluster import FakeCluster
 COUNT = """
 import os, time, dlr
 for step in range(int(os.environ.get("STEPS", "100000"))):
-    dlr.report_step(step)
+    dlr.report(step)
     time.sleep(0.02)
 """
 
@@ -76,7 +76,7 @@ def test_checkpoint_of_any_process_is_told_before_the_next_report_of_steps_is_du
 ) -> None:
     script = agents.script(
         "import os, time, dlr\n"
-        "dlr.report_step(41)\n"
+        "dlr.report(41)\n"
         "while not os.path.exists(os.environ['OUT'] + '/save'): time.sleep(0.02)\n"
         "if os.environ['RANK'] == '1': dlr.checkpoint_saved(41)\n"
         "time.sleep(600)\n"
@@ -103,7 +103,7 @@ def test_sigterm_lets_processes_save_and_is_told(
         "    open(os.environ['OUT'] + '/saved', 'w').close()\n"
         "    raise SystemExit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
-        "dlr.report_step(1)\n"
+        "dlr.report(1)\n"
         "while True: time.sleep(1)\n"
     )
     agent = agents.start(0, script)
@@ -120,7 +120,7 @@ def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster
     script = agents.script(
         "import signal, time, dlr\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "dlr.report_step(1)\n"
+        "dlr.report(1)\n"
         "while True: time.sleep(1)\n"
     )
     agent = agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="6")
@@ -158,7 +158,7 @@ def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_
     cluster: FakeCluster, agents: Agents
 ) -> None:
     script = agents.script(
-        "import dlr, time\nfor step in range(10**6):\n    dlr.report_step(step)\n    time.sleep(0.05)\n"
+        "import dlr, time\nfor step in range(10**6):\n    dlr.report(step)\n    time.sleep(0.05)\n"
     )
     agent = agents.start(0, script)
     cluster.wait_state({0: "Ready"}, 0)
@@ -205,7 +205,7 @@ def test_reforming_gives_time_to_save_until_the_next_world_waits(
         "    open(os.environ['OUT'] + '/saving', 'w').close()\n"
         "    time.sleep(600)\n"
         "signal.signal(signal.SIGTERM, save)\n"
-        "dlr.report_step(int(os.environ['TORCHELASTIC_RESTART_COUNT']))\n"
+        "dlr.report(int(os.environ['TORCHELASTIC_RESTART_COUNT']))\n"
         "while True: time.sleep(1)\n"
     )
     agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="600")
@@ -223,7 +223,7 @@ def test_reforming_gives_time_to_save_until_the_next_world_waits(
 SITS_IN_C = (
     "import ctypes, signal, sys, dlr\n"
     "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-    "dlr.report_step(1)\n"
+    "dlr.report(1)\n"
     "mutex, lock = ctypes.create_string_buffer(128), ctypes.CDLL(None).pthread_mutex_lock\n"
     "lock(mutex), lock(mutex)\n"  # as in a collective whose peer is dead: no handler of Python's ever runs
 )
@@ -252,7 +252,7 @@ SAVES_FOR_2_SECONDS = (
     "    open(os.environ['OUT'] + '/saved', 'w').close()\n"
     "    sys.exit(0)\n"
     "signal.signal(signal.SIGTERM, save)\n"
-    "if os.environ['RANK'] == '0': dlr.report_step(1)\n"
+    "if os.environ['RANK'] == '0': dlr.report(1)\n"
     "while True: time.sleep(1)\n"
 )
 

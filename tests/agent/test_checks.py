@@ -15,7 +15,7 @@ from healthcheck.measurements import Metric
 from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state
 from tests.agent.fake_cluster import CHECK, FakeCluster
 
-SCRIPT = "import dlr, time\nfor step in range(10**6):\n    dlr.report_step(step)\n    time.sleep(0.05)\n"
+SCRIPT = "import dlr, time\nfor step in range(10**6):\n    dlr.report(step)\n    time.sleep(0.05)\n"
 LONG_SECONDS = 200.0
 
 

@@ -50,7 +50,7 @@ print("one more line", file=sys.stderr)
 last = int(os.environ["LOCAL_RANK"]) + 1 == int(os.environ["LOCAL_WORLD_SIZE"])
 for step in range(100000):
     if last:
-        dlr.report_step(step)
+        dlr.report(step)
     time.sleep(0.02)
 """
 

@@ -20,7 +20,7 @@ for step in range(20 if os.path.exists(os.environ["OUT"] + "/last") else 100000)
     total = torch.ones(1)
     dist.all_reduce(total)
     assert total.item() == dist.get_world_size()
-    dlr.report_step(step)
+    dlr.report(step)
     if step == 0:
         print(f"first step: rank={dist.get_rank()} of={dist.get_world_size()}", flush=True)
     time.sleep(0.02)

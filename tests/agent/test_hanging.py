@@ -32,7 +32,7 @@ for step in range(100000):
         wait_for_the_other()
     if step == 4 and not os.path.exists(os.environ["OUT"] + "/go"):
         time.sleep(1000)
-    dlr.report_step(step)
+    dlr.report(step)
     time.sleep(0.02)
 """
 
@@ -149,9 +149,9 @@ def test_who_is_busy_or_starts_slowly_or_never_tells_a_step_does_not_hang(
     script = agents.script(
         "import time, dlr\n"
         "time.sleep(3.5)\n"  # longer than three times the limit, but nobody knows that steps will be told
-        "dlr.report_step(1)\n"
+        "dlr.report(1)\n"
         "with dlr.busy(60): time.sleep(2.5)\n"
-        "dlr.report_step(2)\n"
+        "dlr.report(2)\n"
         "time.sleep(1000)\n"
     )
     agents.start(0, script)
@@ -182,7 +182,7 @@ def test_stacks_are_told_too_by_who_is_stopped_because_another_found_the_hang(
     cluster: FakeCluster, agents: Agents
 ) -> None:
     cluster.set_policy(hangTimeoutSeconds=1000)
-    agents.start(0, agents.script("import time, dlr\ndlr.report_step(1)\ntime.sleep(1000)\n"))
+    agents.start(0, agents.script("import time, dlr\ndlr.report(1)\ntime.sleep(1000)\n"))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)
@@ -229,7 +229,7 @@ def test_who_is_asked_where_it_hangs_says_so_though_it_is_well(
 ) -> None:
     script = agents.script(
         "import os, time, dlr\n"
-        "dlr.report_step(3)\n"
+        "dlr.report(3)\n"
         "with dlr.busy(1000):\n"
         "    open(os.environ['OUT'] + '/begun', 'w').close()\n"
         "    time.sleep(1000)\n"
@@ -249,7 +249,7 @@ def test_who_is_asked_where_it_hangs_says_so_though_it_is_well(
 LEAVES = """
 import os, sys, time, dlr
 rank, file = int(os.environ["RANK"]), os.environ["OUT"] + "/pid"
-dlr.report_step(7 + rank)
+dlr.report(7 + rank)
 if rank == 1:
     with open(file + ".new", "w") as out: out.write(str(os.getpid()))
     os.rename(file + ".new", file)
@@ -284,7 +284,7 @@ def wait():
     while not os.path.exists(os.environ["OUT"] + "/end"): time.sleep(0.005)
     time.sleep(0.2)
     os._exit(1)
-dlr.report_step(5)
+dlr.report(5)
 time.sleep(0.5)
 raise ValueError("the reason for all")
 """
@@ -380,7 +380,7 @@ def test_crash_leaves_the_place_where_python_was(cluster: FakeCluster, agents: A
 EXPORTS = """
 import os, time, dlr, other
 rank = int(os.environ["RANK"])
-dlr.report_step(1)
+dlr.report(1)
 if rank == 0:
     time.sleep(7)  # an export, for longer than a hang may take
 """

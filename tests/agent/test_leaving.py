@@ -44,7 +44,7 @@ for step in range(first, 100_000):
         time.sleep(float(os.environ.get("SAVE_SECONDS", "0")) * rank)
         if (out / "fail").exists():
             raise RuntimeError("the save failed")
-        leaving.leave()
+        sys.exit(int(os.environ.get("LEFT", "143")))
 """
 
 
@@ -83,8 +83,9 @@ def left_after(agents: Agents, tier: str) -> int:
     return step
 
 
-def test_a_planned_world_begins_where_all_have_left(cluster: FakeCluster, agents: Agents) -> None:
-    start(cluster, agents)
+@pytest.mark.parametrize("code", ["143", "0"])
+def test_a_planned_world_begins_where_all_have_left(cluster: FakeCluster, agents: Agents, code: str) -> None:
+    start(cluster, agents, LEFT=code)
     formed_at = time.monotonic()
     cluster.form([0, 1])
     agents.wait_log(0, "rank 0 leaves after")

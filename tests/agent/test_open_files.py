@@ -40,7 +40,7 @@ def test_agent_takes_the_hard_limit_and_training_processes_that_of_the_image(
         "import resource, subprocess, time, dlr\n"
         f"while resource.getrlimit(resource.RLIMIT_NOFILE)[0] != {low_limit}: time.sleep(0.02)\n"
         "print('limit', resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)\n"
-        "dlr.report_step(1)\n"
+        "dlr.report(1)\n"
         "time.sleep(60)\n"
     )
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

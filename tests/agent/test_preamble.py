@@ -84,7 +84,7 @@ def test_library_that_may_have_imported_torch_is_not_said_to_come_later(
 def test_script_that_sets_threads_gets_them_and_is_told_how_to_start_faster(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:
-    script = agents.script(f"{SETS_THREADS}import dlr\ndlr.report_step(torch.get_num_threads())\n")
+    script = agents.script(f"{SETS_THREADS}import dlr\ndlr.report(torch.get_num_threads())\n")
     agent = agents.start(0, script, warm=True)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])

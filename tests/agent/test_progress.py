@@ -54,7 +54,7 @@ def run_script(env: dict[str, str], code: str) -> None:
 
 
 def report_step(env: dict[str, str], step: int) -> None:
-    run_script(env, f"import dlr; dlr.report_step({step})")
+    run_script(env, f"import dlr; dlr.report({step})")
 
 
 def save_checkpoint(env: dict[str, str], step: int) -> None:
@@ -161,7 +161,7 @@ def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
     (env,) = files.renew(1)
     script = (
         "import dlr, itertools\n"
-        "for step in itertools.count():\n    dlr.report_step(step)\n    dlr.checkpoint_saved(step)\n"
+        "for step in itertools.count():\n    dlr.report(step)\n    dlr.checkpoint_saved(step)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=ROOT) as process:
         seen: list[Snapshot] = []
@@ -432,7 +432,7 @@ def test_the_last_steps_of_processes_that_have_ended_are_told_with_their_failure
 def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_round(
     files: ProgressFiles,
 ) -> None:
-    script = "from dlr import report_step; report_step({0}, 1.0); report_step({0} + 1, float('nan'))"
+    script = "from dlr import report; report({0}, 1.0); report({0} + 1, float('nan'))"
     for env, step in zip(files.renew(2), (7, 4), strict=True):
         run_script(env, script.format(step))
     monitor = ProgressMonitor(files, FakeReporter())

@@ -27,7 +27,7 @@ def stuck():
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
-dlr.report_step(1)
+dlr.report(1)
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 stuck()
 """
@@ -116,9 +116,7 @@ def test_process_without_the_sdk_is_left_alone_and_said_to_be(trainers: Trainers
     wait_asleep(process)
     shown = trainers.capture()[0]
     assert shown.frames == ()
-    assert shown.note.startswith(
-        "no Python stack, which takes a call of dlr.report_step; the process is sleeping"
-    )
+    assert shown.note.startswith("no Python stack, which takes a call of dlr.report; the process is sleeping")
     assert process.poll() is None
 
 

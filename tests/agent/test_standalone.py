@@ -45,13 +45,14 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 weight = torch.zeros(4)
 checkpointer = Checkpointer(os.environ["OUT"] + "/storage", {"weight": weight}, every=1, persist_every=None)
-first = checkpointer.load() + 1
+first = (checkpointer.load() or 0) + 1
 if rank == 0:
     print(f"begins at {first} with {weight[0]:.0f}", flush=True)
 for step in range(first, 31):
     dist.all_reduce(torch.ones(1))
     weight += 1
-    checkpointer.step(step)
+    if checkpointer.step(step):
+        sys.exit()
     if step == 20 and rank == 1 and first == 1:
         WHAT_HAPPENS
 if rank == 0:

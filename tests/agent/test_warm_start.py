@@ -554,7 +554,7 @@ def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> N
 def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     cluster: FakeCluster, agents: Agents
 ) -> None:
-    script = agents.script("import time, dlr; dlr.report_step(1); time.sleep(600)")
+    script = agents.script("import time, dlr; dlr.report(1); time.sleep(600)")
     agent = agents.start(0, script, warm=True, forked=False)
     cluster.wait_state({0: "Ready"}, 0)
     for round_ in (1, 2, 3):
@@ -578,7 +578,7 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
 def test_forked_process_does_not_outlive_an_agent_that_is_killed(
     cluster: FakeCluster, agents: Agents
 ) -> None:
-    agent = agents.start(0, agents.script("import time, dlr; dlr.report_step(1); time.sleep(600)"), warm=True)
+    agent = agents.start(0, agents.script("import time, dlr; dlr.report(1); time.sleep(600)"), warm=True)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)

@@ -128,7 +128,7 @@ def load_anew(checkpointer: Checkpointer, made: dict[str, Any]) -> None:
     """As a training begins: the optimizer has no tensors at `load`, and some after its first step."""
     kept = dict(made["optimizer"].state)
     made["optimizer"].state.clear()
-    assert checkpointer.load() == 0
+    assert checkpointer.load() is None
     made["optimizer"].state.update(kept)
 
 
@@ -138,7 +138,7 @@ def test_load_prepares_the_first_save_and_asks_no_data_loader_for_it(
     made = {**state(0), "loader": (loader := Loader())}
     checkpointer = with_memory(made, 1, tmp_path, monkeypatch)
     loader.times_asked = 0
-    assert checkpointer.load() == 0
+    assert checkpointer.load() is None
     assert loader.times_asked == 0
     prepared = layout_of(checkpointer)
     checkpointer.step(1)

@@ -103,7 +103,7 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
-    assert checkpointer.load() == 0
+    assert checkpointer.load() is None
     assert told(record)["CheckpointLost"].startswith(
         "training begins at step 0: of step 120 in memory a part"
     )
@@ -226,7 +226,7 @@ def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
     checkpointer = Checkpointer(tmp_path / "a", state(1), every=1, persist_every=2)
     with pytest.raises(RuntimeError, match="the agent's memory is for one: give it all of the state"):
         Checkpointer(tmp_path / "b", state(1))
-    assert checkpointer.load() == 0 == checkpointer.load()
+    assert checkpointer.load() is None is checkpointer.load()
     for step in (1, 2, 3):
         checkpointer.step(step)
     with pytest.raises(RuntimeError, match=r"load\(\) comes after step\(3\), and after a failure"):
@@ -254,12 +254,13 @@ def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storag
     monkeypatch.setattr(leaving, "boundary", lambda step: "memory" if step == 3 else None)
     checkpointer = Checkpointer(tmp_path / "path", state(3), every=100, persist_every=None)
     checkpointer.load()
-    for step in (1, 2):
-        checkpointer.step(step)
-    with pytest.raises(SystemExit):
-        checkpointer.step(3)
+    assert [checkpointer.step(step) for step in (1, 2, 3)] == [False, False, True]
     gc.unfreeze()
     assert storage.steps_in(tmp_path / "path") == [3]
+    with pytest.raises(RuntimeError, match=r"step\(3\) returned True, and training went on to step 4"):
+        checkpointer.step(4)
+    checkpointer.wait()
+    checkpointer.close()
 
 
 @pytest.mark.parametrize(

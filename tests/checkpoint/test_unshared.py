@@ -41,7 +41,7 @@ def by_hand(arguments: list[str]) -> None:
     generator = torch.Generator().manual_seed(rank)
     state = {"model": model, "optimizer": optimizer, "noise": generator.get_state()}
     checkpointer = Checkpointer(path, state, every=1, persist_every=int(persist) or None)
-    if (step := checkpointer.load()) == 0:
+    if (step := checkpointer.load() or 0) == 0:
         model(torch.randn(4, 6) + rank).square().sum().backward()
         optimizer.step()
         checkpointer.step(1)

@@ -191,7 +191,7 @@ def stage(arguments: list[str]) -> None:
     model = nn.ModuleDict({f"stage{rank}": nn.Linear(3, 3)})
     optimizer = torch.optim.AdamW(model.parameters())
     checkpointer = Checkpointer(path, {"model": model, "optimizer": optimizer}, persist_every=1)
-    if (step := checkpointer.load()) == 0:
+    if (step := checkpointer.load() or 0) == 0:
         model[f"stage{rank}"](torch.ones(1, 3)).sum().backward()
         optimizer.step()
         checkpointer.step(1)

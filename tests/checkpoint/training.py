@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "note": "fresh"}
     every = args.every if args.every == "auto" else int(args.every)
     checkpointer = Checkpointer(args.path, state, every=every, persist_every=args.persist)
-    start = checkpointer.load()
+    start = checkpointer.load() or 0
     with Path(f"{args.out}.{rank}").open("a") as out:
         print(json.dumps({"start": start, "note": state["note"]}), file=out, flush=True)
         state["note"] = "trained"
@@ -113,7 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
             checkpointer.wait()
             optimizer.step()
             scheduler.step()
-            checkpointer.step(step)
+            if checkpointer.step(step):
+                return
             print(json.dumps({"step": step, "loss": loss.item()}), file=out, flush=True)
             if step == args.die_after:
                 os.kill(os.getpid(), 9)

@@ -272,7 +272,7 @@ def test_controller_without_a_cluster_is_one_sentence(dlr: Dlr, tmp_path: Path) 
 
 
 def test_importing_dlr_in_a_training_script_is_light() -> None:
-    program = "import sys, dlr; dlr.report_step(1); print(*sys.modules)"
+    program = "import sys, dlr; dlr.report(1); print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )

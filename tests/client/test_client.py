@@ -182,7 +182,7 @@ def test_launch_like_another_job(made: ScriptedServer, dlr: Dlr) -> None:
 
 
 def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> None:
-    program = "import sys, dlr; dlr.report_step(1); dlr.report_result(2); print(*sys.modules)"
+    program = "import sys, dlr; dlr.report(1); dlr.report_result(2); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"kubernetes", "typer", "pydantic", "yaml", "rich", "aiohttp", "json", "crds"}

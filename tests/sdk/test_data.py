@@ -1,4 +1,4 @@
-"""ElasticDistributedSampler: who gets which sample, through any changes of the world."""
+"""ElasticBatchSampler: who gets which sample, through any changes of the world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from dlr.checkpoint import Checkpointer
-from dlr.data import ElasticDistributedSampler
+from dlr.data import ElasticBatchSampler
 from dlr.data.epochs import MicroBatch
 
 many = settings(max_examples=300, deadline=None)
@@ -29,15 +29,14 @@ runs = st.lists(st.tuples(worlds, micro_sizes, st.integers(0, 6)), max_size=8)
 """A training's history: with how many ranks it ran, their micro-batch size, after how many steps it was killed."""
 
 
-def samplers(length: int, world: int, **options: Any) -> list[ElasticDistributedSampler]:
+def samplers(length: int, world: int, **options: Any) -> list[ElasticBatchSampler]:
     """One for each rank."""
     return [
-        ElasticDistributedSampler(range(length), num_replicas=world, rank=rank, **options)
-        for rank in range(world)
+        ElasticBatchSampler(range(length), num_replicas=world, rank=rank, **options) for rank in range(world)
     ]
 
 
-def steps(ranks: list[ElasticDistributedSampler]) -> Iterator[list[int]]:
+def steps(ranks: list[ElasticBatchSampler]) -> Iterator[list[int]]:
     """The samples that the ranks together learn from, step by step through the rest of the epoch."""
     for step in zip(*(sampler.global_batches(iter(sampler)) for sampler in ranks), strict=True):
         for micro_batches in zip(*step, strict=True):
@@ -45,7 +44,7 @@ def steps(ranks: list[ElasticDistributedSampler]) -> Iterator[list[int]]:
         yield [index for batch in step for index in batch.indices]
 
 
-def assert_all_ranks_agree(ranks: list[ElasticDistributedSampler]) -> dict[str, int]:
+def assert_all_ranks_agree(ranks: list[ElasticBatchSampler]) -> dict[str, int]:
     states = [sampler.state_dict() for sampler in ranks]
     assert all(state == states[0] for state in states)
     return states[0]
@@ -149,7 +148,7 @@ def test_weighted_and_averaged_every_sample_of_a_global_batch_counts_the_same(
 def test_order_is_the_one_of_torch_and_depends_on_seed_and_epoch_alone(
     length: int, seed: int, epoch: int
 ) -> None:
-    ours = ElasticDistributedSampler(range(length), 1, 0, seed=seed, global_batch_size=7)
+    ours = ElasticBatchSampler(range(length), 1, 0, seed=seed, global_batch_size=7)
     theirs = DistributedSampler(range(length), 1, 0, seed=seed)
     ours.set_epoch(epoch)
     theirs.set_epoch(epoch)
@@ -157,7 +156,7 @@ def test_order_is_the_one_of_torch_and_depends_on_seed_and_epoch_alone(
 
 
 def test_state_is_plain_small_and_survives_json_and_torch_save() -> None:
-    sampler = ElasticDistributedSampler(range(10**6), 8, 3, global_batch_size=512)
+    sampler = ElasticBatchSampler(range(10**6), 8, 3, global_batch_size=512)
     for _ in range(1000):
         sampler.advance()
     state = sampler.state_dict()
@@ -171,7 +170,7 @@ def test_state_is_plain_small_and_survives_json_and_torch_save() -> None:
 
 
 def test_an_epoch_ends_with_its_last_step_and_the_next_begins() -> None:
-    sampler = ElasticDistributedSampler(range(10), 1, 0, global_batch_size=4)
+    sampler = ElasticBatchSampler(range(10), 1, 0, global_batch_size=4)
     seen = []
     while sampler.epoch < 3:
         sampler.set_epoch(sampler.epoch)  # changes nothing
@@ -182,7 +181,7 @@ def test_an_epoch_ends_with_its_last_step_and_the_next_begins() -> None:
 
 
 def test_another_epoch_begins_at_its_beginning() -> None:
-    sampler = ElasticDistributedSampler(range(10), 1, 0, global_batch_size=4)
+    sampler = ElasticBatchSampler(range(10), 1, 0, global_batch_size=4)
     sampler.advance()
     sampler.set_epoch(0)
     assert sampler.consumed == 4
@@ -191,17 +190,15 @@ def test_another_epoch_begins_at_its_beginning() -> None:
 
 
 def test_an_epoch_with_too_little_left_for_a_larger_batch_is_over() -> None:
-    small = ElasticDistributedSampler(range(10), 1, 0, drop_last=True, global_batch_size=4)
+    small = ElasticBatchSampler(range(10), 1, 0, drop_last=True, global_batch_size=4)
     small.advance()
-    large = ElasticDistributedSampler(range(10), 1, 0, drop_last=True, global_batch_size=7)
+    large = ElasticBatchSampler(range(10), 1, 0, drop_last=True, global_batch_size=7)
     large.load_state_dict(small.state_dict())
     assert (large.epoch, large.consumed) == (1, 0)
 
 
 def test_a_step_counts_once_it_is_whole() -> None:
-    sampler = ElasticDistributedSampler(
-        range(12), 1, 0, global_batch_size=6, micro_batch_size=2, shuffle=False
-    )
+    sampler = ElasticBatchSampler(range(12), 1, 0, global_batch_size=6, micro_batch_size=2, shuffle=False)
     batches = sampler.global_batches(iter(sampler))
     for micro, last in zip(next(batches), (False, False, True), strict=True):
         assert sampler.state_dict()["consumed"] == 0
@@ -222,7 +219,7 @@ class Numbers(Dataset[int]):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_that_reads_ahead_does_not_move_the_state(num_workers: int) -> None:
-    sampler = ElasticDistributedSampler(Numbers(), 2, 1, global_batch_size=8, micro_batch_size=2)
+    sampler = ElasticBatchSampler(Numbers(), 2, 1, global_batch_size=8, micro_batch_size=2)
     read_ahead: DataLoader[Tensor] = DataLoader(
         Numbers(), batch_sampler=sampler, num_workers=num_workers, prefetch_factor=4 if num_workers else None
     )
@@ -233,24 +230,24 @@ def test_a_loader_that_reads_ahead_does_not_move_the_state(num_workers: int) -> 
         seen += here
     assert sampler.state_dict()["consumed"] == 3 * 8
 
-    alone = ElasticDistributedSampler(Numbers(), 1, 0, global_batch_size=8)
+    alone = ElasticBatchSampler(Numbers(), 1, 0, global_batch_size=8)
     alone.load_state_dict(sampler.state_dict())
     rest: DataLoader[Tensor] = DataLoader(Numbers(), batch_sampler=alone, num_workers=num_workers)
     assert len(rest) == math.ceil((50 - 24) / 8)
     seen += [
         index for batch in alone.global_batches(rest) for micro in batch for index in micro.data.tolist()
     ]
-    rank_0 = ElasticDistributedSampler(Numbers(), 2, 0, global_batch_size=8, micro_batch_size=2)
+    rank_0 = ElasticBatchSampler(Numbers(), 2, 0, global_batch_size=8, micro_batch_size=2)
     seen += itertools.chain.from_iterable(itertools.islice(rank_0, 3 * 2))
     assert sorted(seen) == list(range(50))
 
 
 def test_loaders_that_would_deal_otherwise_are_refused() -> None:
-    sampler = ElasticDistributedSampler(range(8), 1, 0, global_batch_size=4)
+    sampler = ElasticBatchSampler(range(8), 1, 0, global_batch_size=4)
     data = TensorDataset(torch.arange(8))
     for loader in (
         DataLoader(data, sampler=sampler),
-        DataLoader(data, batch_sampler=ElasticDistributedSampler(data, 1, 0, global_batch_size=4)),
+        DataLoader(data, batch_sampler=ElasticBatchSampler(data, 1, 0, global_batch_size=4)),
         DataLoader(data, batch_sampler=sampler, in_order=False),
     ):
         with pytest.raises(ValueError, match="batch_sampler"):
@@ -271,14 +268,14 @@ def test_loaders_that_would_deal_otherwise_are_refused() -> None:
 def test_what_cannot_be_is_refused_and_says_why(options: dict[str, Any], says: str) -> None:
     usual = {"dataset": range(10), "num_replicas": 1, "rank": 0, "global_batch_size": 4}
     with pytest.raises(ValueError, match=says):
-        ElasticDistributedSampler(**usual | options)
+        ElasticBatchSampler(**usual | options)
 
 
 @pytest.mark.parametrize("change", [{"dataset": range(11)}, {"seed": 1}, {"shuffle": False}])
 def test_another_order_is_refused_within_an_epoch_and_fine_between_epochs(change: dict[str, Any]) -> None:
     usual = {"dataset": range(10), "num_replicas": 1, "rank": 0, "global_batch_size": 4}
-    before = ElasticDistributedSampler(**usual)
-    after = ElasticDistributedSampler(**usual | change)
+    before = ElasticBatchSampler(**usual)
+    after = ElasticBatchSampler(**usual | change)
     after.load_state_dict(before.state_dict())
     before.advance()
     with pytest.raises(ValueError, match="cannot go on 4 samples into epoch 0"):
@@ -294,7 +291,7 @@ def test_two_samplers_that_step_together_draw_each_order_once(monkeypatch: pytes
         return randperm(length, **options)
 
     monkeypatch.setattr(torch, "randperm", counted)
-    samplers = [ElasticDistributedSampler(range(length), 1, 0, global_batch_size=2) for length in (12, 14)]
+    samplers = [ElasticBatchSampler(range(length), 1, 0, global_batch_size=2) for length in (12, 14)]
     for _ in zip(*(sampler.global_batches(iter(sampler)) for sampler in samplers), strict=False):
         pass
     assert drawn == [12, 14]
@@ -302,13 +299,13 @@ def test_two_samplers_that_step_together_draw_each_order_once(monkeypatch: pytes
 
 def test_without_a_process_group_ranks_have_to_be_given() -> None:
     with pytest.raises(ValueError, match="process group"):
-        ElasticDistributedSampler(range(10), global_batch_size=4)
+        ElasticBatchSampler(range(10), global_batch_size=4)
 
 
 class StatefulLoader:
     """As torchdata's StatefulDataLoader: at `iter`, what is given to the sampler's iterator, or to the sampler."""
 
-    def __init__(self, sampler: ElasticDistributedSampler) -> None:
+    def __init__(self, sampler: ElasticBatchSampler) -> None:
         self.batch_sampler = sampler
         self._state: dict[str, Any] | None = None
 
@@ -348,7 +345,7 @@ def test_a_loaders_own_state_never_begins_an_epoch_again_in_silence(tmp_path: Pa
 def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(workers: int) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader  # which warns as it is imported
 
-    def loading(sampler: ElasticDistributedSampler) -> Any:
+    def loading(sampler: ElasticBatchSampler) -> Any:
         return StatefulDataLoader(range(40), batch_sampler=sampler, num_workers=workers)
 
     (sampler,), (other,) = samplers(40, 1, global_batch_size=4), samplers(40, 1, global_batch_size=4)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from dlr.data import ElasticDistributedSampler
+from dlr.data import ElasticBatchSampler
 from tests.forks import METHOD
 
 EPOCHS = 2
@@ -49,7 +49,7 @@ def gradients(model: nn.Module) -> Tensor:
 def alone(epochs: int) -> tuple[list[float], Tensor]:
     """The loss of each step, and the model in the end, of one process and one backward a step."""
     model, optimizer = build()
-    sampler = ElasticDistributedSampler(DATA, 1, 0, global_batch_size=GLOBAL_BATCH)
+    sampler = ElasticBatchSampler(DATA, 1, 0, global_batch_size=GLOBAL_BATCH)
     losses = []
     while sampler.epoch < epochs:
         for batch in sampler.global_batches(iter(sampler)):
@@ -73,7 +73,7 @@ def test_weighted_gradients_averaged_over_ranks_are_those_of_the_whole_batch(
 ) -> None:
     model, _ = build()
     ranks = [
-        ElasticDistributedSampler(DATA, world, rank, global_batch_size=batch, micro_batch_size=micro)
+        ElasticBatchSampler(DATA, world, rank, global_batch_size=batch, micro_batch_size=micro)
         for rank in range(world)
     ]
     for step in zip(*(sampler.global_batches(iter(sampler)) for sampler in ranks), strict=True):
@@ -114,7 +114,7 @@ def train(rank: int, world: int, group: dist.ProcessGroup) -> tuple[list[float],
         return allreduce_hook(pg, bucket)
 
     replica.register_comm_hook(group, counting)
-    sampler = ElasticDistributedSampler(
+    sampler = ElasticBatchSampler(
         DATA, world, rank, global_batch_size=GLOBAL_BATCH, micro_batch_size=MICRO_BATCH
     )
     loader = DataLoader(DATA, batch_sampler=sampler)

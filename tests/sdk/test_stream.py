@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from dlr.data import ElasticDistributedSampler, ElasticStream
+from dlr.data import ElasticBatchSampler, ElasticStream
 from dlr.data.stream import Lanes
 
 few = settings(max_examples=60, deadline=None)
@@ -173,7 +173,7 @@ def test_an_index_that_cannot_be_kept_ends_no_training(
 
 def test_a_stream_and_a_sampler_refuse_each_other_s_state() -> None:
     one = stream()
-    other = ElasticDistributedSampler(range(one.length), 1, 0, global_batch_size=8)
+    other = ElasticBatchSampler(range(one.length), 1, 0, global_batch_size=8)
     for from_one, into in ((one, other), (other, one)):
         from_one.consumed = 8
         with pytest.raises(ValueError, match=r"its order was drawn with .*files"):

@@ -63,7 +63,7 @@ def main() -> None:
         slot.commit(Mark(told["round"], step, rank, size), HEADER)
         slot.sum_up()
         print(f"step {step}", file=log)
-        dlr.report_step(step)
+        dlr.report(step)
         while (out / f"hold-{step}").exists():
             time.sleep(0.01)
         time.sleep(float(os.environ.get("STEP_SECONDS", "0.02")))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dlr import busy, checkpoint_saved, progress, report_step
+from dlr import busy, checkpoint_saved, progress, report
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,8 +35,8 @@ def numbers(path: Path) -> tuple[float, ...]:
 
 def test_step_and_time_are_in_the_file(progress_file: Path) -> None:
     before = time.monotonic()
-    report_step(41)
-    report_step(42)
+    report(41)
+    report(42)
     step, at, _, saved_at, zero, busy_until, first, first_at = numbers(progress_file)
     assert (step, first) == (42, 41)
     assert before <= first_at <= at <= time.monotonic()
@@ -46,17 +46,17 @@ def test_step_and_time_are_in_the_file(progress_file: Path) -> None:
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_first_loss_that_is_no_number_is_in_the_file(progress_file: Path, loss: float) -> None:
-    report_step(0, loss=2.5)
-    report_step(1)
+    report(0, loss=2.5)
+    report(1)
     assert numbers(progress_file)[4] == 0
-    report_step(2, loss)
-    report_step(3, math.nan)
-    report_step(4, 2.5)
+    report(2, loss)
+    report(3, math.nan)
+    report(4, 2.5)
     assert numbers(progress_file)[4] == 3, "one more than the step"
 
 
 def test_checkpoint_is_behind_the_step_and_leaves_it_as_it_is(progress_file: Path) -> None:
-    report_step(42)
+    report(42)
     before_saving = progress_file.read_bytes()
     before = time.monotonic()
     checkpoint_saved(40)
@@ -70,10 +70,10 @@ def test_checkpoint_is_behind_the_step_and_leaves_it_as_it_is(progress_file: Pat
 @pytest.mark.parametrize("size", [16, 32, 48])
 def test_an_older_agent_still_learns_what_it_knows_of(progress_file: Path, size: int) -> None:
     progress_file.write_bytes(bytes(size))
-    report_step(42)
+    report(42)
     checkpoint_saved(41)
     with busy(60):
-        report_step(43, loss=math.nan)
+        report(43, loss=math.nan)
     content = progress_file.read_bytes()
     assert len(content) == size
     assert struct.unpack_from("q", content)[0] == 43
@@ -84,7 +84,7 @@ def test_busy_is_told_until_the_block_ends(progress_file: Path) -> None:
     before = time.monotonic()
     with busy(60):
         assert before + 60 <= numbers(progress_file)[5] <= time.monotonic() + 60
-        report_step(1)
+        report(1)
         assert numbers(progress_file)[5] > before
     assert numbers(progress_file)[5] == 0.0
 
@@ -115,7 +115,7 @@ def test_a_thread_that_saves_may_be_the_first_to_tell(progress_file: Path) -> No
         at_once.wait(60)
         say(step)
 
-    threads = [threading.Thread(target=tell, args=pair) for pair in ((report_step, 7), (checkpoint_saved, 5))]
+    threads = [threading.Thread(target=tell, args=pair) for pair in ((report, 7), (checkpoint_saved, 5))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,9 +126,9 @@ def test_a_thread_that_saves_may_be_the_first_to_tell(progress_file: Path) -> No
 def test_outside_of_dlr_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(progress.ENV_PROGRESS_FILE, raising=False)
     monkeypatch.setattr(progress, "_slot", None)
-    report_step(1)
+    report(1)
     checkpoint_saved(1)
-    report_step(2)
+    report(2)
     with busy(1):
         pass
 
@@ -138,13 +138,13 @@ def test_a_file_that_cannot_be_used_never_stops_training(
     content: bytes | None, progress_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     progress_file.unlink() if content is None else progress_file.write_bytes(content)
-    report_step(1)
+    report(1)
     checkpoint_saved(1)
     with busy(1):
         pass
 
 
-@pytest.mark.parametrize("say", [report_step, checkpoint_saved])
+@pytest.mark.parametrize("say", [report, checkpoint_saved])
 def test_is_cheap_enough_for_every_step(progress_file: Path, say: Callable[[int], None]) -> None:
     say(0)
     best_seconds = min(_time_calls(say, 10_000) for _ in range(20))
@@ -164,7 +164,7 @@ if len(sys.argv) > 1: signal.signal(int(os.environ["DLR_STACKS_SIGNAL"]), signal
 def stuck():
     print("here", flush=True)
     ctypes.PyDLL(None).pause()  # in C, and with the interpreter's lock: no Python code runs any more
-dlr.report_step(1)
+dlr.report(1)
 stuck()
 """
 
@@ -249,13 +249,13 @@ def test_a_loss_on_a_gpu_is_told_when_it_has_arrived_and_never_waited_for(
     monkeypatch.setattr(progress, "_Copy", Copy)
     monkeypatch.setattr(progress, "_copies", {})
     for step in range(100):
-        report_step(step, loss=OnGpu(1.0))
+        report(step, loss=OnGpu(1.0))
     assert [copy.step for copy in made] == [0], "one copy at a time"
     made[0].tensor.number, made[0].has_arrived = math.nan, True
-    report_step(100, loss=OnGpu(1.0))
+    report(100, loss=OnGpu(1.0))
     assert numbers(progress_file)[4] == 1, "of step 0"
-    report_step(101, loss=OnGpu(1.0))
+    report(101, loss=OnGpu(1.0))
     assert len(made) == 1, "once a second"
     monkeypatch.setattr(progress, "_COPY_SECONDS", 0.0)
-    report_step(102, loss=OnGpu(1.0))
+    report(102, loss=OnGpu(1.0))
     assert [copy.step for copy in made] == [0, 102]
