@@ -3,6 +3,5 @@
 `participants.py` turns workers into participants, `breaks.py` finds members that have left their world,
 `moving.py` lets one slot take another's place, `judge` in `rendezvous.py` answers with the world that they
 make, and `decide` in `decision.py` with the one to publish, within the constraints (docs/contract.md,
-"States"). `standby.py` and `resumption.py` are what people are shown. Above are nodecheck and job; below is
-failure, for breaks.
+"States"). Above are nodecheck and job; below is failure, for breaks.
 """
