@@ -178,8 +178,10 @@ class Fleet:
         def succeeded() -> bool:
             raw = self.server.get(SCALEPLANS, f"roll-{number}") or {}
             phase = raw.get("status", {}).get("phase")
-            assert phase not in ("Failed", "Superseded"), raw["status"]
-            return bool(phase == "Succeeded")
+            assert phase not in ("Refused", "Superseded"), raw["status"]
+            conditions = (self.server.get(ELASTICJOBS, JOB) or {}).get("status", {}).get("conditions", ())
+            scaled = any((c["type"], c["status"]) == ("Scaled", "True") for c in conditions)
+            return phase == "Applied" and scaled
 
         await self.until(succeeded, f"roll {number} is done")
         await self.is_training()

@@ -151,7 +151,8 @@ class ElasticWorkerStatus(Model):
     ) = None
     """What that node shares with others: the values of the job's `nodeCheck.topologyKeys`, in their order."""
     standby: bool | None = None
-    """Set while it stands by, ready to step into the place of a worker that is lost."""
+    """Set while it stands by, ready to step into the place of a worker that is lost. Written by the job's
+    reconciler."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None

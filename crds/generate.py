@@ -169,7 +169,12 @@ DEFINITIONS = (
         model=ScalePlan,
         plural="scaleplans",
         short_name="sp",
-        columns=(Column("Job", ".spec.ownerJob"), Column("Phase", ".status.phase"), _AGE),
+        columns=(
+            Column("Job", ".spec.ownerJob"),
+            Column("Phase", ".status.phase"),
+            Column("Message", '.status.conditions[?(@.type=="Applied")].message', priority=1),
+            _AGE,
+        ),
     ),
     Definition(
         model=NodeCheck,

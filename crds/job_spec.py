@@ -96,7 +96,7 @@ class ReplicaSpec(Model):
     restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
     """How often the job, and each worker by its Pods, may fail in one class without getting further."""
     auto_scale: bool | None = None
-    """Whether an automatic ScalePlan may change this type."""
+    """Whether an automatic ScalePlan, or dlr itself, may change this type."""
     restart_timeout: Annotated[int, Field(ge=0, le=MAX_TIME_SECONDS)] | None = None
     """Seconds; DLRover's, accepted and not used."""
     priority: Annotated[str, Field(max_length=32)] | None = None
@@ -139,7 +139,7 @@ ReplicaSpecs = Annotated[
 
 class ShardScaling(Model):
     """Keeps as many workers as the job's shard sets have work for, from minReplicas (1 without it) to
-    maxReplicas (docs/tasks.md). It asks by automatic ScalePlans, and takes no worker that holds a lease."""
+    maxReplicas (docs/tasks.md). It takes no worker that holds a lease."""
 
     slots_per_worker: Annotated[int, Field(ge=1, le=1_024)] = 1
     """Elements that keep a worker busy at a time."""
@@ -149,7 +149,7 @@ class ShardScaling(Model):
 
 class Opportunistic(Model):
     """Grows the world into capacity that no other Pod uses, up to maxReplicas, and gives it back when another
-    Pod needs it, or when it brings too little (docs/capacity.md). It scales by automatic ScalePlans."""
+    Pod needs it, or when it brings too little (docs/capacity.md)."""
 
     priority_class_name: Annotated[str, Field(min_length=1, max_length=253)]
     """Priority class of the extra Pods, so that any other Pod preempts them."""

@@ -54,7 +54,7 @@ class Scaling(Model):
 
     replicas: int
     by: Annotated[str, Field(max_length=300)]
-    """`spec`, `the scale subresource`, or `ScalePlan <name>`."""
+    """`spec`, `the scale subresource`, `ScalePlan <name>`, or the part of dlr that asked."""
     at: datetime
     opportunity: Opportunity | None = None
     """Record of tries to grow, for a job with elasticPolicy.opportunistic."""
@@ -262,10 +262,8 @@ class ElasticJobStatus(Model):
     cluster: ClusterStatus | None = None
     """The tasks of a job with parameter servers, which has no rendezvous."""
     scaling: Scaling | None = None
-    scale_plan: Name | None = None
-    """The ScalePlan being carried out."""
-    scale_plan_uid: Annotated[str, Field(max_length=64)] | None = None
-    """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
+    scale_request: Annotated[str, Field(max_length=64)] | None = None
+    """Id of the last scale request that was merged into the three fields below; of a ScalePlan, its uid."""
     retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
     """Slots that are left out, by type: the others keep their index, and so their order. A slot of which
     nothing is left may come back into use (`reconcilers/observed/slots.py`)."""

@@ -64,6 +64,9 @@ ANNOTATION_STACKS = f"{GROUP}/stacks"
 """Of an ElasticJob: a text of one's own choice, each new one of which asks the agents of its workers where
 their training processes are (docs/hangs.md)."""
 
+ANNOTATION_SCALE = f"{GROUP}/scale"
+"""Of an ElasticJob: the last scale request, written with its counts (`reconcilers/scale/request.py`)."""
+
 ANNOTATION_PROFILE = f"{GROUP}/profile"
 """Of an ElasticJob: what asks for a profile of one rank (`agent/supervision/asked_profile.py`)."""
 

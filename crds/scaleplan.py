@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -57,26 +56,18 @@ class ScalePlanSpec(Model):
 
 
 class ScalePlanPhase(StrEnum):
-    CREATED = "Created"
-    PENDING = "Pending"
-    SCALING = "Scaling"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
+    APPLIED = "Applied"
     SUPERSEDED = "Superseded"
+    REFUSED = "Refused"
 
 
 class ScalePlanStatus(Model):
-    """How far the change has come."""
+    """What became of the change."""
 
-    observed_generation: int | None = None
     phase: ScalePlanPhase | None = None
+    """Unset until the job's reconciler has judged the plan; final once it is set."""
     conditions: Conditions = Field(default_factory=list)
-    job_generation: int | None = None
-    """The job's generation that the change of its spec is decided from."""
-    replicas: Annotated[dict[str, int], Field(max_length=6)] = Field(default_factory=dict)
-    """Counts that the plan comes to, by type; decided once."""
-    create_time: datetime | None = None
-    finish_time: datetime | None = None
+    """`Applied`: whether the plan is part of what the job wants, and why not."""
 
 
 class ScalePlan(Model):

@@ -1,4 +1,4 @@
-"""ScalePlans that the scenarios make, and how they end."""
+"""ScalePlans that the scenarios make, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.observation import Observation
-
-ENDED = ("Succeeded", "Failed", "Superseded")
 
 
 def scale_plan(
@@ -44,21 +42,29 @@ def phase(observation: Observation, name: str) -> str:
     return str(observation.objects(Kind.PLAN).get(name, {}).get("status", {}).get("phase") or "")
 
 
-def wait_until_ended(observation: Observation, name: str, within_seconds: float = 60) -> Object:
-    """The plan in the end, whatever that is."""
+def wait_for_verdict(observation: Observation, name: str, within_seconds: float = 60) -> Object:
+    """Wait until the plan has one, whatever it is. Returns the plan."""
 
-    def ended() -> Object | None:
-        plan = observation.objects(Kind.PLAN).get(name, {})
-        return plan if phase(observation, name) in ENDED else None
+    def judged() -> Object | None:
+        return observation.objects(Kind.PLAN).get(name) if phase(observation, name) else None
 
-    return observation.wait_for(f"scale plan {name} to end", ended, within_seconds)
-
-
-def wait_until_succeeded(observation: Observation, name: str, within_seconds: float = 60) -> None:
-    plan = wait_until_ended(observation, name, within_seconds)
-    assert plan["status"]["phase"] == "Succeeded", observation.describe()
+    return observation.wait_for(f"a verdict on scale plan {name}", judged, within_seconds)
 
 
-def seconds(plan: Object) -> float:
-    """Return the seconds from the plan's creation to its end."""
-    return jobs.seconds_between(plan["metadata"]["creationTimestamp"], plan["status"]["finishTime"])
+def wait_until_scaled(observation: Observation, name: str, within_seconds: float = 60) -> Object:
+    """Wait until the plan is applied and its job has all that it asked for. Returns the job."""
+    plan = wait_for_verdict(observation, name, within_seconds)
+    assert plan["status"]["phase"] == "Applied", observation.describe()
+    owner = plan["spec"]["ownerJob"]
+
+    def scaled() -> Object | None:
+        job = observation.job(owner)
+        return job if jobs.condition(job, "Scaled").get("status") == "True" else None
+
+    return observation.wait_for(f"what scale plan {name} asked", scaled, within_seconds)
+
+
+def seconds(plan: Object, job: Object) -> float:
+    """Return the seconds from the plan's creation until its job had what it asked."""
+    done = jobs.condition(job, "Scaled")["lastTransitionTime"]
+    return jobs.seconds_between(plan["metadata"]["creationTimestamp"], done)

@@ -33,7 +33,7 @@ def begins_or_ends(change: Change) -> bool:
 
 
 def plans_otherwise(change: Change) -> bool:
-    """A job does not follow what its plans say of their progress."""
+    """A plan is new, changed or gone, or has its verdict."""
     return _planned(change.old) != _planned(change.new)
 
 
@@ -187,7 +187,7 @@ def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:
     if plan is None:
         return None
     status, metadata = plan.get("status", {}), plan["metadata"]
-    return _generation(plan), status.get("phase"), status.get("replicas"), metadata.get("deletionTimestamp")
+    return _generation(plan), status.get("phase"), metadata.get("deletionTimestamp")
 
 
 def _voice(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

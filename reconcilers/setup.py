@@ -69,7 +69,6 @@ from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import ReconciledCondition
 from reconcilers.runtime.unreadable import UnreadableReconciler
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
-from reconcilers.scale.reconciler import ScalePlanReconciler, is_over
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 from reconcilers.worker.shapes import keep_what_is_read
@@ -84,7 +83,6 @@ JOB_WORKERS = 8
 WORKER_WORKERS = 16
 COMPANION_WORKERS = 4
 CHECK_WORKERS = 2
-PLAN_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
 """A check of 10,000 nodes makes as many workers in one look."""
 CORDON_WORKERS = 1
@@ -106,7 +104,6 @@ def add_all(
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
     add_node_checks(manager, clock)
-    add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
     _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
@@ -253,31 +250,6 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
-    )
-
-
-def add_scale_plans(manager: Manager, clock: Clock) -> None:
-    plans = manager.cache.store(SCALEPLANS)
-
-    def plans_for(namespace: str, job: str) -> Iterable[Request]:
-        found = plans.by_index(BY_OWNER_JOB, f"{namespace}/{job}")
-        return _requests(plan for plan in found if not is_over(plan))
-
-    def plans_of_job(job: dict[str, Any]) -> Iterable[Request]:
-        return plans_for(job["metadata"]["namespace"], job["metadata"]["name"])
-
-    def siblings(plan: dict[str, Any]) -> Iterable[Request]:
-        return plans_for(plan["metadata"]["namespace"], plan["spec"]["ownerJob"])
-
-    reconciler = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, "scaleplan")
-        .for_(SCALEPLANS)
-        .watches(SCALEPLANS, siblings, predicate=plans_otherwise)
-        .watches(ELASTICJOBS, plans_of_job)
-        .reports_to(_reporter(manager, "scaleplan", SCALEPLANS, clock))
-        .with_workers(PLAN_WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, SCALEPLANS, owner_job))
     )
 
 

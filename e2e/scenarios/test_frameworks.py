@@ -151,7 +151,7 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
 
     plan = plans.scale_plan("move", job=NAME, type_="ps", migrate=[f"{NAME}-ps-0"])
     cluster.apply(plan, observation.namespace)
-    plans.wait_until_succeeded(observation, "move", WITHIN_SECONDS)
+    plans.wait_until_scaled(observation, "move", WITHIN_SECONDS)
     log.wait_for_steps(5, starts=3)
     steps = [time for _, time in log.steps()]
     pause = max(later - earlier for earlier, later in list(pairwise(steps))[-40:])

@@ -89,14 +89,14 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
     plan = plans.scale_plan("move", job=NAME, type_="ps", migrate=[f"{NAME}-ps-0"])
     cluster.apply(plan, observation.namespace)
     observation.wait_for("the third version to train", lambda: trains(3), WITHIN_SECONDS)
-    plans.wait_until_succeeded(observation, "move")
+    plans.wait_until_scaled(observation, "move")
     servers = told(folder, 3)["cluster"]["ps"]
     assert [address.partition(".")[0] for address in servers] == [f"{NAME}-ps-2", f"{NAME}-ps-1"]
     assert cluster_of(observation)["tasks"]["ps"] == "2,1"
 
     last = plans.scale_plan("none", job=NAME, type_="ps", replicas=0)
     cluster.apply(last, observation.namespace)
-    refused = plans.wait_until_ended(observation, "none")
+    refused = plans.wait_for_verdict(observation, "none")
     assert "has from 1 to 256 of them" in str(refused["status"]["conditions"])
 
     assert uid_of(observation, "chief", 0) == chief, "its command starts anew, and not its Pod"

@@ -18,19 +18,17 @@ from crds.job_status import Goodput, JobState, Opportunity
 from crds.progress import RoundProgress
 from crds.protocol import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
-from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.goodput.rounds import told_rounds
-from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
 from reconcilers.observed.slots import Slot
 from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.auto_plans import is_final, plan_name
-from reconcilers.scale.opportunity import Room, Step, next_step
-from reconcilers.scale.plan import GROWTH
+from reconcilers.scale.request import Origin
+from reconcilers.scale.uptake import Uptake
 from reconcilers.shards.by_shards import MAX_REMOVED
 from reconcilers.world.participants import Bounds, Participant
 
@@ -118,7 +116,7 @@ def grown(
     job: ElasticJob,
     workers: Workers,
     published: Rendezvous,
-    plans: Iterable[ScalePlan],
+    refused: str,
     now: datetime,
     *,
     is_quiet: bool,
@@ -126,13 +124,47 @@ def grown(
     """What opportunistic growth makes of this look; None of a job that does not grow by itself.
 
     Args:
-        plans: of the job's own, those that have ended.
+        refused: why the last count that growth asked for cannot be; empty if it can.
         is_quiet: no check, move, roll or failure is under way.
     """
     policy, known = policy_of(job), opportunity_of(job)
     if policy is None or known is None:
         return None
-    return next_step(policy, known, room_of(job, workers, published, plans, known, now, is_quiet), now)
+    return next_step(policy, known, room_of(job, workers, published, refused, known, now, is_quiet), now)
+
+
+def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
+    """Adds what growth remembers: whatever count somebody else asks for is what it begins from.
+
+    Args:
+        before: the job as read.
+    """
+    job, request, known = uptake.job, uptake.request, before.status.scaling
+    scaling, policy = job.status.scaling, policy_of(job)
+    if scaling is None:
+        return uptake
+    is_asked = uptake.count_changed_from is not None or (request is not None and request.asks_count)
+    if request is not None and request.replicas.get(names.WORKER) != scaling.replicas:
+        request = None  # an edit has followed it
+    opportunity = scaling.opportunity
+    if known is not None and is_asked and (request is None or request.origin is not Origin.GROWTH):
+        base = request.base if request is not None and request.base is not None else scaling.replicas
+        counts = known.replicas, scaling.replicas
+        opportunity = begun_anew(policy, opportunity, *counts, base, now) if policy is not None else None
+    elif policy is not None:
+        opportunity = opportunity or Opportunity(base=scaling.replicas)
+    elif opportunity is not None and (
+        scaling.replicas <= opportunity.base or job.spec.elastic_policy.shard_scaling
+    ):
+        opportunity = None
+    if opportunity == scaling.opportunity:
+        return uptake
+    return replace(uptake, job=_remembering(job, opportunity))
+
+
+def _remembering(job: DesiredJob, opportunity: Opportunity | None) -> DesiredJob:
+    assert job.status.scaling is not None
+    return job.having(scaling=job.status.scaling.model_copy(update={"opportunity": opportunity}))
 
 
 def to_give_back(job: ElasticJob) -> int | None:
@@ -164,9 +196,7 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
 
 def with_step(job: DesiredJob, step: Step) -> DesiredJob:
     """The job that remembers the step."""
-    scaling = job.status.scaling
-    assert scaling is not None
-    return job.having(scaling=scaling.model_copy(update={"opportunity": step.known}))
+    return _remembering(job, step.known)
 
 
 def events(step: Step) -> tuple[Event, ...]:
@@ -184,7 +214,7 @@ def room_of(
     job: ElasticJob,
     workers: Workers,
     published: Rendezvous,
-    plans: Iterable[ScalePlan],
+    refused: str,
     known: Opportunity,
     now: datetime,
     is_quiet: bool,
@@ -215,7 +245,7 @@ def room_of(
         is_measured=rate is not None and rate.is_known,
         efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,
         restart_seconds=restart_seconds(job, workers, figures),
-        refused=_refusal(job, plans, now),
+        refused=refused,
     )
 
 
@@ -271,13 +301,3 @@ def _pause_seconds(known: Goodput | None) -> float:
 
 def _had_extra(extra: Extra, published: Rendezvous) -> bool:
     return bool(extra.lost.intersection(published.members))
-
-
-def _refusal(job: ElasticJob, plans: Iterable[ScalePlan], now: datetime) -> str:
-    """Why the plan was refused that asked for a larger count of this generation of the job; nothing once it
-    may be asked for again."""
-    name = plan_name(job, GROWTH)
-    failed = (p for p in plans if p.metadata.name == name and p.status.phase is ScalePlanPhase.FAILED)
-    refused = next((plan for plan in failed if is_final(plan, now)), None)
-    condition = condition_of(refused.status.conditions, ScalePlanPhase.FAILED) if refused else None
-    return condition.message if condition is not None else ""

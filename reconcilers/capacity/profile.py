@@ -2,7 +2,7 @@
 
 The history is the cluster's own objects: `status.usage` of the finished ElasticJobs of the namespace with the
 same label `elastic.iml.github.io/profile`, or the same stem of their names. What the user wrote stays. What
-is taken over is asked for by an automatic ScalePlan, before there are any workers.
+is taken over is a scale request of the job's own, before there are any workers.
 """
 
 from __future__ import annotations
@@ -10,41 +10,36 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
 from typing import Any
 
-from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
 from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase
-from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.capacity.rates import best_size, rates_of
 from reconcilers.observed.conditions import State, condition_of, stated
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types
-from reconcilers.runtime.acts import Act, Event
-from reconcilers.scale import auto_plans
-from reconcilers.scale.auto_plans import Scale, plan_name
-from reconcilers.scale.uptake import Plans, wrote_count
+from reconcilers.runtime.acts import Event
+from reconcilers.scale.plan_resources import requirements
+from reconcilers.scale.request import Origin, ScaleRequest, own_request
+from reconcilers.scale.uptake import Uptake, wrote_count
 
 PROFILED = "Profiled"
-PLANS = "profile"
 MOST_JOBS = 5
 """The last ones count."""
 HEADROOM = 1.2
 """Of the peak of memory."""
 MIN_EFFICIENCY = 0.6
 """Where the job does not say another (`elasticPolicy.opportunistic`)."""
-WAIT_SECONDS = 30.0
-"""So long workers wait for the plan; then the job begins without it."""
 MEBIBYTE = 2**20
 
-ASKED, TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Asked", "Taken", "NoHistory", "Overruled", "Refused"
+TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Taken", "NoHistory", "Overruled", "Refused"
 _NUMBERS = re.compile(r"(-[0-9]+)+$")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 ManagedFields = Sequence[Mapping[str, Any]]
@@ -65,33 +60,20 @@ class Profile:
     def is_empty(self) -> bool:
         return not self.memory_bytes and self.workers is None
 
-    def in_words(self) -> str:
-        parts = [
-            f"{amount // MEBIBYTE}Mi of memory for each of type {type_}, {HEADROOM:g} times the peak"
-            for type_, amount in sorted(self.memory_bytes.items())
-        ]
-        parts += [f"{counted(self.workers, 'worker')}, the best size"] if self.workers is not None else []
-        return f"{' and '.join(parts)} of {', '.join(self.of)}"
-
 
 @dataclass(frozen=True)
 class Beginning:
     """What a look at a job that is yet to begin comes to."""
 
     condition: Condition | None
-    acts: tuple[Act, ...] = ()
-    look_again_seconds: float | None = None
+    request: ScaleRequest | None = None
+    """What is asked of the job's scale; until it is merged, no worker is made."""
 
 
 def needs_history(job: ElasticJob) -> bool:
     """Whether it is open how the job is to begin, if it has not begun."""
-    asks, known = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend, _known(job)
-    return asks and (known is None or is_waiting(known))
-
-
-def is_waiting(known: Condition | None) -> bool:
-    """Whether no worker is made yet, since it shall have what the profile asks for."""
-    return known is not None and known.status is ConditionStatus.UNKNOWN
+    asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
+    return asks and _known(job) is None
 
 
 def stem_of(job: ElasticJob) -> str:
@@ -108,26 +90,51 @@ def stem_of(job: ElasticJob) -> str:
 
 
 def begun(
-    job: ElasticJob,
+    uptake: Uptake,
     history: Sequence[ElasticJob],
-    plans: Plans,
+    refused: str,
     has_begun: bool,
     now: datetime,
     managed_fields: ManagedFields = (),
 ) -> Beginning:
-    """Judges the job's profile, and makes the ScalePlan that asks for it.
+    """Judges the job's profile, and makes the request for it.
 
     Args:
+        uptake: what this look merges into the job.
         history: finished jobs of its namespace, where `needs_history`.
-        plans: of the job.
+        refused: why the request for the profile was refused.
         has_begun: it has workers, or has had a world.
         managed_fields: the job's.
     """
-    if is_waiting(_known(job)):
-        return _followed(job, profile_of(job, history, managed_fields), plans, now)
+    job, merged, known = uptake.job, uptake.request, _known(uptake.job)
     if has_begun or not needs_history(job):
-        return Beginning(_known(job))
-    return _asked(job, profile_of(job, history, managed_fields), plans, now)
+        return Beginning(known)
+
+    def judged(status: ConditionStatus, reason: str, message: str) -> Beginning:
+        return Beginning(stated(known, PROFILED, State(status, reason, message), now))
+
+    if merged is not None and merged.origin is Origin.PROFILE:
+        used = ", ".join(each.metadata.name for each in last_jobs(job, history))
+        return judged(ConditionStatus.TRUE, TAKEN, f"{merged.in_words()}: what {used} came to")
+    profile = profile_of(job, history, managed_fields)
+    if not profile.of:
+        none = f"no job of {_whose(job)} has trained and finished yet"
+        return judged(ConditionStatus.FALSE, NO_HISTORY, f"{none}, so this one begins as it says itself")
+    if profile.is_empty:
+        message = f"the job says itself what {', '.join(profile.of)} could tell"
+        return judged(ConditionStatus.FALSE, OVERRULED, message)
+    if refused:
+        return judged(ConditionStatus.FALSE, REFUSED, refused)
+    return Beginning(known, _request(job, profile))
+
+
+def event(_: Condition | None, new: Condition) -> Event:
+    reason = "ProfileTaken" if new.status is ConditionStatus.TRUE else "NoProfile"
+    return Event("Normal", reason, new.message)
+
+
+def _known(job: ElasticJob) -> Condition | None:
+    return condition_of(job.status.conditions, PROFILED)
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:
@@ -206,80 +213,14 @@ def _sum(one: WorldSize, other: WorldSize) -> WorldSize:
     return one.model_copy(update=update)
 
 
-def event(_: Condition | None, new: Condition) -> Event | None:
-    if new.status is ConditionStatus.UNKNOWN:
-        return None
-    reason = "ProfileTaken" if new.status is ConditionStatus.TRUE else "NoProfile"
-    return Event("Normal", reason, new.message)
-
-
-def _known(job: ElasticJob) -> Condition | None:
-    return condition_of(job.status.conditions, PROFILED)
-
-
-def _asked(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
-    if not profile.of:
-        none = f"no job of {_whose(job)} has trained and finished yet"
-        message = f"{none}, so this one begins as it says itself"
-        return _beginning(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
-    if profile.is_empty:
-        message = f"the job says itself what {', '.join(profile.of)} could tell"
-        return _beginning(job, ConditionStatus.FALSE, OVERRULED, message, now)
-    begins = _beginning(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now)
-    return replace(begins, acts=_plan_of(job, profile, plans, now), look_again_seconds=WAIT_SECONDS)
-
-
-def _plan_of(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> tuple[Act, ...]:
-    count = profile.workers or job.spec.replica_specs[names.WORKER].replicas if _has_workers(job) else 0
+def _request(job: ElasticJob, profile: Profile) -> ScaleRequest:
     resources = {
-        type_: {"memory": f"{amount // MEBIBYTE}Mi"} for type_, amount in profile.memory_bytes.items()
+        type_: requirements(job, type_, {"memory": f"{amount // MEBIBYTE}Mi"})
+        for type_, amount in profile.memory_bytes.items()
     }
-    return auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS, now)
-
-
-def _followed(job: ElasticJob, profile: Profile, plans: Plans, now: datetime) -> Beginning:
-    """What became of the plan.
-
-    It is asked for again if there is none, as after a crash before its write; and, of a job that is suspended
-    meanwhile, when that goes on.
-    """
-    known = _known(job)
-    assert known is not None
-    name = plan_name(job, PLANS)
-    ours = [
-        plan for plan in (plans.newest, plans.named, *plans.spent) if plan is not None and _is_profile(plan)
-    ]
-    if any(plan.metadata.uid == job.status.scale_plan_uid for plan in ours):
-        return _beginning(job, ConditionStatus.TRUE, TAKEN, known.message, now)
-    if job.spec.suspend:
-        return Beginning(None)
-    over = next((plan for plan in ours if plan.status.finish_time is not None), None)
-    if over is not None:
-        condition = condition_of(over.status.conditions, over.status.phase or ScalePlanPhase.FAILED)
-        why = condition.message if condition is not None else "it has ended"
-        return _beginning(job, ConditionStatus.FALSE, REFUSED, f"{over.metadata.name}: {why}", now)
-    left = WAIT_SECONDS - (now - known.last_transition_time).total_seconds()
-    if left <= 0:
-        message = f"{name} was not carried out within {WAIT_SECONDS:g} s"
-        return _beginning(job, ConditionStatus.FALSE, REFUSED, message, now)
-    again = _plan_of(job, profile, plans, now) if not ours and not profile.is_empty else ()
-    return Beginning(known, again, look_again_seconds=left)
-
-
-def _is_profile(plan: ScalePlan) -> bool:
-    return auto_plans.asked_by(plan) == PLANS
-
-
-def _has_workers(job: ElasticJob) -> bool:
-    return names.WORKER in job.spec.replica_specs
+    return own_request(job, Origin.PROFILE, profile.workers, resources=resources)
 
 
 def _whose(job: ElasticJob) -> str:
     label = job.metadata.labels.get(names.LABEL_PROFILE)
     return f"the profile {label}" if label else f"the name {stem_of(job)}"
-
-
-def _beginning(
-    job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime
-) -> Beginning:
-    return Beginning(stated(_known(job), PROFILED, State(status, reason, message), now))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 from controller.wording import counted
 from crds import names
@@ -17,8 +16,8 @@ from reconcilers.job.situation import Situation
 from reconcilers.observed.slots import Migration, named
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.plan import intent_of
-from reconcilers.scale.uptake import Uptake, in_words
+from reconcilers.scale.request import Origin
+from reconcilers.scale.uptake import Uptake
 from reconcilers.world.rendezvous import Decision
 
 TOO_LATE = (
@@ -107,16 +106,15 @@ def of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
     """Yields Events for a count or plan that has just become desired state; none for probes."""
-    if uptake.is_growth:
+    request = uptake.request
+    if request is not None and request.origin is Origin.GROWTH:
         return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
         message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
         yield Event("Normal", "ScaleRequested", message)
-    plan = uptake.plan
-    if plan is not None:
-        intent = replace(intent_of(plan, uptake.job), replicas=plan.status.replicas)
-        yield Event("Normal", "ScalePlanTaken", f"ScalePlan {plan.metadata.name}: {in_words(intent)}")
+    if request is not None and request.origin is Origin.PLAN:
+        yield Event("Normal", "ScalePlanTaken", f"{request.by}: {request.in_words()}")
 
 
 def of_moves(done: Sequence[Migration]) -> Iterator[Event]:

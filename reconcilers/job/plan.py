@@ -32,7 +32,7 @@ from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with
 from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.job import events as events_of_job
 from reconcilers.job.pace import seconds_to_tell
-from reconcilers.job.scaling import giving_back, plan_scaling
+from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
 from reconcilers.job.situation import Situation, with_departed
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
@@ -53,9 +53,10 @@ from reconcilers.roles import progress as roles_progress
 from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.scale.auto_plans import seconds_to_retry
+from reconcilers.scale.request import Origin, ScaleWrite
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, is_asked, take_up, with_moves_done, with_sources
+from reconcilers.scale.verdicts import Verdict, judge
 from reconcilers.shards import job_shards
 from reconcilers.world.breaks import broken_members
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
@@ -82,6 +83,10 @@ class Plan:
     """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
     """Writes that come after the status."""
+    verdicts: tuple[Verdict, ...] = ()
+    """The ends of ScalePlans, as the written status has them."""
+    scale: ScaleWrite | None = None
+    """The request to write into the job, after everything else."""
     look_again_seconds: float | None = None
     is_interim: bool = False
     """More writes of `first` are due in further looks; until then nothing else is decided."""
@@ -97,14 +102,18 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
     look, uptake, beginning = _situation(seen, slots.surplus, now)
     if seen.job.spec.suspend:
-        wait = seconds_to_retry(seen.plans.spent, now)
-        plan = _written(look, suspended(look), giving_back(look.job, seen, now), (wait,))
+        back = giving_back(look.job, seen)
+        plan = _written(look, suspended(look), look_again=back.look_again_seconds)
+        plan = replace(plan, scale=back.write)
     else:
         plan = _ended(look) or _train(look)
     if plan.is_interim:
         return plan
     most = most_acts(len(seen.workers) + len(slots.missing))
-    waits = look.is_held or profile.is_waiting(look.profiled) or seen.workers_refused_seconds is not None
+    scale, verdicts = (None, ()) if _ends(plan) else _judged(look)
+    if scale is None and beginning.request is not None:
+        scale, _ = own_write(look.job, beginning.request, seen)
+    waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[:most]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
@@ -113,19 +122,31 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     plan = replace(
         plan,
         events=(*shards, *events_of_job.of_scale(uptake), *plan.events),
-        acts=(*beginning.acts, *created(seen.job, missing), *surplus, *plan.acts),
+        acts=(*created(seen.job, missing), *surplus, *plan.acts),
+        verdicts=verdicts,
+        scale=scale or plan.scale,
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
             seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             refusal.seconds_to_look(look.pods_accepted, seen.job, seen.has_begun),
-            beginning.look_again_seconds,
             served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
     return _paced(seen, plan)
+
+
+def _ends(plan: Plan) -> bool:
+    phase = plan.status_patch.get("phase")
+    return phase is not None and JobPhase(phase).finished
+
+
+def _judged(look: Situation) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
+    """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
+    write, verdicts = judge(look.seen.plans, look.job, look.workers, look.seen.nodes)
+    return write, tuple(verdicts[:MIN_ACTS])
 
 
 def most_acts(workers: int) -> int:
@@ -136,15 +157,15 @@ def most_acts(workers: int) -> int:
 def _slots(seen: Seen, now: datetime) -> WorkerPlan:
     """Which workers are wanted. The count of a plan that removes some by name does not show which."""
     job = seen.job
-    if is_asked(job, seen.plans):
+    if is_asked(job):
         fresh = freshness(job, seen.workers, seen.pods)
-        job = take_up(job, seen.plans, fresh, (), now, seen.vacant).job
+        job = take_up(job, fresh, (), now, seen.vacant).job
     return plan_workers(job, seen.workers, seen.published)
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
     """Of a large job, without counts that were told a moment ago, if there is nothing else to be written."""
-    if plan.check or plan.first or plan.events or plan.acts:
+    if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
         return plan
     status, age_seconds = seen.raw.get("status", {}), seen.status_age_seconds
     wait = seconds_to_tell(status, plan.status_patch, len(seen.workers), age_seconds)
@@ -168,8 +189,9 @@ def _situation(
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
     fresh = freshness(job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
-    uptake = take_up(job, seen.plans, fresh, managed_fields, now, seen.vacant)
-    beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now, managed_fields)
+    uptake = growth.with_base(job, take_up(job, fresh, managed_fields, now, seen.vacant), now)
+    refused = refusal_of(seen, Origin.PROFILE)
+    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
     wanted = with_departed(uptake.job, surplus)
     look = Situation(
         seen=seen,
@@ -191,7 +213,8 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = Situation(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
-    return _written(look, over(look), look_again=(remaining,))
+    _, verdicts = _judged(look)
+    return replace(_written(look, over(look), look_again=(remaining,)), verdicts=verdicts)
 
 
 def _ended(look: Situation) -> Plan | None:
@@ -269,8 +292,8 @@ def _train(look: Situation) -> Plan:
     plan = _go_on(look, decision, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
-    events, acts = (*plan.events, *scaling.events), (*relaunches, *scaling.acts, *plan.acts)
-    return replace(plan, check=check, events=events, acts=acts)
+    events, acts = (*plan.events, *scaling.events), (*relaunches, *plan.acts)
+    return replace(plan, check=check, events=events, acts=acts, scale=scaling.write)
 
 
 def _is_quiet(look: Situation, decision: Decision, roll: Roll, failures: Assessment) -> bool:

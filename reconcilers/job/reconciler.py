@@ -33,6 +33,7 @@ from reconcilers.runtime.acts import (
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
+from reconcilers.scale.writer import ScaleWriter
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
@@ -50,6 +51,7 @@ class ElasticJobReconciler(Reconciler):
         self._recorder = recorder
         self._clock = clock
         self._view = JobView(client, cache, clock, pods or PodOptions())
+        self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
         self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Until when no ElasticWorker is asked for, by job, on the monotonic clock. Each worker that is there
@@ -58,9 +60,14 @@ class ElasticJobReconciler(Reconciler):
     async def reconcile(self, request: Request) -> Result:
         seen = await self._view.of(request)
         if seen is None:
+            await self._scale.refuse_for(request.namespace, request.name)
             return Result()
         workers = list(seen.workers)
-        seen = replace(seen, workers_refused_seconds=self._refused_seconds(seen.job))
+        seen = replace(
+            seen,
+            workers_refused_seconds=self._refused_seconds(seen.job),
+            scale_refused=self._scale.refused(seen.job),
+        )
         result = await self._look(seen)
         del seen  # and with it all but `workers`, of which the cache may have newer ones by now
         await let_go(workers)
@@ -70,8 +77,7 @@ class ElasticJobReconciler(Reconciler):
         plan = await self._plan(seen)
         if plan.check is not None and (refused := await self._refusal_of(seen, plan.check)):
             plan = await self._plan(replace(seen, check_refused=refused))
-        await self._apply(seen, plan)
-        wait = plan.look_again_seconds
+        wait = plan.look_again_seconds if await self._apply(seen, plan) else 0.0
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
@@ -95,18 +101,22 @@ class ElasticJobReconciler(Reconciler):
             return str(error)
         return ""
 
-    async def _apply(self, seen: Seen, plan: Plan) -> None:
+    async def _apply(self, seen: Seen, plan: Plan) -> bool:
+        """Carries out a plan. Returns False if its scale request was refused, so that another look is due."""
         if plan.first:
             await self._write(seen.job, {})
             await self._carry_out(seen, plan.first)
-        world: Sequence[Act] = ()
-        if plan.status_patch or plan.acts or self._writes_of_world(seen.raw):
-            status = await self._write(seen.job, plan.status_patch)
-            world = self._writes_of_world(seen.raw | {"status": status})
+        world, version = list[Act](), seen.job.metadata.resource_version
+        if plan.status_patch or plan.acts or plan.verdicts or self._writes_of_world(seen.raw):
+            written = await self._write(seen.job, plan.status_patch)
+            version = written["metadata"]["resourceVersion"]
+            world = list(self._writes_of_world(seen.raw | {"status": written.get("status", {})}))
         tell(self._recorder, seen.raw, plan.events)
         for act in world:
             await self._carry_out(seen, [act])
         await self._carry_out(seen, plan.acts)
+        await self._scale.conclude(plan.verdicts)
+        return plan.scale is None or await self._scale.write(seen.job, seen.raw, version, plan.scale)
 
     def _writes_of_world(self, job: Object) -> Sequence[Act]:
         metadata = job["metadata"]
@@ -133,18 +143,16 @@ class ElasticJobReconciler(Reconciler):
         """An empty one changes nothing, and says whether the job is still as it was when it was seen.
 
         Returns:
-            the status as it is stored now.
+            the job as it is stored now.
 
         Raises:
             Conflict: it is not.
         """
         metadata = job.metadata
-        written = await self._client.patch(
+        return await self._client.patch(
             ELASTICJOBS,
             metadata.name,
             {"metadata": {"resourceVersion": metadata.resource_version}, "status": status_patch},
             metadata.namespace,
             subresource="status",
         )
-        status: Object = written.get("status", {})
-        return status

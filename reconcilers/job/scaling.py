@@ -8,13 +8,12 @@ from datetime import datetime
 from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.capacity import growth
+from reconcilers.capacity.opportunity import Step
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.acts import Act, Event, Verb
-from reconcilers.scale import auto_plans
-from reconcilers.scale.auto_plans import Scale
-from reconcilers.scale.opportunity import Step
-from reconcilers.scale.plan import GROWTH
+from reconcilers.runtime.acts import Event
+from reconcilers.scale.plan import own_refusal
+from reconcilers.scale.request import Origin, ScaleRequest, ScaleWrite, own_request
 from reconcilers.shards import by_shards
 
 
@@ -24,8 +23,8 @@ class OwnScaling:
 
     growth: Step | None = None
     """What opportunistic growth remembers."""
-    acts: tuple[Act, ...] = ()
-    """Automatic ScalePlans to make, and those to delete."""
+    write: ScaleWrite | None = None
+    """The request to write into the job."""
     events: tuple[Event, ...] = ()
     look_again_seconds: tuple[float | None, ...] = ()
 
@@ -41,29 +40,62 @@ def plan_scaling(
         is_quiet: no check, move, roll or failure is under way.
     """
     sized = by_shards.decide(job, workers.training, seen.ages.idle)
-    step = growth.grown(job, workers, seen.published, seen.plans.spent, now, is_quiet=is_quiet)
-    acts: tuple[Act, ...] = ()
-    count = job.spec.replica_specs[names.WORKER].replicas if step is not None else 0
     if sized.scale:
-        acts = auto_plans.acts(job, sized.scale, seen.plans, by_shards.PLANS, now)
-    elif step is None:
-        acts = giving_back(job, seen, now)
-    elif step.count != count:
-        gone = growth.going(job, workers, seen.published, step.count) if step.count < count else ()
-        acts = auto_plans.acts(job, Scale(step.count, gone), seen.plans, GROWTH, now)
-    waits = (sized.look_again_seconds, auto_plans.seconds_to_retry(seen.plans.spent, now))
+        removed = {names.WORKER: list(sized.scale.removed)} if sized.scale.removed else {}
+        request = own_request(job, Origin.SHARDS, sized.scale.replicas, removed=removed)
+        write, wait = own_write(job, request, seen)
+        return OwnScaling(None, write, look_again_seconds=(sized.look_again_seconds, wait))
+    refused = refusal_of(seen, Origin.GROWTH)
+    step = growth.grown(job, workers, seen.published, refused, now, is_quiet=is_quiet)
     if step is None:
-        return OwnScaling(None, acts, look_again_seconds=waits)
-    again = (*waits, step.look_again_seconds)
-    return OwnScaling(step, acts, growth.events(step), again)
+        return giving_back(job, seen)
+    write, wait = _growth(job, workers, seen, step)
+    if write is not None and write.refusal:
+        step = growth.grown(job, workers, seen.published, write.refusal, now, is_quiet=is_quiet) or step
+        write, wait = _growth(job, workers, seen, step)
+    again = (sized.look_again_seconds, step.look_again_seconds, wait)
+    return OwnScaling(step, write, growth.events(step), again)
 
 
-def giving_back(job: ElasticJob, seen: Seen, now: datetime) -> tuple[Act, ...]:
-    """The automatic plan by which a job that is suspended, or is to grow no more, comes back to the count
-    that it was asked for."""
+def _growth(
+    job: ElasticJob, workers: Workers, seen: Seen, step: Step
+) -> tuple[ScaleWrite | None, float | None]:
+    count = job.spec.replica_specs[names.WORKER].replicas
+    if step.count == count:
+        return None, None
+    gone = growth.going(job, workers, seen.published, step.count) if step.count < count else ()
+    removed = {names.WORKER: list(gone)} if gone else {}
+    request = own_request(job, Origin.GROWTH, step.count, removed=removed)
+    return own_write(job, request, seen, is_free=step.count < count)
+
+
+def giving_back(job: ElasticJob, seen: Seen) -> OwnScaling:
+    """The request by which a job that is suspended, or is to grow no more, comes back to the count that it
+    was asked for."""
     count = growth.to_give_back(job)
     if count is None:
-        return ()
-    acts = auto_plans.acts(job, Scale(count), seen.plans, GROWTH, now)
-    events = growth.events_of_return(job, count)
-    return tuple(replace(act, events=events) if act.verb is Verb.CREATE else act for act in acts)
+        return OwnScaling()
+    write, wait = own_write(job, own_request(job, Origin.GROWTH, count), seen, is_free=True)
+    if write is not None:
+        write = replace(write, events=growth.events_of_return(job, count))
+    return OwnScaling(None, write, look_again_seconds=(wait,))
+
+
+def own_write(
+    job: ElasticJob, request: ScaleRequest, seen: Seen, *, is_free: bool = False
+) -> tuple[ScaleWrite | None, float | None]:
+    """The write of a request of dlr's own; or, if the same was refused, the seconds until it is repeated.
+
+    Args:
+        is_free: the request needs no permission.
+    """
+    refused = seen.scale_refused
+    if refused is not None and refused.request.asks_same(request):
+        return None, refused.left_seconds
+    return ScaleWrite(request, refusal="" if is_free else own_refusal(job, request, seen.nodes)), None
+
+
+def refusal_of(seen: Seen, origin: Origin) -> str:
+    """Why the last request of this origin was refused, for as long as that counts."""
+    refused = seen.scale_refused
+    return refused.message if refused is not None and refused.request.origin is origin else ""

@@ -15,6 +15,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.rendezvous import Rendezvous
+from crds.scaleplan import ScalePlan
 from reconcilers.capacity.profile import needs_history
 from reconcilers.conditions import refusal
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
@@ -32,7 +33,8 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.scale.job_plans import JobPlans
-from reconcilers.scale.uptake import Plans, Vacant
+from reconcilers.scale.request import RefusedRequest
+from reconcilers.scale.uptake import Vacant
 from reconcilers.worker.trial import PodTrial, Trial
 from reconcilers.world.participants import Ages
 
@@ -43,7 +45,10 @@ class Seen:
     raw: Object
     """The job as it is stored."""
     workers: Workers = field(default_factory=lambda: Workers(()))
-    plans: Plans = field(default_factory=Plans)
+    plans: Sequence[ScalePlan] = ()
+    """The job's ScalePlans that have no verdict yet."""
+    scale_refused: RefusedRequest | None = None
+    """The request of dlr's own that is not to be repeated yet."""
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
     checks: JobChecks = field(default_factory=JobChecks)
@@ -94,7 +99,7 @@ class JobView:
         self._workers = cache.store(ELASTICWORKERS)
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
-        self._plans = JobPlans(client, cache)
+        self._plans = JobPlans(cache)
         self._checks = JobChecksView(client, cache)
         self._clock = clock
         self._trial = PodTrial(client, cache, clock.monotonic, pods.agent)
@@ -116,9 +121,10 @@ class JobView:
         await slices.pause()
         workers = Workers(found)
         await slices.pause()
+        plans = self._plans.unjudged(job.metadata.namespace, job.metadata.name, job.metadata.uid)
         if job.status.phase is not None and job.status.phase.finished:
-            return Seen(job, raw, workers)
-        plans, checks = await self._plans.read(job), await self._checks.of(job, workers)
+            return Seen(job, raw, workers, plans)
+        checks = await self._checks.of(job, workers)
         pods, outdated = await self._pods_of(job, workers)
         ages = await self._ages.of(job, workers, checks.active.metadata.name if checks.active else None)
         await slices.pause()

@@ -13,12 +13,11 @@ from typing import TypeVar
 from crds.job_status import ElasticJobStatus
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheckStatus
-from crds.scaleplan import ScalePlanStatus
 
 WORKERS_SCHEDULED, SCALED = "WorkersScheduled", "Scaled"
 
 
-Status = TypeVar("Status", ElasticJobStatus, ScalePlanStatus, NodeCheckStatus)
+Status = TypeVar("Status", ElasticJobStatus, NodeCheckStatus)
 
 
 def condition_of(conditions: Sequence[Condition], type_: str) -> Condition | None:

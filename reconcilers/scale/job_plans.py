@@ -6,52 +6,30 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller.cache import Cache
-from controller.client import Client
-from controller.errors import NotFound
 from controller.resources import PODS, Object
 from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.scaleplan import ScalePlan, ScalePlanPhase
+from crds.scaleplan import ScalePlan
 from reconcilers.observed.ownership import BY_JOB, number_label
 from reconcilers.observed.slots import Slot, vacant_slots
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
-from reconcilers.scale.auto_plans import is_ours
-from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
+from reconcilers.scale.uptake import Vacant
 
 BY_OWNER_JOB = "owner-job"
-HESITANT = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING)
-"""Phases of a plan that has not begun, as far as is known."""
 
 
 class JobPlans:
-    def __init__(self, client: Client, cache: Cache) -> None:
-        self._client = client
+    def __init__(self, cache: Cache) -> None:
         self._plans = cache.store(SCALEPLANS)
         self._pods = cache.store(PODS)
         self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(SCALEPLANS, ScalePlan)
 
-    async def read(self, job: ElasticJob) -> Plans:
-        """Reads plans from the cache; the one that may have changed the count, from the API server."""
-        metadata = job.metadata
-        found = self._plans.by_index(BY_OWNER_JOB, f"{metadata.namespace}/{metadata.name}")
-        there = [raw for raw in found if is_for(raw, metadata.uid)]
-        plans = {plan.metadata.name: plan for plan in self._parse.readable(there)}
-        named = plans.get(job.status.scale_plan or "")
-        if named is not None and named.status.phase in HESITANT and counts_moved(job):
-            fresh = await self._from_server(named)
-            plans |= {named.metadata.name: fresh}
-            named = fresh
-        spent = (plan for plan in plans.values() if is_ours(plan) and plan.status.finish_time is not None)
-        return Plans(newest(plans.values()), named, tuple(plan for plan in spent if plan is not named))
-
-    async def _from_server(self, plan: ScalePlan) -> ScalePlan:
-        try:
-            raw = await self._client.get(SCALEPLANS, plan.metadata.name, plan.metadata.namespace)
-        except NotFound:
-            return plan
-        return self._parse.parse_or_none(raw) or plan
+    def unjudged(self, namespace: str | None, name: str, job_uid: str | None) -> list[ScalePlan]:
+        """The plans for a job that have no verdict yet; without the job, those that no earlier one owns."""
+        found = self._plans.by_index(BY_OWNER_JOB, f"{namespace}/{name}")
+        return list(self._parse.readable(r for r in found if not is_judged(r) and is_for(r, job_uid)))
 
     async def vacant(self, job: ElasticJob) -> Vacant:
         """The job's retired slots of which nothing is left, and what is being deleted is still left."""
@@ -70,7 +48,11 @@ class JobPlans:
         return await computed(len(there), vacant_slots, job, there)
 
 
-def is_for(plan: Object, job_uid: str) -> bool:
+def is_judged(plan: Object) -> bool:
+    return (plan.get("status") or {}).get("phase") is not None
+
+
+def is_for(plan: Object, job_uid: str | None) -> bool:
     """Whether it is for this job: neither on its way out, nor owned by an earlier one of the same name."""
     metadata = plan["metadata"]
     owners = {o["uid"] for o in metadata.get("ownerReferences") or () if o["kind"] == ELASTICJOBS.kind}

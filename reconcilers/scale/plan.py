@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.model import ResourceRequirements
 from crds.protocol import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.observed.builder import pod_name
@@ -25,14 +24,16 @@ from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
+from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest
 
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
 AUTO = "auto"
-LABEL_ASKED_BY = f"{names.GROUP}/asked-by"
-"""Of a plan that the controller made: what for."""
-GROWTH = "room"
-"""Growth into free room, and what is given back of it."""
+_PATH = {
+    "AutoScaleDisabled": f"metadata.labels[{LABEL_SCALE_TYPE}]: the plan is automatic, and ",
+    "AboveResourceLimits": "spec.replicaResourceSpecs: ",
+}
+"""Field of a plan that a refusal of automatic requests is about, by reason."""
 MANY = 10_000
 """More workers than any plan asks for."""
 
@@ -40,24 +41,8 @@ MANY = 10_000
 @dataclass(frozen=True)
 class Refusal:
     reason: str
-    """Reason of the plan's condition Failed."""
+    """Reason of the plan's condition Applied."""
     message: str
-
-
-@dataclass(frozen=True)
-class Intent:
-    """What a plan comes to, by replica type."""
-
-    replicas: Mapping[str, int] = field(default_factory=dict)
-    """The counts that it asks for."""
-    removed: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    moved: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    resources: Mapping[str, ResourceRequirements] = field(default_factory=dict)
-    """To lay over those that are in force for the type."""
-
-    @property
-    def types(self) -> frozenset[str]:
-        return frozenset({*self.replicas, *self.removed, *self.moved, *self.resources})
 
 
 @dataclass(frozen=True)
@@ -72,25 +57,6 @@ class NamedPod:
     incarnation: int | None = None
 
 
-def is_automatic(plan: ScalePlan) -> bool:
-    return plan.metadata.labels.get(LABEL_SCALE_TYPE) == AUTO
-
-
-def is_growth(plan: ScalePlan) -> bool:
-    """Whether opportunistic growth has asked for it."""
-    return plan.metadata.labels.get(LABEL_ASKED_BY) == GROWTH
-
-
-def _gives_back(plan: ScalePlan, job: ElasticJob) -> bool:
-    """Whether growth gives back what nobody asked for. That is refused by nothing: neither a job that is
-    suspended, nor one that is not to be scaled any more, wants to keep it."""
-    said = plan.spec.replica_resource_specs.get(names.WORKER)
-    worker = job.spec.replica_specs.get(names.WORKER)
-    if not is_growth(plan) or worker is None or said is None or said.replicas is None:
-        return False
-    return said.replicas <= worker.replicas
-
-
 def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
     """Why nothing can be carried out for the plan's job."""
     name = plan.spec.owner_job
@@ -100,12 +66,12 @@ def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
     if phase is not None and phase.finished:
         ended = "has succeeded" if phase is JobPhase.SUCCEEDED else "has failed"
         return Refusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
-    if job.spec.suspend and not _gives_back(plan, job):
+    if job.spec.suspend:
         return Refusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
     return None
 
 
-def asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
+def _asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
     """What the count that was asked for becomes by a plan that adds workers, or names some that are to go, of
     a job that has grown beyond it; None if the plan says a count, or the job has not grown.
 
@@ -114,22 +80,20 @@ def asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
     known, said = opportunity_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
     if known is None or (said is not None and said.replicas is not None):
         return None
-    removed = _slots(plan.spec.remove_pods, "removePods", job).get(names.WORKER, frozenset())
+    removed = _slots(plan.spec.remove_pods, "removePods", job).get(names.WORKER, ())
     created = sum((pod.type or names.WORKER) == names.WORKER for pod in plan.spec.create_pods)
     if not (removed or created):
         return None
     asked_for = slots_of(job, names.WORKER).wanted(known.base)
-    return known.base + created - len(removed.intersection(asked_for))
+    return known.base + created - len({*removed}.intersection(asked_for))
 
 
-def intent_of(plan: ScalePlan, job: ElasticJob) -> Intent:
-    """What the plan asks, as far as it is of this job; its counts are the job's, changed as it says.
-
-    Those of a plan that has begun are in its status: the job's count has been changed by then.
-    """
+def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
+    """What the plan asks of this job as it is now."""
     spec = plan.spec
     removed = _slots(spec.remove_pods, "removePods", job)
     created = Counter(pod.type or names.WORKER for pod in spec.create_pods)
+    base = _asked_base(plan, job)
     replicas = {}
     for type_, of_job in job.spec.replica_specs.items():
         asked = spec.replica_resource_specs.get(type_)
@@ -137,14 +101,23 @@ def intent_of(plan: ScalePlan, job: ElasticJob) -> Intent:
             replicas[type_] = asked.replicas
         elif created[type_] or type_ in removed:
             left = of_job.replicas - len(removed.get(type_, ()))
-            base = asked_base(plan, job) if type_ == names.WORKER else None
-            replicas[type_] = left + created[type_] if base is None else max(left, base)
+            grown = type_ == names.WORKER and base is not None
+            replicas[type_] = max(left, base or 0) if grown else left + created[type_]
     resources = {
         type_: requirements(job, type_, asked.resource)
         for type_, asked in spec.replica_resource_specs.items()
         if asked.resource and type_ in job.spec.replica_specs
     }
-    return Intent(replicas, removed, _slots(spec.migrate_pods, "migratePods", job), resources)
+    return ScaleRequest(
+        id=plan.metadata.uid,
+        origin=Origin.PLAN,
+        plan=plan.metadata.name,
+        replicas=replicas,
+        removed=removed,
+        moved=_slots(spec.migrate_pods, "migratePods", job),
+        resources=resources,
+        base=base,
+    )
 
 
 def refusal(
@@ -164,29 +137,42 @@ def refusal(
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
     if found is not None:
         return found
-    intent = intent_of(plan, job)
-    if not intent.types:
+    request = request_of(plan, job)
+    if not request.types:
         return Refusal(
             "NothingAsked",
             "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
         )
-    found = _bad_counts(plan, job, intent) or _bad_resources(plan, job, nodes)
-    if found is not None or not is_automatic(plan) or _gives_back(plan, job):
+    if len(request.to_text()) > MAX_CHARACTERS:
+        return Refusal("NotSupported", "spec: the plan names too many Pods and resources; make several of it")
+    found = _bad_counts(plan, job, request) or _bad_resources(plan, job, nodes)
+    if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found
-    return _not_automatic(job, intent)
+    found = _not_automatic(job, request)
+    return None if found is None else Refusal(found.reason, f"{_PATH[found.reason]}{found.message}")
 
 
-def _bad_counts(plan: ScalePlan, job: ElasticJob, intent: Intent) -> Refusal | None:
+def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:
+    """Why dlr may not ask for this by itself; empty if it may."""
+    for type_, asked in request.resources.items():
+        path = f"the {request.origin}, resources of type {type_}"
+        if message := too_large(job, type_, Amounts.parse({**asked.requests, **asked.limits}, path), nodes):
+            return message
+    found = _not_automatic(job, request)
+    return found.message if found is not None else ""
+
+
+def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> Refusal | None:
     """Refuses wrong counts, and what is asked for besides extra workers."""
-    base = asked_base(plan, job)
-    counts = [*intent.replicas.items(), *([] if base is None else [(names.WORKER, base)])]
+    base = [] if request.base is None else [(names.WORKER, request.base)]
+    counts = [*request.replicas.items(), *base]
     found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
     if (bad := next((each for each in found if each is not None), None)) is not None:
         return bad
     more = [
-        type_ for type_, count in intent.replicas.items() if count > job.spec.replica_specs[type_].replicas
+        type_ for type_, count in request.replicas.items() if count > job.spec.replica_specs[type_].replicas
     ]
-    fault = config_fault(job, intent.replicas) if more and in_cluster(job) else None
+    fault = config_fault(job, request.replicas) if more and in_cluster(job) else None
     return None if fault is None else Refusal("OutOfRange", f"{_path_of_count(plan, min(more))}: {fault}")
 
 
@@ -279,12 +265,13 @@ def _bad_resources(plan: ScalePlan, job: ElasticJob, nodes: Collection[Mapping[s
     return None
 
 
-def _not_automatic(job: ElasticJob, intent: Intent) -> Refusal | None:
-    for type_ in sorted(intent.types):
+def _not_automatic(job: ElasticJob, request: ScaleRequest) -> Refusal | None:
+    """Refuses what a job does not allow to be asked for automatically."""
+    for type_ in sorted(request.types):
         if job.spec.replica_specs[type_].auto_scale is False:
-            message = f"the plan is automatic, and the job's replicaSpecs[{type_}].autoScale is false"
-            return Refusal("AutoScaleDisabled", f"metadata.labels[{LABEL_SCALE_TYPE}]: {message}")
-    message = too_much_in_all(job, intent.replicas, intent.resources)
+            message = f"the job's replicaSpecs[{type_}].autoScale is false"
+            return Refusal("AutoScaleDisabled", message)
+    message = too_much_in_all(job, request.replicas, request.resources)
     return Refusal("AboveResourceLimits", message) if message else None
 
 
@@ -297,12 +284,13 @@ def _pods(plan: ScalePlan) -> list[tuple[str, list[PodMeta]]]:
     ]
 
 
-def _slots(pods: Iterable[PodMeta], name: str, job: ElasticJob) -> dict[str, frozenset[int]]:
-    found: dict[str, frozenset[int]] = {}
+def _slots(pods: Iterable[PodMeta], name: str, job: ElasticJob) -> dict[str, list[int]]:
+    """The slots of some entries, by type, ascending; without those that the job cannot have."""
+    found: dict[str, set[int]] = {}
     for pod in _named(pods, name, job):
         if pod.type in job.spec.replica_specs:
-            found[pod.type] = found.get(pod.type, frozenset()) | {pod.index}
-    return found
+            found.setdefault(pod.type, set()).add(pod.index)
+    return {type_: sorted(indices) for type_, indices in found.items()}
 
 
 def _named(pods: Iterable[PodMeta], name: str, job: ElasticJob) -> list[NamedPod]:

@@ -89,7 +89,7 @@ def too_much_in_all(
         amount = total.get(name, Fraction(0))
         if amount > max(_amount(limit), present.get(name, Fraction(0))):
             has = f"the job would ask for {_said(amount)} of {name} in all"
-            return f"spec.replicaResourceSpecs: {has}, more than its resourceLimits, {limit}"
+            return f"{has}, more than its resourceLimits, {limit}"
     return ""
 
 

@@ -1,25 +1,23 @@
-"""The origin of a job's count, its ScalePlan, and what of the plan becomes desired state. Pure.
+"""The origin of a job's count, and what of a scale request becomes desired state. Pure.
 
-Counts arrive in the job's spec, whoever asks; everything else that a plan asks is taken over into the job's
-status here, once, in the look that sees the plan's counts in the spec.
+Counts arrive in the job's spec, whoever asks. The rest of a request comes with them in an annotation
+(`request.py`), and is merged into the job's status here: once, in the look that sees both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import Opportunity, Scaling
+from crds.job_status import Scaling
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.extra import policy_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Migration,
@@ -31,10 +29,8 @@ from reconcilers.observed.slots import (
     with_slots,
 )
 from reconcilers.observed.worker_state import current_report
-from reconcilers.runtime.clock import LONG_AGO
-from reconcilers.scale.opportunity import begun_anew
-from reconcilers.scale.plan import Intent, asked_base, intent_of, is_growth
 from reconcilers.scale.plan_resources import laid_over
+from reconcilers.scale.request import ScaleRequest, pending
 from reconcilers.scale.rolling import Freshness
 
 Vacant = Mapping[str, frozenset[int]]
@@ -43,21 +39,6 @@ NO_SLOTS: Vacant = {}
 
 SPEC = "spec"
 SCALE_SUBRESOURCE = "the scale subresource"
-STILL_TO_COME = datetime.max.replace(tzinfo=UTC)
-ACCEPTED = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING, ScalePlanPhase.SCALING)
-"""Phases of a plan that has been looked at and has not finished."""
-
-
-@dataclass(frozen=True)
-class Plans:
-    """A job's ScalePlans that matter."""
-
-    newest: ScalePlan | None = None
-    """The one to carry out."""
-    named: ScalePlan | None = None
-    """The one in the job's status, whatever became of it."""
-    spent: tuple[ScalePlan, ...] = ()
-    """Plans that the controller made and that have ended, but for `named`."""
 
 
 @dataclass(frozen=True)
@@ -66,27 +47,14 @@ class Uptake:
 
     job: DesiredJob
     """The job with the requested scale."""
-    plan: ScalePlan | None = None
-    """The plan that was taken over just now."""
+    request: ScaleRequest | None = None
+    """The request that is merged in this look."""
     count_changed_from: int | None = None
-    is_growth: bool = False
-    """It is opportunistic growth, or what is given back of it, that was asked for."""
 
     @property
     def scale_requested(self) -> bool:
         """Whether something was requested just now."""
-        return self.plan is not None or self.count_changed_from is not None
-
-
-def age(plan: ScalePlan) -> tuple[datetime, datetime, str]:
-    """The greater, the newer. Of those made within one second, who was looked at first is older."""
-    created = plan.metadata.creation_timestamp or LONG_AGO
-    return created, plan.status.create_time or STILL_TO_COME, plan.metadata.name
-
-
-def newest(plans: Iterable[ScalePlan]) -> ScalePlan | None:
-    """The one to carry out."""
-    return max((plan for plan in plans if plan.status.phase in ACCEPTED), key=age, default=None)
+        return self.request is not None or self.count_changed_from is not None
 
 
 def counts_moved(job: ElasticJob) -> bool:
@@ -96,14 +64,13 @@ def counts_moved(job: ElasticJob) -> bool:
     return any(t in known and known[t].desired != specs[t].replicas for t in training_types(job))
 
 
-def is_asked(job: ElasticJob, plans: Plans) -> bool:
-    """Whether this look takes up a count or a plan, which may change whose slots are wanted."""
-    return counts_moved(job) or _due(job, plans) is not None
+def is_asked(job: ElasticJob) -> bool:
+    """Whether this look takes up a count or a request, which may change whose slots are wanted."""
+    return counts_moved(job) or pending(job) is not None
 
 
 def take_up(
     job: ElasticJob,
-    plans: Plans,
     fresh: Freshness,
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
@@ -113,41 +80,23 @@ def take_up(
 
     Args:
         job: as read.
-        plans: as new as what the job's spec tells.
-        fresh: whose resources are outdated: moves of theirs go on whoever asks what.
+        fresh: workers with outdated resources: their moves go on, whatever is asked.
         managed_fields: the job's, if the server keeps them.
         now: for `status.scaling`.
         vacant: slots that may be used again.
     """
-    plan, due = plans.newest, _due(job, plans)
+    request = pending(job)
     after = DesiredJob.of(job)
-    if due is not None:
-        after = _with_plan(after, due, fresh, vacant)
+    if request is not None:
+        after = _merged(after, request, fresh, vacant)
     slots = {
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
     }
     after = with_slots(after, slots)
-    scaling = _scaling(job, plans.named, due, managed_fields, now)
+    scaling = _scaling(job, request, managed_fields, now)
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
-    after = after.having(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
-    grows = is_growth(due) if due is not None else changed and _is_by_growth(plans.named, scaling)
-    return Uptake(after, due, before if changed else None, grows)
-
-
-def in_words(intent: Intent) -> str:
-    """What a plan comes to, for people."""
-    parts = [f"{count} of type {type_}" for type_, count in sorted(intent.replicas.items())]
-    for verb, slots in (("without", intent.removed), ("moving", intent.moved)):
-        parts += [
-            f"{verb} {type_} {', '.join(map(str, sorted(indices)))}"
-            for type_, indices in sorted(slots.items())
-        ]
-    for type_, asked in sorted(intent.resources.items()):
-        amounts = {**asked.requests, **asked.limits}
-        said = ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items()))
-        parts.append(f"{said} for each of type {type_}")
-    return "; ".join(parts)
+    return Uptake(after.having(scaling=scaling), request, before if changed else None)
 
 
 def with_sources(job: DesiredJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> DesiredJob:
@@ -190,34 +139,18 @@ def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
     return last is not None and last.get("subresource") == "scale"
 
 
-def _due(job: ElasticJob, plans: Plans) -> ScalePlan | None:
-    """The newest plan, if it is to be taken over now."""
-    plan = plans.newest
-    return plan if plan is not None and _is_due(job, plan) else None
-
-
-def _is_due(job: ElasticJob, plan: ScalePlan) -> bool:
-    status, specs = plan.status, job.spec.replica_specs
-    return (
-        status.phase is ScalePlanPhase.SCALING
-        and job.status.scale_plan == plan.metadata.name
-        and job.status.scale_plan_uid != plan.metadata.uid
-        and all(t in specs and specs[t].replicas == count for t, count in status.replicas.items())
-    )
-
-
-def _with_plan(job: DesiredJob, plan: ScalePlan, fresh: Freshness, vacant: Vacant) -> DesiredJob:
-    intent = intent_of(plan, job)
+def _merged(job: DesiredJob, request: ScaleRequest, fresh: Freshness, vacant: Vacant) -> DesiredJob:
     slots = {}
     for type_ in training_types(job):
         count = slot_count(job.spec.replica_specs[type_])
-        before = slots_of(job, type_).without(intent.removed.get(type_, ()), count)
-        sources = {*intent.moved.get(type_, ()), *fresh.of(type_).intersection(before.moves)}
+        before = slots_of(job, type_).without(request.removed.get(type_, ()), count)
+        sources = {*request.moved.get(type_, ()), *fresh.of(type_).intersection(before.moves)}
         slots[type_] = before.moving(sources, count, vacant.get(type_, frozenset()))
     resources = dict(job.status.resources)
-    for type_, asked in intent.resources.items():
-        resources[type_] = laid_over(resources.get(type_), asked)
-    return with_slots(job.having(resources=resources, scale_plan_uid=plan.metadata.uid), slots)
+    for type_, asked in request.resources.items():
+        if type_ in job.spec.replica_specs:
+            resources[type_] = laid_over(resources.get(type_), asked)
+    return with_slots(job.having(resources=resources, scale_request=request.id), slots)
 
 
 def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
@@ -238,60 +171,26 @@ def _count_before(job: ElasticJob) -> int | None:
 
 def _scaling(
     job: ElasticJob,
-    plan: ScalePlan | None,
-    due: ScalePlan | None,
+    request: ScaleRequest | None,
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> Scaling | None:
-    """Returns the scaling: the count and its origin.
+    """The scaling: the count and its origin.
 
     Args:
-        plan: that the job carries out.
-        due: that is taken over just now. It may ask for the very count that growth has come to before.
+        request: merged in this look. It may ask for the very count that growth has come to before; and an
+            edit may have followed it already.
     """
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
-    is_asked = due is not None and _asks_count(due)
+    is_asked = request is not None and request.asks_count
     if worker is None or (known is not None and known.replicas == worker.replicas and not is_asked):
-        return _with_opportunity(job, known)
-    by, is_by_growth = SPEC, False
-    if plan is not None and plan.status.replicas.get(names.WORKER) == worker.replicas:
-        by, is_by_growth = f"ScalePlan {plan.metadata.name}", is_growth(plan)
-    elif asked_through_scale(managed_fields):
-        by = SCALE_SUBRESOURCE
+        return known
+    if request is not None and request.replicas.get(names.WORKER) != worker.replicas:
+        request = None
+    by = SCALE_SUBRESOURCE if asked_through_scale(managed_fields) else SPEC
     opportunity = known.opportunity if known is not None else None
-    if known is not None and not is_by_growth:
-        opportunity = _begun_anew(job, known, due, now)
-    return _with_opportunity(job, Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity))
-
-
-def _begun_anew(job: ElasticJob, known: Scaling, due: ScalePlan | None, now: datetime) -> Opportunity | None:
-    """Whatever count somebody else asks for is what opportunistic growth begins from."""
-    policy, count = policy_of(job), job.spec.replica_specs[names.WORKER].replicas
-    if policy is None:
-        return None
-    base = asked_base(due, job) if due is not None else None
-    return begun_anew(policy, known.opportunity, known.replicas, count, count if base is None else base, now)
-
-
-def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | None:
-    """Adds an opportunity if the job may grow by itself, or has to give back what it grew to."""
-    if scaling is None:
-        return None
-    known = scaling.opportunity
-    if policy_of(job) is not None:
-        known = known or Opportunity(base=scaling.replicas)
-    elif known is not None and (scaling.replicas <= known.base or job.spec.elastic_policy.shard_scaling):
-        known = None
-    return scaling.model_copy(update={"opportunity": known})
-
-
-def _is_by_growth(plan: ScalePlan | None, scaling: Scaling | None) -> bool:
-    by = f"ScalePlan {plan.metadata.name}" if plan is not None and is_growth(plan) else None
-    return scaling is not None and scaling.by == by
-
-
-def _asks_count(plan: ScalePlan) -> bool:
-    return names.WORKER in plan.status.replicas and not is_growth(plan)
+    by = request.by if request is not None else by
+    return Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity)
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:

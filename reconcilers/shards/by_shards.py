@@ -1,7 +1,6 @@
 """Worker count that a job's shard sets have work for (`elasticPolicy.shardScaling`, docs/tasks.md). Pure.
 
-What is decided here becomes an automatic ScalePlan, as anybody could make one: so it keeps within the job's
-limits, is told in its history, and ends where other plans end.
+What is decided here becomes a scale request of the job's own, which keeps within the job's limits.
 """
 
 from __future__ import annotations
@@ -15,14 +14,20 @@ from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
 from crds.job_spec import ReplicaSpec, ShardScaling
 from reconcilers.observed.slots import wanted_slots
-from reconcilers.scale.auto_plans import Scale
 from reconcilers.shards.sets import ShardSet, of_status
 from reconcilers.shards.voices import voices_of
 
-PLANS = "shards"
-"""Part of the names of these ScalePlans."""
 MAX_REMOVED = 1_000
-"""What a ScalePlan can name; the rest goes with the next."""
+"""Slots that one request names; the rest goes with the next."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A count of workers that is not the job's."""
+
+    replicas: int
+    removed: tuple[int, ...] = ()
+    """Slots that leave, where the count is smaller."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from reconcilers.runtime.kinds import (
     NODECHECKS,
     SCALEPLANS,
 )
+from reconcilers.scale.request import MAX_CHARACTERS
 from reconcilers.scale.uptake import wrote_count
 from reconcilers.worker.gang import VOLCANO_QUEUE
 
@@ -224,14 +225,16 @@ def _count_writers(fields: Any) -> list[Object]:
 
 
 def _metadata(metadata: Object) -> Object:
-    """The metadata with the labels, annotations and owners that fit, ours first."""
+    """The metadata with the labels, annotations and owners that fit, ours first; a scale request always."""
     budget = Budget(METADATA_BYTES)
     labels, annotations = metadata.get("labels") or {}, dict(metadata.get("annotations") or {})
+    request = annotations.pop(names.ANNOTATION_SCALE, "")
+    requests = {names.ANNOTATION_SCALE: request} if 0 < len(request) <= MAX_CHARACTERS else {}
     if APPLIED in annotations:
         annotations[APPLIED] = _applied(annotations[APPLIED])
     kept = {field: metadata[field] for field in (*_FIRST, *_LATER) if field in metadata}
     kept["labels"] = budget.entries(labels, filter(_is_ours, labels))
-    kept["annotations"] = budget.entries(annotations, filter(_is_ours, annotations))
+    kept["annotations"] = requests | budget.entries(annotations, filter(_is_ours, annotations))
     kept["ownerReferences"] = budget.first(metadata.get("ownerReferences") or ())
     if "managedFields" in metadata:
         kept["managedFields"] = budget.first(metadata["managedFields"])

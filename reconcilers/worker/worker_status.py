@@ -132,8 +132,6 @@ def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> Elas
         status = _without_pod(worker, status, seen, now)
     else:
         status = _with_pod(worker, status, seen.pod, seen, now)
-    if status.phase is not WorkerPhase.RUNNING:
-        status = status.model_copy(update={"standby": None})
     return with_lives(worker, status, now)
 
 

@@ -223,8 +223,8 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
         "PodsAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
         'allowPrivilegeEscalation != false (container "main" must set securityContext.allowPrivilegeEscalation=false)'
         f"{NO_HURRY}",
-        "Profiled": "4096Mi of memory for each of type worker, 1.2 times the peak and 9800 workers, the best size of "
-        "llm-pretraining-405b-41, llm-pretraining-405b-40",
+        "Profiled": "9800 of type worker; memory 4096Mi for each of type worker: what llm-pretraining-405b-41, "
+        "llm-pretraining-405b-40 came to",
         "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",
     }
     failure = (
@@ -264,8 +264,7 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
             },
             "rendezvous": world,
             "scaling": {"replicas": WORKERS, "by": "ScalePlan move-off-rack-17", "at": TIME},
-            "scalePlan": "move-off-rack-17",
-            "scalePlanUid": "0b6c1c43-27b5-4f0e-9a1c-3f6f5e3f2c11",
+            "scaleRequest": "0b6c1c43-27b5-4f0e-9a1c-3f6f5e3f2c11",
             "resources": {"worker": {"limits": {"memory": "1900Gi"}, "requests": {"memory": "1900Gi"}}},
             "activeCheck": "llm-pretraining-405b-check-7",
             "suspectedAt": TIME,

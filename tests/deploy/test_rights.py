@@ -373,7 +373,7 @@ def test_rights_suffice_to_carry_out_a_scale_plan(server: Server, controller_log
         status = server.as_admin("GET", job).get("status", {})
         found = server.as_admin("GET", f"{GROUP}/{DEFAULT}/scaleplans/more").get("status", {})
         by = status.get("scaling", {}).get("by")
-        return (by, found.get("phase")) == ("ScalePlan more", "Scaling") and "scalePlanUid" in status
+        return (by, found.get("phase")) == ("ScalePlan more", "Applied") and "scaleRequest" in status
 
     eventually("the plan's count is the job's", taken_over)
     server.as_admin("DELETE", job)

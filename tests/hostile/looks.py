@@ -32,8 +32,7 @@ from reconcilers.observed.options import AgentSource
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
 from reconcilers.scale.job_plans import is_for
-from reconcilers.scale.progress import Situation, next_step
-from reconcilers.scale.uptake import Plans
+from reconcilers.scale.verdicts import without_job
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.check_pod import build_check_pod
 from reconcilers.worker.companions import budget_of, service_of
@@ -113,9 +112,13 @@ def _with_uid(worker: JSON) -> JSON:
 def look_at_plan(
     plan: ScalePlan, raw: JSON, job: ElasticJob | None, workers: Sequence[ElasticWorker]
 ) -> None:
-    next_step(Situation(plan, job, [], workers, NODES), NOW)
+    for verdict in without_job([plan]):
+        orjson.dumps(verdict.act(NOW).body)
     if job is not None and is_for(raw, job.metadata.uid):
-        look_at_job(job, {"metadata": {}, "status": {}}, workers, plans=Plans(newest=plan))
+        found = look_at_job(job, {"metadata": {}, "status": {}}, workers, plans=[plan])
+        assert found.scale or found.verdicts
+        for verdict in found.verdicts:
+            orjson.dumps(verdict.act(NOW).body)
 
 
 def status_of(worker: ElasticWorker, pod: JSON | None, **more: Any) -> Any:

@@ -20,7 +20,7 @@ Told = Counter[tuple[str, str, str, str]]
 VOLATILE = {
     *("uid", "podUid", "resourceVersion", "generation", "observedGeneration", "jobGeneration", "annotations"),
     *("creationTimestamp", "lastTransitionTime", "lastHeartbeatTime", "time", "since", "startTime"),
-    *("completionTime", "createTime", "finishTime", "formedAt", "reformingSince", "heldUntil", "suspectedAt"),
+    *("completionTime", "formedAt", "reformingSince", "heldUntil", "suspectedAt"),
     *("createdAt", "runningAt", "endedAt", "requestedAt", "renewTime", "seconds", "goodput"),
     *("deletionGracePeriodSeconds", "message", "logTail", "data"),
 }

@@ -36,7 +36,6 @@ from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import pod_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
-from reconcilers.scale.reconciler import ScalePlanReconciler
 from reconcilers.setup import add_indexes
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.api import merged
@@ -89,14 +88,9 @@ class Stage:
         clock = Clock(lambda: NOW + timedelta(seconds=self.seconds), lambda: self.seconds)
         client, recorder = Client(self), Recorder(self)
         self.jobs = ElasticJobReconciler(client, self.cache, recorder, clock)
-        self.plans = ScalePlanReconciler(client, self.cache, recorder, clock)
 
     async def reconcile_job(self) -> None:
         await self._survive(self.jobs, JOB)
-
-    async def reconcile_plans(self) -> None:
-        for plan in self.cache.store(SCALEPLANS).list():
-            await self._survive(self.plans, plan["metadata"]["name"])
 
     async def _survive(self, reconciler: Any, name: str) -> None:
         try:
@@ -123,8 +117,6 @@ class Stage:
             before = next(self._versions)
             self.deliver_all()
             await self.reconcile_job()
-            self.deliver_all()
-            await self.reconcile_plans()
             self.act()
             quiet = quiet + 1 if next(self._versions) == before + 1 else 0
             if quiet == 5:
@@ -162,11 +154,13 @@ class Stage:
             raise Conflict(409, "Conflict", name)
         part = "status" if status else "spec"
         changed = merged(current, {part: patch.get(part, {})})
+        if not status and (annotations := patch.get("metadata", {}).get("annotations")):
+            changed = merged(changed, {"metadata": {"annotations": annotations}})
         if changed == current:
             return current
         if changed["spec"] != current["spec"]:
             generation = current["metadata"]["generation"] + 1
-            changed["metadata"] = current["metadata"] | {"generation": generation}
+            changed["metadata"] = changed["metadata"] | {"generation": generation}
         return self.put(resource, changed)
 
     def remove(self, resource: Resource, name: str) -> None:
@@ -203,9 +197,9 @@ class Stage:
         return str(self.plan(name).get("status", {}).get("phase"))
 
     def told(self, name: str = "p") -> tuple[str, str]:
-        """(reason, message) of the condition that ended the plan."""
+        """(reason, message) of the plan's verdict."""
         status = self.plan(name)["status"]
-        condition = next(c for c in status["conditions"] if c["type"] == status["phase"])
+        condition = next(c for c in status["conditions"] if c["type"] == "Applied")
         return condition["reason"], condition["message"]
 
     def workers(self) -> list[JSON]:

@@ -10,14 +10,13 @@ import pytest
 from crds.job_status import ElasticJobStatus
 from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheckStatus
-from crds.scaleplan import ScalePlanStatus
 from reconcilers.observed.conditions import observed_at, with_condition
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.build import NOW
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
 
-@pytest.mark.parametrize("kind", [ElasticJobStatus, NodeCheckStatus, ScalePlanStatus])
+@pytest.mark.parametrize("kind", [ElasticJobStatus, NodeCheckStatus])
 def test_status_and_all_its_conditions_are_of_the_generation_that_was_looked_at(kind: Any) -> None:
     conditions = with_condition([], "A", ConditionStatus.TRUE, "Why", "", NOW)
     conditions = with_condition(conditions, "B", ConditionStatus.FALSE, "Why", "", NOW)

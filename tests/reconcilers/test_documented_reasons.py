@@ -55,8 +55,8 @@ COMPUTED = {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
         *("Suspected", "SuspicionLifted"),
     },
-    ("reconciler.py", "reason"): {
-        *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.FAILED),
+    ("verdicts.py", "reason"): {
+        *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.REFUSED),
         "<Refusal>",
     },
 }
@@ -64,7 +64,6 @@ COMPUTED = {
 
 CONDITIONS_OF = {
     "type_": {"Succeeded", "Failed", "Healthy", "Running"},
-    "phase.value": {"Succeeded", "Superseded", "Failed"},
 }
 
 

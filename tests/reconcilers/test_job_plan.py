@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controller.cache import Cache
 from controller.errors import Conflict, Forbidden
 from controller.reconciler import Request
 from controller.store import Memory
@@ -16,14 +17,14 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.protocol import JobPhase, RendezvousPhase, early_finish_text
 from crds.rendezvous import Rendezvous
-from crds.scaleplan import ScalePlan
 from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, Plan, plan_job
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Verb
 from reconcilers.runtime.clock import Clock
-from reconcilers.scale.uptake import Plans
+from reconcilers.scale.request import Origin, ScaleRequest
+from reconcilers.scale.writer import ScaleWriter
 from reconcilers.worker.trial import Answer, Trial
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -186,7 +187,10 @@ class View:
 
 async def look(api: Api, found: Seen) -> list[str]:
     reconciler = object.__new__(ElasticJobReconciler)
-    parts = {"_client": api, "_recorder": api, "_clock": Clock(lambda: later(1)), "_view": View(found)}
+    clock = Clock(lambda: later(1))
+    cache = Cache(None)  # type: ignore[arg-type]  # nothing is watched
+    scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
+    parts = {"_client": api, "_recorder": api, "_clock": clock, "_view": View(found), "_scale": scale}
     vars(reconciler).update(parts, _refused_until=Memory[float]({}))
     vars(reconciler)["_writes_of_world"] = lambda _: ()  # test_published_world.py
     await reconciler.reconcile(Request("default", "digits"))
@@ -282,22 +286,15 @@ def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones
 
 @pytest.mark.parametrize("phase", [RendezvousPhase.REFORMING, RendezvousPhase.FORMED])
 def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousPhase) -> None:
-    """The look that sees the lower count takes over from the plan which it is; a world that is broken keeps
-    nobody."""
-    plan = ScalePlan.model_validate(
-        {
-            "metadata": {"name": "p", "namespace": "default", "uid": "uid-p"},
-            "spec": {"ownerJob": "digits", "removePods": [{"name": "digits-worker-0"}]},
-            "status": {"phase": "Scaling", "replicas": {"worker": 2}},
-        }
-    )
+    """The look that sees the lower count sees which it is; a world that is broken keeps nobody."""
+    request = ScaleRequest(id="uid-p", origin=Origin.PLAN, replicas={"worker": 2}, removed={"worker": [0]})
     known = settled(seen(map(trains, range(3)))).job.to_wire()
+    known["metadata"]["annotations"] = request.to_patch()["metadata"]["annotations"]
     known["spec"]["replicaSpecs"]["worker"]["replicas"] = 2
     known["status"]["rendezvous"]["phase"] = phase
-    known["status"]["scalePlan"] = "p"
     of, gone = ElasticJob.model_validate(known), []
     for _ in range(2):
-        found = seen(map(trains, range(3)), of, plans=Plans(newest=plan, named=plan))
+        found = seen(map(trains, range(3)), of)
         made = plan_job(found, NOW)
         gone += [act.name for act in made.acts if act.verb is Verb.DELETE]
         status = merged(found.raw["status"], made.status_patch)

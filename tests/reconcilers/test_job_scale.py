@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.observed.desired import DesiredJob
+from reconcilers.scale.request import Origin, ScaleRequest, pending
 from reconcilers.scale.rolling import Freshness
-from reconcilers.scale.uptake import Plans, asked_through_scale, newest, take_up, with_moves_done
+from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
+from reconcilers.scale.verdicts import judge
 from tests.reconcilers.build import NOW, job, report, worker
 
 COUNT = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:replicas": {}}}}}
@@ -20,19 +30,14 @@ def writer(second: int, fields: dict[str, Any] = COUNT, subresource: str = "") -
     return entry | ({"subresource": subresource} if subresource else {})
 
 
-def plan(name: str, phase: str | None, created: int = 0, **replicas: int) -> ScalePlan:
-    return ScalePlan.model_validate(
-        {
-            "metadata": {
-                "name": name,
-                "namespace": "default",
-                "uid": f"uid-{name}",
-                "creationTimestamp": f"2026-01-01T00:00:{created:02}Z",
-            },
-            "spec": {"ownerJob": "digits", "removePods": [{"id": 1}]},
-            "status": {"phase": phase, "replicas": replicas},
-        }
-    )
+def asking(origin: Origin = Origin.PLAN, id: str = "uid-p", **more: Any) -> ScaleRequest:
+    return ScaleRequest(id=id, origin=origin, plan="p" if origin is Origin.PLAN else "", **more)
+
+
+def asked(of: ElasticJob, request: ScaleRequest) -> ElasticJob:
+    """The job with the request in its annotation."""
+    annotations = request.to_patch()["metadata"]["annotations"]
+    return of.model_copy(update={"metadata": of.metadata.model_copy(update={"annotations": annotations})})
 
 
 def known(replicas: int = 2, **status: Any) -> ElasticJob:
@@ -47,51 +52,94 @@ def test_last_writer_of_the_count_tells_whether_it_came_through_the_scale_subres
 
 
 def test_changed_count_says_whose_it_is() -> None:
-    def by(of: ElasticJob, plans: Plans, fields: Any = ()) -> str:
-        scaling = take_up(of, plans, Freshness(), fields, NOW).job.status.scaling
+    def by(of: ElasticJob, fields: Any = ()) -> str:
+        scaling = take_up(of, Freshness(), fields, NOW).job.status.scaling
         assert scaling is not None and scaling.replicas == of.spec.replica_specs["worker"].replicas
         return scaling.by
 
-    named = Plans(named=plan("p", "Scaling", worker=3))
-    assert by(known(3), Plans()) == "spec"
-    assert by(known(3), Plans(), [writer(1, subresource="scale")]) == "the scale subresource"
-    assert by(known(3), named, [writer(1, subresource="scale")]) == "ScalePlan p"
-    assert by(known(4), named) == "spec"
+    three = asking(replicas={"worker": 3})
+    assert by(known(3)) == "spec"
+    assert by(known(3), [writer(1, subresource="scale")]) == "the scale subresource"
+    assert by(asked(known(3), three), [writer(1, subresource="scale")]) == "ScalePlan p"
+    assert by(asked(known(3), asking(Origin.SHARDS, replicas={"worker": 3}))) == "shardScaling"
+    assert by(asked(known(4), three)) == "spec", "it was edited since"
+    assert by(asked(known(3, scaleRequest="uid-p"), three)) == "spec", "the request was merged before"
 
 
 def test_count_that_stays_keeps_whose_it_was_and_a_new_jobs_is_no_change() -> None:
     scaling = {"replicas": 2, "by": "ScalePlan old", "at": NOW}
-    same = take_up(known(scaling=scaling), Plans(), Freshness(), [], NOW)
+    same = take_up(known(scaling=scaling), Freshness(), [], NOW)
     assert same.job.status.scaling is not None and same.job.status.scaling.by == "ScalePlan old"
     assert not same.scale_requested
-    assert not take_up(job(), Plans(), Freshness(), [], NOW).scale_requested
-    assert take_up(known(5), Plans(), Freshness(), [], NOW).count_changed_from == 2
+    assert not take_up(job(), Freshness(), [], NOW).scale_requested
+    assert take_up(known(5), Freshness(), [], NOW).count_changed_from == 2
 
 
-def test_plan_is_taken_over_once_and_not_before_its_count_is_there() -> None:
-    going = plan("p", "Scaling", worker=1)
-    early = take_up(known(2, scalePlan="p"), Plans(going, going), Freshness(), [], NOW)
-    assert early.plan is None and early.job.status.retired == {}
-    now = take_up(known(1, scalePlan="p"), Plans(going, going), Freshness(), [], NOW)
-    assert now.plan is going and now.job.status.retired == {"worker": [1]}
-    assert now.job.status.scale_plan_uid == "uid-p"
-    again = take_up(known(1, scalePlan="p", scalePlanUid="uid-p"), Plans(going, going), Freshness(), [], NOW)
-    assert again.plan is None and again.job.status.retired == {}
+def test_request_is_merged_once() -> None:
+    request = asking(replicas={"worker": 1}, removed={"worker": [1]})
+    found = take_up(asked(known(1), request), Freshness(), [], NOW)
+    assert found.request == request and found.job.status.retired == {"worker": [1]}
+    assert found.job.status.scale_request == "uid-p"
+    again = take_up(asked(known(1, scaleRequest="uid-p"), request), Freshness(), [], NOW)
+    assert again.request is None and again.job.status.retired == {}
 
 
-def test_plan_is_named_before_anything_of_it_is_done() -> None:
-    going = plan("p", "Scaling", worker=2)
-    unnamed = take_up(known(2), Plans(going), Freshness(), [], NOW)
-    assert unnamed.plan is None and unnamed.job.status.scale_plan == "p"
-    assert take_up(known(2, scalePlan="p"), Plans(), Freshness(), [], NOW).job.status.scale_plan is None
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"id": 1}', '{"id": "x", "origin": "nobody"}', "\ud800"])
+def test_annotation_that_somebody_else_wrote_asks_for_nothing(text: str) -> None:
+    of = known(2)
+    annotations = {names.ANNOTATION_SCALE: text}
+    odd = of.model_copy(update={"metadata": of.metadata.model_copy(update={"annotations": annotations})})
+    assert take_up(odd, Freshness(), [], NOW) == replace(take_up(of, Freshness(), [], NOW), job=ANY)
 
 
-def test_newest_is_by_age_then_name_of_those_that_were_looked_at_and_have_not_ended() -> None:
-    plans = [plan("b", "Created", 1), plan("a", "Scaling", 1), plan("z", "Pending", 0)]
-    ended = [plan("x", "Succeeded", 5), plan("y", "Failed", 6), plan("w", None, 7)]
-    found = newest([*plans, *ended])
-    assert found is not None and found.metadata.name == "b"
-    assert newest(ended) is None
+SLOTS = st.dictionaries(st.sampled_from(["worker", "ps"]), st.sets(st.integers(0, 99_999)).map(sorted))
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["1", 2, "3Gi"]))
+
+
+@given(
+    st.builds(
+        ScaleRequest,
+        id=st.text(max_size=64),
+        origin=st.sampled_from(Origin),
+        plan=st.text(max_size=253),
+        replicas=st.dictionaries(st.sampled_from(["worker", "ps"]), st.integers(0, 10_000)),
+        removed=SLOTS,
+        moved=SLOTS,
+        resources=st.dictionaries(
+            st.just("worker"), st.builds(ResourceRequirements, limits=AMOUNTS, requests=AMOUNTS)
+        ),
+        base=st.none() | st.integers(0, 10_000),
+    )
+)
+def test_request_is_read_as_it_was_written(request_: ScaleRequest) -> None:
+    assume(request_.id != (known().status.scale_request or ""))
+    assert pending(asked(known(), request_)) == request_
+
+
+def verdicts(of: ElasticJob, *plans: ScalePlan) -> tuple[str | None, dict[str, str]]:
+    write, found = judge(plans, of, [worker(0), worker(1)], [])
+    return write.request.plan if write else None, {v.plan.metadata.name: v.phase.value for v in found}
+
+
+def plan(name: str, created: int = 0, index: int = 1) -> ScalePlan:
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-{name}",
+        "creationTimestamp": f"2026-01-01T00:00:{created:02}Z",
+    }
+    spec = {"ownerJob": "digits", "removePods": [{"id": index}]}
+    return ScalePlan.model_validate({"metadata": metadata, "spec": spec})
+
+
+def test_newest_plan_that_is_not_refused_is_applied_and_those_before_it_are_superseded() -> None:
+    old, new, bad = plan("b", 1), plan("a", 2), plan("c", 3, index=9)
+    assert verdicts(known(), old, bad, new) == ("a", {"c": "Refused", "b": "Superseded"})
+    merged = known(scaleRequest="uid-a")
+    assert verdicts(merged, old, new) == (None, {"a": "Applied", "b": "Superseded"})
+    assert verdicts(merged, old, new, plan("d", 3)) == ("d", {"a": "Applied", "b": "Superseded"})
+    finished = known(phase="Failed")
+    assert verdicts(finished, old) == (None, {"b": "Refused"})
 
 
 def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker") -> dict[str, list[int]]:

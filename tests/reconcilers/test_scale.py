@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.resources import PODS
+from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.scale_stage import JOB, NAMESPACE, Stage
@@ -53,27 +54,28 @@ async def test_a_count_that_a_webhook_sets_back_at_once_ends_the_plan() -> None:
     await stage.settle()
     assert stage.told() == (
         "Refused",
-        "the job's counts were refused: a webhook made spec.replicaSpecs[worker].replicas 3, where the plan wrote 4",
+        "the job's counts were refused: a webhook made spec.replicaSpecs[worker].replicas 3, where 4 was asked for",
     )
+    assert names.ANNOTATION_SCALE not in stage.job()["metadata"]["annotations"], "nothing of it is merged"
 
 
 async def test_removing_the_middle_worker_is_one_round_and_the_others_keep_their_order() -> None:
     stage = await training(4, 2)
     stage.add_plan(removePods=[{"name": "j-worker-1"}])
     await stage.settle()
-    assert stage.phase() == "Succeeded"
+    assert stage.phase() == "Applied"
     assert members(stage)[1:] == [[0, 2, 3]]
     status = stage.job()["status"]
     assert (status["retired"], status["scaling"]["by"]) == ({"worker": "1"}, "ScalePlan p")
     assert [worker["spec"]["index"] for worker in stage.workers()] == [0, 2, 3]
-    assert status["phase"] == "Running" and "scalePlan" not in status
+    assert status["phase"] == "Running" and status["scaleRequest"] == stage.plan()["metadata"]["uid"]
 
 
 async def test_moved_worker_trains_until_the_other_takes_its_place_in_one_round() -> None:
     stage = await training(3)
     stage.add_plan(migratePods=[{"name": "j-worker-1-1"}])
     await stage.settle()
-    assert stage.phase() == "Succeeded"
+    assert stage.phase() == "Applied"
     assert members(stage) == [[0, 1, 2], [0, 2, 3]]
     assert stage.job()["status"]["retired"] == {"worker": "1"}
     assert {world["phase"] for world in stage.worlds} == {"Formed"}, "training never stopped"
@@ -84,7 +86,7 @@ async def test_new_memory_goes_through_three_workers_one_at_a_time_never_below_t
     stage = await training(3, 2)
     stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
     await stage.settle()
-    assert stage.phase() == "Succeeded"
+    assert stage.phase() == "Applied"
     assert members(stage)[1:] == [[1, 2], [0, 1, 2], [0, 2], [0, 1, 2], [0, 1], [0, 1, 2]]
     assert {world["phase"] for world in stage.worlds} == {"Formed"}
     assert stage.memory() == dict.fromkeys(range(3), "2Gi")
@@ -95,7 +97,7 @@ async def test_where_no_worker_can_be_spared_others_come_up_first() -> None:
     stage = await training(2)
     stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
     await stage.settle()
-    assert stage.phase() == "Succeeded"
+    assert stage.phase() == "Applied"
     assert members(stage) == [[0, 1], [1, 2], [2, 3]]
     assert {world["phase"] for world in stage.worlds} == {"Formed"}
     assert stage.memory() == {2: "2Gi", 3: "2Gi"}
@@ -108,7 +110,7 @@ async def test_any_number_of_rolls_goes_round_in_a_few_slots() -> None:
         resource = {"worker": {"resource": {"memory": f"{number + 1}Gi"}}}
         stage.add_plan(f"p{number}", replicaResourceSpecs=resource)
         await stage.settle()
-        assert stage.phase(f"p{number}") == "Succeeded"
+        assert stage.phase(f"p{number}") == "Applied"
     assert set(stage.memory().values()) == {"9Gi"}
     assert max(stage.memory()) <= 4 and stage.job()["status"]["migrations"] == {}
 
@@ -132,10 +134,10 @@ async def test_new_resources_reach_pods_that_could_not_be_scheduled_at_once() ->
     assert stage.job()["status"]["phase"] == "Pending"
     stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "512Mi"}}})
     await stage.settle()
-    assert stage.memory() == {0: "512Mi", 1: "512Mi"} and stage.phase() == "Scaling"
+    assert stage.memory() == {0: "512Mi", 1: "512Mi"} and stage.phase() == "Applied"
     stage.unschedulable.clear()
     await stage.settle()
-    assert stage.phase() == "Succeeded" and members(stage) == [[0, 1]]
+    assert members(stage) == [[0, 1]]
 
 
 async def test_count_edited_in_the_spec_is_told_with_whose_it_was() -> None:
@@ -164,27 +166,51 @@ async def test_phase_is_scaling_until_the_world_has_the_size_and_not_after_a_los
     assert stage.job()["status"]["phase"] == "Running"
 
 
-async def test_plan_that_waits_for_room_says_so_and_stays_scaling() -> None:
+async def test_job_of_an_applied_plan_says_what_is_missing_until_it_is_there() -> None:
     stage = await training(2, 1)
     stage.unschedulable |= {2}
     stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
     await stage.settle()
-    assert stage.phase() == "Scaling"
-    (condition,) = stage.plan()["status"]["conditions"]
-    assert condition["type"] == "Progressing" and "the world has 2 of 3 workers" in condition["message"]
+    assert stage.phase() == "Applied"
+    scaled = next(c for c in stage.job()["status"]["conditions"] if c["type"] == "Scaled")
+    assert (scaled["status"], scaled["message"]) == ("False", "the world has 2 of 3 workers")
+    stage.unschedulable.clear()
+    await stage.settle()
+    scaled = next(c for c in stage.job()["status"]["conditions"] if c["type"] == "Scaled")
+    assert scaled["status"] == "True"
 
 
-async def test_newer_plan_supersedes_one_that_has_not_finished() -> None:
+async def test_newer_plan_is_applied_while_an_earlier_one_waits_for_room() -> None:
     stage = await training(2, 1)
     stage.unschedulable |= {2, 3}
     stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 4}})
     await stage.settle()
-    assert stage.phase("a") == "Scaling"
     stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 1}})
     await stage.settle()
-    assert (stage.phase("a"), stage.phase("b")) == ("Superseded", "Succeeded")
-    assert stage.told("a") == ("NewerPlan", "the ScalePlan b is newer")
+    assert (stage.phase("a"), stage.phase("b")) == ("Applied", "Applied")
     assert members(stage)[-1] == [0]
+
+
+async def test_of_two_plans_that_come_together_the_newer_one_supersedes_the_other() -> None:
+    stage = await training(2, 1)
+    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 4}})
+    stage.seconds += 1
+    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 1}})
+    await stage.settle()
+    assert (stage.phase("a"), stage.phase("b")) == ("Superseded", "Applied")
+    assert stage.told("a") == ("NewerPlan", "the ScalePlan b is newer")
+    assert ("Superseded", "the ScalePlan b is newer") in stage.events
+    assert members(stage) == [[0, 1], [0]], "nothing of the earlier one was done"
+
+
+async def test_newer_plan_that_is_refused_supersedes_nothing() -> None:
+    stage = await training(2, 1)
+    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 1}})
+    stage.seconds += 1
+    stage.add_plan("b", removePods=[{"id": 7}])
+    await stage.settle()
+    assert (stage.phase("a"), stage.phase("b")) == ("Applied", "Refused")
+    assert stage.told("b")[0] == "WorkerNotFound" and members(stage)[-1] == [0]
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -194,7 +220,6 @@ async def test_plans_made_within_one_second_go_in_the_order_in_which_they_came(c
     second = stage.seconds
     stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": count}})
     await stage.settle()
-    assert stage.phase("b") == ("Succeeded" if count == 1 else "Scaling")
     now, stage.seconds = stage.seconds, second
     stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 2}})
     stage.seconds = now
@@ -202,7 +227,7 @@ async def test_plans_made_within_one_second_go_in_the_order_in_which_they_came(c
         stage.plan("a")["metadata"]["creationTimestamp"] == stage.plan("b")["metadata"]["creationTimestamp"]
     )
     await stage.settle()
-    assert stage.phase("a") == "Succeeded" and members(stage)[-1] == [0, 1]
+    assert stage.phase("a") == stage.phase("b") == "Applied" and members(stage)[-1] == [0, 1]
 
 
 async def test_plan_without_moves_gives_up_those_of_the_one_it_supersedes() -> None:
@@ -213,7 +238,7 @@ async def test_plan_without_moves_gives_up_those_of_the_one_it_supersedes() -> N
     assert stage.job()["status"]["migrations"] == {"worker": {"sources": "0", "targets": "2"}}
     stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 2}})
     await stage.settle()
-    assert stage.phase("b") == "Succeeded" and stage.job()["status"]["migrations"] == {}
+    assert stage.phase("b") == "Applied" and stage.job()["status"]["migrations"] == {}
     assert [worker["spec"]["index"] for worker in stage.workers()] == [0, 1]
 
 
@@ -224,30 +249,53 @@ async def test_spec_edited_after_the_plan_wins() -> None:
     await stage.settle()
     stage.edit_job(replicas=1)
     await stage.settle()
-    assert stage.phase() == "Superseded" and members(stage)[-1] == [0]
-    reason, message = stage.told()
-    assert reason == "NewerIntent"
-    assert "changed by spec after this plan: spec.replicaSpecs[worker].replicas is 1" in message
+    assert stage.phase() == "Applied" and members(stage)[-1] == [0]
+    assert stage.job()["status"]["scaling"]["by"] == "spec"
 
 
-async def test_plan_edited_while_it_is_carried_out_fails() -> None:
+async def test_count_edited_before_the_request_is_merged_is_the_edits_and_the_rest_the_plans() -> None:
+    stage = await training(3, 1)
+    stage.add_plan(removePods=[{"id": 0}])
+    while "annotations" not in stage.job()["metadata"]:
+        stage.deliver_all()
+        await stage.reconcile_job()
+    assert stage.job()["spec"]["replicaSpecs"]["worker"]["replicas"] == 2
+    stage.edit_job(replicas=3)
+    await stage.settle()
+    assert stage.phase() == "Applied" and members(stage)[-1] == [1, 2, 3]
+    assert stage.job()["status"]["scaling"]["by"] == "spec"
+
+
+async def test_plan_edited_after_its_verdict_changes_nothing() -> None:
     stage = await training(2, 1)
-    stage.unschedulable |= {2}
     stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
     await stage.settle()
     stage.patch(SCALEPLANS, "p", {"spec": {"replicaResourceSpecs": {"worker": {"replicas": 2}}}})
     await stage.settle()
-    assert stage.phase() == "Failed" and stage.told()[0] == "PlanChanged"
+    assert stage.phase() == "Applied" and members(stage)[-1] == [0, 1, 2]
 
 
-async def test_suspended_job_has_nothing_to_move_and_its_plan_fails() -> None:
+async def test_plan_that_is_deleted_when_its_request_is_in_the_job_is_applied_as_ever() -> None:
+    stage = await training(3, 1)
+    stage.add_plan(removePods=[{"id": 0}])
+    while "annotations" not in stage.job()["metadata"]:
+        stage.deliver_all()
+        await stage.reconcile_job()
+    stage.remove(SCALEPLANS, "p")
+    await stage.settle()
+    assert members(stage)[-1] == [1, 2] and stage.job()["status"]["retired"] == {"worker": "0"}
+    assert stage.job()["status"]["scaling"]["by"] == "ScalePlan p"
+
+
+async def test_suspended_job_has_nothing_to_move_and_a_plan_for_it_is_refused() -> None:
     stage = await training(2)
     stage.unschedulable |= {2}
     stage.add_plan(migratePods=[{"id": 0}])
     await stage.settle()
     stage.patch(ELASTICJOBS, JOB, {"spec": {"suspend": True}})
+    stage.add_plan("late", migratePods=[{"id": 1}])
     await stage.settle()
-    assert (stage.phase(), stage.told()[0]) == ("Failed", "JobSuspended")
+    assert (stage.phase("late"), stage.told("late")[0]) == ("Refused", "JobSuspended")
     assert stage.job()["status"]["migrations"] == {}
 
 
@@ -256,9 +304,9 @@ async def test_plan_that_came_with_its_job_waits_for_it() -> None:
     stage.add_job(2, 1)
     stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
     stage.deliver(SCALEPLANS)
-    await stage.reconcile_plans()
+    await stage.reconcile_job()
     await stage.settle()
-    assert stage.phase() == "Succeeded" and members(stage)[-1] == [0, 1, 2]
+    assert stage.phase() == "Applied" and members(stage)[-1] == [0, 1, 2]
 
 
 async def test_worker_that_ran_out_of_memory_gets_more_and_the_others_are_left_alone() -> None:
@@ -273,7 +321,7 @@ async def test_worker_that_ran_out_of_memory_gets_more_and_the_others_are_left_a
     assert ("MemoryRaised", raised) in stage.events
     stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "1536Mi"}}})
     await stage.settle()
-    assert stage.phase() == "Succeeded" and sorted(stage.memory().values()) == ["1536Mi", "2Gi"]
+    assert stage.phase() == "Applied" and sorted(stage.memory().values()) == ["1536Mi", "2Gi"]
 
 
 async def test_members_that_fail_in_place_during_a_roll_do_not_stop_it() -> None:
@@ -282,7 +330,6 @@ async def test_members_that_fail_in_place_during_a_roll_do_not_stop_it() -> None
     while len(stage.formed()) < 2:
         stage.deliver_all()
         await stage.reconcile_job()
-        await stage.reconcile_plans()
         stage.act()
     round_ = stage.formed()[-1]["round"]
     stage.patch(
@@ -292,7 +339,7 @@ async def test_members_that_fail_in_place_during_a_roll_do_not_stop_it() -> None
         status=True,
     )
     await stage.settle()
-    assert stage.phase() == "Succeeded" and stage.memory() == dict.fromkeys(range(3), "2Gi")
+    assert stage.phase() == "Applied" and stage.memory() == dict.fromkeys(range(3), "2Gi")
     assert {world["phase"] for world in stage.worlds} == {"Formed"}
 
 
@@ -326,7 +373,7 @@ def outcome(stage: Stage) -> JSON:
         "retired": status["retired"],
         "moves": status["migrations"],
         "phase": status["phase"],
-        "taken up": status.get("scalePlan"),
+        "merged": status.get("scaleRequest"),
         "scaling": status["scaling"]["by"],
     }
 
@@ -341,9 +388,7 @@ def check_worlds(stage: Stage, minimum: int) -> None:
 
 
 CHAOS = st.lists(
-    st.sampled_from(
-        ["job", "plans", "job cache", "worker cache", "plan cache", "pod cache", "agents", "die"]
-    ),
+    st.sampled_from(["job", "job", "job cache", "worker cache", "plan cache", "pod cache", "agents", "die"]),
     max_size=60,
 )
 CACHES = {
@@ -362,8 +407,6 @@ async def play(stage: Stage, story: list[str]) -> None:
         stage.seconds += 1
         if what == "job":
             await stage.reconcile_job()
-        elif what == "plans":
-            await stage.reconcile_plans()
         elif what in CACHES:
             stage.deliver(CACHES[what])
         elif what == "agents":
@@ -384,7 +427,7 @@ def test_killed_anywhere_a_plan_comes_to_the_same_end(kind: str, minimum: int) -
     undisturbed.add_plan(**KINDS[kind])
     asyncio.run(undisturbed.settle())
     expected = outcome(undisturbed)
-    assert expected["plans"] == {"p": "Succeeded"} and expected["phase"] == "Running"
+    assert expected["plans"] == {"p": "Applied"} and expected["phase"] == "Running"
     check_worlds(undisturbed, minimum)
 
     @given(CHAOS)
@@ -418,7 +461,7 @@ def test_newer_plan_wins_whenever_it_comes(before: list[str], after: list[str], 
         return stage
 
     stage = asyncio.run(run())
-    assert stage.phase("b") == "Succeeded" and stage.phase("a") in ("Superseded", "Succeeded")
+    assert stage.phase("b") == "Applied" and stage.phase("a") in ("Superseded", "Applied")
     assert len(stage.formed()[-1]["members"]) == 4 and stage.job()["status"]["scaling"]["by"] == "ScalePlan b"
     check_worlds(stage, 1)
 
@@ -428,22 +471,22 @@ def test_newer_plan_wins_whenever_it_comes(before: list[str], after: list[str], 
 def test_count_edited_after_a_plan_wins_whenever_it_comes(
     before: list[str], after: list[str], first: str
 ) -> None:
-    """Once the plan has begun: before, it is decided from whatever there is then."""
+    """Once the plan's request is in the job: before, it is decided from whatever there is then."""
 
     async def run() -> tuple[Stage, bool]:
         stage = await training(3, 1)
         stage.add_plan(**KINDS[first])
         await play(stage, before)
-        begun = stage.plan().get("status", {}).get("phase") in ("Scaling", "Succeeded")
+        begun = names.ANNOTATION_SCALE in stage.job()["metadata"].get("annotations", {})
         stage.edit_job(replicas=6)
         await play(stage, after)
         await stage.settle()
         return stage, begun
 
     stage, begun = asyncio.run(run())
-    assert stage.phase() in ("Superseded", "Succeeded")
+    assert stage.phase() == "Applied"
     count = stage.job()["spec"]["replicaSpecs"]["worker"]["replicas"]
-    assert count == 6 or (not begun and stage.phase() == "Succeeded")
+    assert count == 6 or not begun
     assert len(stage.formed()[-1]["members"]) == count
     assert (
         stage.truth.store(ELASTICJOBS).get(NAMESPACE, JOB)["status"]["replicaStatuses"]["worker"]["desired"]

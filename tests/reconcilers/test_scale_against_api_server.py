@@ -104,17 +104,8 @@ async def ask(hollow: Hollow, name: str, job: str, **spec: Any) -> None:
     await hollow.client.create(SCALEPLANS, plan | {"metadata": {"name": name, "namespace": NAMESPACE}})
 
 
-async def looked_at(hollow: Hollow, name: str) -> None:
-    """Of plans that are made within one second, the one that is looked at first is the older one."""
-
-    async def look() -> bool:
-        return "createTime" in (await hollow.client.get(SCALEPLANS, name, NAMESPACE)).get("status", {})
-
-    await hollow.until(f"ScalePlan {name} to be looked at", look)
-
-
-async def ended(hollow: Hollow, name: str, phase: str = "Succeeded") -> JSON:
-    """The plan's condition."""
+async def judged(hollow: Hollow, name: str, phase: str = "Applied") -> JSON:
+    """The condition with the plan's verdict."""
 
     async def look() -> JSON | None:
         plan = await hollow.client.get(SCALEPLANS, name, NAMESPACE)
@@ -122,8 +113,18 @@ async def ended(hollow: Hollow, name: str, phase: str = "Succeeded") -> JSON:
         return status if status.get("phase") == phase else None
 
     status = await hollow.until(f"ScalePlan {name} {phase}", look)
-    assert status["finishTime"]
-    return next(c for c in status["conditions"] if c["type"] == phase)
+    return next(c for c in status["conditions"] if c["type"] == "Applied")
+
+
+async def scaled(hollow: Hollow, name: str, job: str) -> None:
+    """Wait until the plan is applied, and its job has what it asked."""
+    await judged(hollow, name)
+
+    async def look() -> bool:
+        conditions = (await hollow.status(job)).get("conditions", ())
+        return any((c["type"], c["status"]) == ("Scaled", "True") for c in conditions)
+
+    await hollow.until(f"what ScalePlan {name} asked", look)
 
 
 async def slots(hollow: Hollow, job: str) -> list[int]:
@@ -148,7 +149,7 @@ async def test_middle_worker_is_removed_in_one_round_and_the_ranks_of_the_others
 ) -> None:
     async with training(hollow, "remove", 4, 2) as agents:
         await ask(hollow, "without-1", "remove", removePods=[{"name": "remove-worker-1"}])
-        await ended(hollow, "without-1")
+        await scaled(hollow, "without-1", "remove")
         assert await agents.seen() == [[0, 1, 2, 3], [0, 2, 3]]
 
         async def gone() -> bool:
@@ -165,7 +166,7 @@ async def test_middle_worker_is_removed_in_one_round_and_the_ranks_of_the_others
 async def test_worker_is_moved_without_a_break(hollow: Hollow) -> None:
     async with training(hollow, "move", 2, 2) as agents:
         await ask(hollow, "off-its-node", "move", migratePods=[{"name": "move-worker-0-1"}])
-        await ended(hollow, "off-its-node")
+        await scaled(hollow, "off-its-node", "move")
         assert await agents.seen() == [[0, 1], [1, 2]] and set(agents.phases) == {"Formed"}
         await told(hollow, "move", "WorkerMoved", "worker 2 has taken the place of 0")
 
@@ -173,7 +174,7 @@ async def test_worker_is_moved_without_a_break(hollow: Hollow) -> None:
 async def test_memory_is_doubled_on_three_workers_one_at_a_time_never_below_two(hollow: Hollow) -> None:
     async with training(hollow, "memory", 3, 2) as agents:
         await ask(hollow, "more", "memory", replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
-        await ended(hollow, "more")
+        await scaled(hollow, "more", "memory")
         assert await agents.seen() == [
             [0, 1, 2],
             [1, 2],
@@ -189,14 +190,12 @@ async def test_memory_is_doubled_on_three_workers_one_at_a_time_never_below_two(
             assert pod["spec"]["containers"][0]["resources"]["limits"] == {"memory": "2Gi"}
 
 
-async def test_newer_plan_supersedes_and_an_edit_wins_over_both(hollow: Hollow) -> None:
+async def test_newer_plan_wins_and_an_edit_wins_over_both(hollow: Hollow) -> None:
     async with training(hollow, "newer", 2, 1):
         await ask(hollow, "first", "newer", migratePods=[{"id": 0}, {"id": 1}])
-        await looked_at(hollow, "first")
+        await judged(hollow, "first")
         await ask(hollow, "second", "newer", replicaResourceSpecs={"worker": {"replicas": 3}})
-        await ended(hollow, "second")
-        first = await hollow.client.get(SCALEPLANS, "first", NAMESPACE)
-        assert first["status"]["phase"] in ("Superseded", "Succeeded")
+        await scaled(hollow, "second", "newer")
         patch = {"spec": {"replicaSpecs": {"worker": {"replicas": 1}}}}
         await hollow.client.patch(ELASTICJOBS, "newer", patch, NAMESPACE)
 
@@ -207,20 +206,20 @@ async def test_newer_plan_supersedes_and_an_edit_wins_over_both(hollow: Hollow) 
         assert (await hollow.status("newer"))["scaling"]["by"] == "spec"
 
 
-async def test_bad_plans_fail_with_the_field_and_leave_the_job_alone(hollow: Hollow) -> None:
+async def test_bad_plans_are_refused_with_the_field_and_leave_the_job_alone(hollow: Hollow) -> None:
     async with training(hollow, "steady", 2, 2) as agents:
         generation = (await hollow.job("steady"))["metadata"]["generation"]
         await ask(hollow, "too-few", "steady", replicaResourceSpecs={"worker": {"replicas": 1}})
         await ask(hollow, "nobody", "steady", removePods=[{"name": "steady-worker-9"}])
         await ask(hollow, "no-job", "unsteady", replicaResourceSpecs={"worker": {"replicas": 1}})
-        failed = {name: await ended(hollow, name, "Failed") for name in ("too-few", "nobody", "no-job")}
-        assert {name: c["reason"] for name, c in failed.items()} == {
+        refused = {name: await judged(hollow, name, "Refused") for name in ("too-few", "nobody", "no-job")}
+        assert {name: c["reason"] for name, c in refused.items()} == {
             "too-few": "BelowMinimum",
             "nobody": "WorkerNotFound",
             "no-job": "JobNotFound",
         }
-        assert failed["too-few"]["message"].startswith("spec.replicaResourceSpecs[worker].replicas: 1 Pod ")
-        await told(hollow, "too-few", "BelowMinimum", failed["too-few"]["message"])
+        assert refused["too-few"]["message"].startswith("spec.replicaResourceSpecs[worker].replicas: 1 Pod ")
+        await told(hollow, "too-few", "BelowMinimum", refused["too-few"]["message"])
         assert await agents.seen() == [[0, 1]]
         assert (await hollow.job("steady"))["metadata"]["generation"] == generation
 

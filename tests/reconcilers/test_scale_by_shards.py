@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.intervals import whole
 from crds.leases import Lease
-from crds.scaleplan import ScalePlan
 from crds.shard_set import Definition
-from reconcilers.runtime.acts import Act, Verb
-from reconcilers.runtime.kinds import SCALEPLANS
-from reconcilers.scale import auto_plans
-from reconcilers.scale.auto_plans import Scale, is_ours
-from reconcilers.scale.plan import refusal
-from reconcilers.scale.uptake import Plans
-from reconcilers.shards.by_shards import (
-    PLANS,
-    Decision,
-    decide,
-    workers_for,
-)
+from reconcilers.scale.plan import own_refusal
+from reconcilers.scale.request import Origin, own_request
+from reconcilers.shards.by_shards import Decision, Scale, decide, workers_for
 from reconcilers.shards.sets import ShardSet
 from tests.reconcilers.build import job, worker
 
-
-def acts(of: ElasticJob, scale: Scale, plans: Plans) -> tuple[Act, ...]:
-    return auto_plans.acts(of, scale, plans, PLANS, NOW)
-
-
-NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SLOTS, IDLE = 4, 60
 
 
@@ -112,9 +94,8 @@ def test_it_stays_in_bounds_takes_no_work_and_settles(data: st.DataObject) -> No
     else:
         assert len(removed) == replicas - after and not set(removed) & set(leases)
         assert all(idle[f"w{index}"] >= IDLE for index in removed)
-    (act,) = acts(of, found.scale, Plans())
-    plan = ScalePlan.model_validate(act.body | {"metadata": act.body["metadata"] | {"uid": "p"}})
-    assert refusal(plan, of, workers, ()) is None, "the plan is one that is carried out"
+    request = own_request(of, Origin.SHARDS, after, removed={"worker": list(removed)})
+    assert own_refusal(of, request, ()) == "", "the request is one that is carried out"
     again = pulling(after, waiting, leases, least, most, unit, retired={"worker": sorted(removed)})
     settled = decide(again, workers, {uid: 0.0 for uid in idle})
     assert settled.scale is None, "with nobody idle for long, it is as the work asks"
@@ -129,42 +110,3 @@ def test_a_worker_is_not_asked_for_unless_there_is_work_for_it(left: int, least:
     assert least <= count <= least + more
     assert count == least or (count - 1) * SLOTS < left
     assert count == least + more or count * SLOTS >= left
-
-
-def plan_of(of: ElasticJob, scale: Scale, phase: str, name: str = "", **labels: str) -> ScalePlan:
-    """A plan as it was made for this job, and what became of it."""
-    (act,) = acts(of, scale, Plans())
-    metadata = act.body["metadata"] | {"uid": f"{name or 'made'}-uid"} | ({"name": name} if name else {})
-    if labels:
-        metadata |= {"labels": labels}
-    return ScalePlan.model_validate(act.body | {"metadata": metadata, "status": {"phase": phase}})
-
-
-def test_a_plan_is_made_once_a_generation_and_those_that_are_over_go() -> None:
-    of = pulling(2, 100, {})
-    old = plan_of(of, Scale(20), "Succeeded", "job-shards-0")
-    assert is_ours(old) and old.metadata.labels["scale-type"] == "auto"
-    made, gone = acts(of, Scale(19, (3,)), Plans(spent=(old,)))
-    assert made.body["spec"]["removePods"] == [{"type": "worker", "rankIndex": 3}]
-    assert (gone.verb, gone.resource, gone.uid) == (Verb.DELETE, SCALEPLANS, "job-shards-0-uid")
-    going = plan_of(of, Scale(20), "Scaling")
-    assert acts(of, Scale(19), Plans(going, going)) == (), "it is carried out first"
-
-
-def test_what_was_refused_is_not_asked_for_again_in_the_same_generation() -> None:
-    of = pulling(2, 100, {})
-    refused = plan_of(of, Scale(20), "Failed")
-    assert acts(of, Scale(20), Plans(spent=(refused,))) == ()
-    (gone,) = acts(of, Scale(9), Plans(spent=(refused,)))
-    assert (gone.verb, gone.uid) == (Verb.DELETE, "made-uid"), "the next look asks for the other count"
-    (gone,) = acts(of, Scale(20), Plans(spent=(plan_of(of, Scale(20), "Superseded"),)))
-    assert gone.verb is Verb.DELETE, "what was not refused is asked for again"
-
-
-def test_a_plan_of_somebody_elses_is_begun_first() -> None:
-    of = pulling(2, 100, {})
-    theirs = plan_of(of, Scale(5), "Pending", "theirs", owner="somebody")
-    assert acts(of, Scale(20), Plans(theirs, theirs)) == ()
-    taken = pulling(2, 100, {}, scalePlanUid="theirs-uid")
-    (made,) = acts(taken, Scale(20), Plans(theirs, theirs))
-    assert made.verb is Verb.CREATE

@@ -9,7 +9,7 @@ import pytest
 
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan
-from reconcilers.scale.plan import impossible, intent_of, refusal
+from reconcilers.scale.plan import impossible, refusal, request_of
 from tests.reconcilers.build import job, worker
 
 NODES = [
@@ -215,20 +215,25 @@ def test_plans_for_jobs_that_are_gone_finished_or_suspended_fail(
     assert found is not None and (found.reason, found.message) == (reason, message)
 
 
+def test_a_plan_whose_request_does_not_fit_into_the_job_is_refused() -> None:
+    resource = {f"example.com/{'x' * 250}{number}": 1 for number in range(32)}
+    assert why_not(of_worker(resource=resource))[0] == "NotSupported"
+
+
 def test_a_plan_without_a_count_comes_to_the_jobs_changed_by_its_pods() -> None:
     asked = {
         "createPods": [{}, {"type": "worker"}, {}],
         "removePods": [{"id": 1}, {"name": "digits-worker-1"}],
     }
-    intent = intent_of(plan(**asked), four())
-    assert intent.replicas == {"worker": 6} and intent.removed == {"worker": {1}}
-    explicit = intent_of(plan(**asked, **of_worker(replicas=4)), four())
+    request = request_of(plan(**asked), four())
+    assert request.replicas == {"worker": 6} and request.removed == {"worker": [1]}
+    explicit = request_of(plan(**asked, **of_worker(replicas=4)), four())
     assert explicit.replicas == {"worker": 4}
 
 
 def test_amounts_are_what_the_container_asks_and_may_use() -> None:
     asked = of_worker(resource={"memory": "2Gi", "nvidia.com/gpu": 1})
-    found = intent_of(plan(**asked), four()).resources["worker"]
+    found = request_of(plan(**asked), four()).resources["worker"]
     assert found.limits == {"memory": "2Gi", "nvidia.com/gpu": 1}, (
         "the template names a limit of memory alone"
     )

@@ -7,10 +7,12 @@ import pytest
 
 from controller.errors import Conflict
 from controller.salvage import reason_of
+from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.resources import is_cut, template_digest
 from reconcilers.roles.progress import sets_tf_config
+from reconcilers.scale.request import MAX_CHARACTERS
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.shapes import (
     WHOLE_BYTES,
@@ -101,6 +103,13 @@ def test_the_last_applied_count_is_kept_and_nothing_else_of_what_was_applied():
     assert orjson.loads(kept["metadata"]["annotations"][name]) == {
         "spec": {"replicaSpecs": {"worker": {"replicas": 4}}}
     }
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(MAX_CHARACTERS, True), (MAX_CHARACTERS + 1, False)])
+def test_a_scale_request_is_kept_however_many_labels_there_are(size, is_kept):
+    annotations = {names.ANNOTATION_SCALE: "x" * size}
+    kept = kept_of_job(job(JUNK, annotations=annotations, labels={f"l{n}": "" for n in range(9_000)}))
+    assert (kept["metadata"]["annotations"] == annotations) is is_kept
 
 
 def test_what_no_pod_can_be_made_of_cannot_be_read():

@@ -290,7 +290,7 @@ async def test_a_plan_that_removes_a_member_has_who_stands_by_remain() -> None:
     stage = await training(3, 1, minimum=2)
     stage.add_plan(removePods=[{"name": "j-worker-1"}])
     await stage.settle()
-    assert stage.phase() == "Succeeded" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
+    assert stage.phase() == "Applied" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
 
 
 async def test_a_plan_may_remove_who_stands_by_if_it_says_the_count() -> None:
@@ -298,21 +298,21 @@ async def test_a_plan_may_remove_who_stands_by_if_it_says_the_count() -> None:
     counts = {"worker": {"replicas": 2}}
     stage.add_plan(removePods=[{"name": "j-worker-2"}], replicaResourceSpecs=counts)
     await stage.settle()
-    assert stage.phase() == "Succeeded" and members(stage) == [[0, 1]] and standbys(stage) == [3]
+    assert stage.phase() == "Applied" and members(stage) == [[0, 1]] and standbys(stage) == [3]
 
 
 async def test_a_plan_moves_a_member_in_one_round() -> None:
     stage = await training(2, 1)
     stage.add_plan(migratePods=[{"name": "j-worker-1"}])
     await stage.settle()
-    assert stage.phase() == "Succeeded" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
+    assert stage.phase() == "Applied" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
 
 
 async def test_a_plan_moves_who_stands_by_without_a_round() -> None:
     stage = await training(2, 1)
     stage.add_plan(migratePods=[{"name": "j-worker-2"}])
     await stage.settle()
-    assert stage.phase() == "Succeeded" and members(stage) == [[0, 1]] and standbys(stage) == [3]
+    assert stage.phase() == "Applied" and members(stage) == [[0, 1]] and standbys(stage) == [3]
 
 
 @pytest.mark.parametrize("minimum", [2, 3])
@@ -320,7 +320,7 @@ async def test_new_memory_goes_through_the_standby_first_and_no_world_is_ever_sm
     stage = await training(3, 1, minimum)
     stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
     await stage.settle()
-    assert stage.phase() == "Succeeded"
+    assert stage.phase() == "Applied"
     assert {len(world) for world in members(stage)} == {3} and phases(stage) == {"Formed"}
     assert len(members(stage)) == 1 + 3, "one round a member"
     assert stage.memory() == dict.fromkeys(range(4), "2Gi")
@@ -408,7 +408,7 @@ async def test_a_plan_does_not_wait_for_who_was_given_up(asked: dict[str, Any]) 
     await stage.settle()
     stage.add_plan(replicaResourceSpecs={"worker": asked})
     await stage.settle()
-    assert stage.phase() == "Succeeded" and given_up(stage)[0] == "True"
+    assert stage.phase() == "Applied" and given_up(stage)[0] == "True"
     assert members(stage)[-1] == ([0, 1, 3] if "replicas" in asked else [3, 4])
 
 
@@ -428,7 +428,7 @@ def fail_for_good(stage: Stage, index: int) -> None:
         "time": later(stage.seconds).isoformat(),
     }
     budget = {"spent": {"UserError": 3}, "exitClass": "UserError", "signature": "no such file", "alike": 3}
-    failed = {"phase": "Failed", "standby": None, "lastExit": end, "failureBudget": budget}
+    failed = {"phase": "Failed", "lastExit": end, "failureBudget": budget}
     stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], {"status": failed}, status=True)
 
 
@@ -442,7 +442,7 @@ def lose(stage: Stage, index: int) -> None:
         "exitClass": "NodeLost",
         "time": later(stage.seconds).isoformat(),
     }
-    gone = {"status": {"phase": "Failed", "standby": None, "lastExit": end, "message": "lost"}}
+    gone = {"status": {"phase": "Failed", "lastExit": end, "message": "lost"}}
     stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], gone, status=True)
 
 

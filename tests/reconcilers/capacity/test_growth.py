@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from controller.reconciler import Request
 from controller.resources import PODS
+from crds.intervals import whole
+from crds.shard_set import Definition
 from reconcilers.capacity.growth import to_give_back
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
+from reconcilers.shards.sets import ShardSet
 from tests.reconcilers.build import NOW, in_lists, job
 from tests.reconcilers.scale_stage import UNSCHEDULABLE, Stage
 
@@ -54,8 +57,6 @@ class Training(Stage):
             for _ in range(4):
                 self.deliver_all()
                 await self.reconcile_job()
-                self.deliver_all()
-                await self.reconcile_plans()
                 self.act()
             self.seconds += 5
 
@@ -111,7 +112,7 @@ async def test_a_probe_without_a_node_disturbs_nobody_and_goes() -> None:
     assert counts.count(2) >= len(counts) // 4, "a third of the time nothing is asked for"
     assert stage.members() == [[0, 1]], "one world all the time"
     assert reasons == {"", "no node for 1 more worker within 60 s"}
-    assert len(stage.truth.store(SCALEPLANS).list()) <= 2, "those that are over go"
+    assert not stage.truth.store(SCALEPLANS).list(), "growth makes no objects"
     assert not [reason for reason, _ in stage.events if reason in ("Unschedulable", "ScaleRequested")]
 
 
@@ -129,8 +130,7 @@ async def test_room_for_two_is_one_growth_with_the_priority_of_the_extra_workers
         "j-worker-2-1": "idle",
         "j-worker-3-1": "idle",
     }
-    labels = [plan["metadata"]["labels"]["scale-type"] for plan in stage.truth.store(SCALEPLANS).list()]
-    assert set(labels) == {"auto"}
+    assert stage.job()["status"]["scaling"]["by"] == "growth into free room"
 
 
 async def test_who_takes_the_node_of_an_extra_worker_stops_training_for_no_look_at_all() -> None:
@@ -291,8 +291,7 @@ async def test_a_job_that_is_suspended_takes_up_no_plan_for_more() -> None:
     stage = await training()
     stage.patch(ELASTICJOBS, "j", {"spec": {"suspend": True}})
     await stage.live(15)
-    said = {"labels": {"elastic.iml.github.io/asked-by": "room", "scale-type": "auto"}}
-    stage.add_plan("more", **said, replicaResourceSpecs={"worker": {"replicas": 3}})
+    stage.add_plan("more", labels={"scale-type": "auto"}, replicaResourceSpecs={"worker": {"replicas": 3}})
     await stage.live(15)
     assert stage.told("more")[0] == "JobSuspended" and stage.count() == 2
 
@@ -306,7 +305,7 @@ async def test_who_is_named_in_a_plan_goes_and_is_asked_for_no_more_only_if_it_w
         assert before[-1] == [0, 1, 2, 3, 4, 5]
         stage.add_plan("mine", removePods=[{"type": "worker", "rankIndex": index}])
         await stage.live(45)
-        assert stage.phase("mine") == "Succeeded"
+        assert stage.phase("mine") == "Applied"
         assert (stage.count(), stage.known()["base"], stage.members()) == (5, base, [*before, left])
 
 
@@ -316,7 +315,7 @@ async def test_a_plan_that_adds_workers_makes_of_extra_ones_such_as_are_asked_fo
     before = stage.members()
     stage.add_plan("mine", createPods=[{}])
     await stage.live(30)
-    assert stage.phase("mine") == "Succeeded"
+    assert stage.phase("mine") == "Applied"
     assert (stage.count(), stage.known()["base"], stage.members()) == (4, 3, before)
 
 
@@ -341,23 +340,61 @@ async def test_a_plan_that_asks_for_the_very_count_of_a_probe_is_not_lost_with_i
     assert (stage.known()["base"], stage.job()["status"]["scaling"]["by"]) == (3, "ScalePlan mine")
     await stage.live(120)
     assert stage.count() == 3
-    assert stage.phase("mine") == "Scaling", "it waits for a node, like any other"
+    assert stage.job()["status"]["phase"] == "Scaling", "it waits for a node, like any other"
+
+
+async def test_growth_beyond_the_jobs_limits_is_not_written_and_its_reason_is_told() -> None:
+    stage = Training()
+    stage.unschedulable.update(range(4, 8))
+    stage.add_job(2, elasticPolicy=POLICY, resourceLimits={"memory": "2Gi"})
+    stage.edit_job(maxReplicas=4)
+    await stage.live(120)
+    assert (stage.count(), stage.members()) == (2, [[0, 1]])
+    assert stage.known()["reason"] == (
+        "the job would ask for 3Gi of memory in all, more than its resourceLimits, 2Gi"
+    )
+    assert "annotations" not in stage.job()["metadata"]
+
+
+async def test_what_shards_want_beyond_the_limits_is_told_once_and_asked_for_again_after_an_hour() -> None:
+    stage = Training()
+    policy = {"shardScaling": {"slotsPerWorker": 1}}
+    stage.add_job(2, elasticPolicy=policy, resourceLimits={"memory": "2Gi"})
+    stage.edit_job(maxReplicas=4)
+    await stage.live(30)
+    stage.patch(ELASTICJOBS, "j", {"status": {"shards": [waiting(9)]}}, status=True)
+    await stage.live(60)
+    refused = [message for reason, message in stage.events if reason == "ScaleRefused"]
+    assert stage.count() == 2 and len(refused) == 1
+    assert refused[0].startswith("shardScaling: ") and "more than its resourceLimits, 2Gi" in refused[0]
+    stage.patch(ELASTICJOBS, "j", {"spec": {"resourceLimits": {"memory": "8Gi"}}})
+    await stage.live(60)
+    assert (stage.count(), stage.job()["status"]["scaling"]["by"]) == (4, "shardScaling")
+    assert stage.members()[-1] == [0, 1, 2, 3]
+
+
+def waiting(elements: int) -> JSON:
+    """A shard set of which nothing is leased yet."""
+    known = ShardSet(Definition("lines", 0, elements, "", 2, 9), whole(elements))
+    return known.to_status().to_wire()
 
 
 async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_next() -> None:
-    """Its plans are there until garbage collection has taken them."""
+    """A plan that it owns is there until garbage collection has taken it."""
     stage = await training(room=2)
     await stage.live(5)
-    (plan,) = stage.truth.store(SCALEPLANS).list()
+    owner = {"kind": "ElasticJob", "name": "j", "uid": stage.job()["metadata"]["uid"]}
     stage.remove(ELASTICJOBS, "j")
     for worker in stage.workers():
         stage.remove(ELASTICWORKERS, worker["metadata"]["name"])
-    stage.put(SCALEPLANS, plan | {"status": {"phase": "Created", "observedGeneration": 1}})
+    metadata = {"name": "late", "ownerReferences": [owner]}
+    spec = {"ownerJob": "j", "replicaResourceSpecs": {"worker": {"replicas": 3}}}
+    stage.put(SCALEPLANS, {"metadata": metadata, "spec": spec})
     stage.add_job(2)
     stage.deliver_all()
     await stage.live(30)
     assert stage.count() == 2 == len(stage.workers())
-    assert stage.told(plan["metadata"]["name"])[0] == "JobNotFound"
+    assert stage.plan("late").get("status") is None
 
 
 async def test_a_probe_that_gets_no_pod_says_why_in_what_the_job_remembers() -> None:
@@ -381,7 +418,7 @@ async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_
     stage = await training(room=2, denied="budget of team ads is spent")
 
     def tries() -> int:
-        return sum(reason == "Refused" for reason, _ in stage.events)
+        return sum(reason == "ScaleRefused" for reason, _ in stage.events)
 
     await stage.live(60)
     assert (stage.count(), tries()) == (2, 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crds.job_spec import Opportunistic
 from crds.job_status import Opportunity
-from reconcilers.scale.opportunity import Room, begun_anew, next_step
+from reconcilers.capacity.opportunity import Room, begun_anew, next_step
 from tests.reconcilers.build import NOW, later
 
 POLICY = Opportunistic(priority_class_name="idle", probe_seconds=60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -14,7 +16,6 @@ from crds.job_status import JobUsage, WorldSize
 from crds.progress import RoundProgress
 from crds.protocol import JobPhase
 from reconcilers.capacity import profile
-from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.rates import (
     MIN_STEPS,
     Rate,
@@ -24,8 +25,10 @@ from reconcilers.capacity.rates import (
 )
 from reconcilers.capacity.usage import with_roles
 from reconcilers.conditions import sizing
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
-from reconcilers.scale.uptake import Plans
+from reconcilers.runtime.acts import Event
+from reconcilers.scale.uptake import Uptake
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import judge, with_status
 
@@ -139,35 +142,46 @@ HISTORY = (
 )
 
 
-def then(of: ElasticJob, beginning: Beginning) -> ElasticJob:
+def then(of: ElasticJob, beginning: profile.Beginning) -> ElasticJob:
     """The job once that is written."""
     return with_status(of, conditions=[beginning.condition] if beginning.condition is not None else [])
 
 
+def events(of: ElasticJob, beginning: profile.Beginning) -> list[Event]:
+    return judge(of, profile.PROFILED, profiled=beginning.condition)[1]
+
+
+def begun(
+    of: ElasticJob,
+    history: Sequence[ElasticJob],
+    now: datetime,
+    *,
+    has_begun: bool = False,
+    refused: str = "",
+) -> profile.Beginning:
+    return profile.begun(Uptake(DesiredJob.of(of)), history, refused, has_begun, now)
+
+
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
-    begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
-    condition = begins.condition
-    assert condition is not None and profile.is_waiting(condition)
-    assert condition.message == (
-        "12288Mi of memory for each of type worker, 1.2 times the peak and 8 workers, the best size of bert-2, bert-1"
-    )
-    (act,) = begins.acts
-    assert act.body["metadata"]["labels"]["scale-type"] == "auto"
-    asked = act.body["spec"]["replicaResourceSpecs"]["worker"]
-    assert asked == {"replicas": 8, "resource": {"memory": "12288Mi"}}
+    begins = begun(new(), HISTORY, NOW)
+    request = begins.request
+    assert request is not None and request.replicas == {"worker": 8}
+    amounts = {"memory": "12288Mi"}
+    assert request.resources["worker"].to_wire() == {"limits": amounts, "requests": amounts}
 
 
 def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
-    begins = profile.begun(new("resnet-1"), HISTORY, Plans(), False, NOW)
-    assert not begins.acts and begins.condition is not None and not profile.is_waiting(begins.condition)
-    event = profile.event(None, begins.condition)
-    assert event is not None and event.reason == "NoProfile"
+    begins = begun(new("resnet-1"), HISTORY, NOW)
+    assert begins.request is None
+    (event,) = events(new("resnet-1"), begins)
+    assert event.reason == "NoProfile"
     assert (
         event.message
         == "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
     )
-    again = profile.begun(then(new("resnet-1"), begins), HISTORY, Plans(), False, NOW)
-    assert again.condition == begins.condition
+    written = then(new("resnet-1"), begins)
+    again = begun(written, HISTORY, NOW)
+    assert again.condition == begins.condition and not events(written, again)
 
 
 def test_what_the_user_wrote_stays() -> None:
@@ -182,9 +196,10 @@ def test_what_the_user_wrote_stays() -> None:
     )
     assert profile.says_count(new().model_copy(update={"metadata": metadata}))
     both = new(replicas=2, template=asking(memory="1Gi"))
-    begins = profile.begun(both, HISTORY, Plans(), False, NOW)
-    assert begins.condition is not None
-    assert begins.condition.message == "the job says itself what bert-2, bert-1 could tell"
+    begins = begun(both, HISTORY, NOW)
+    assert [event.message for event in events(both, begins)] == [
+        "the job says itself what bert-2, bert-1 could tell"
+    ]
 
 
 def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not() -> None:
@@ -209,32 +224,30 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
     status = {"phase": "Succeeded", "completionTime": later(0), "usage": usage}
     before = [job("j-1", replicaSpecs=serving, status=status)]
     roles = job("j-2", replicaSpecs=serving, optimizeMode="cluster")
-    (act,) = profile.begun(roles, before, Plans(), False, NOW).acts
-    assert act.body["spec"]["replicaResourceSpecs"] == {"ps": {"resource": {"memory": "1229Mi"}}}
+    request = begun(roles, before, NOW).request
+    assert request is not None and request.replicas == {}
+    assert {type_: asked.requests for type_, asked in request.resources.items()} == {
+        "ps": {"memory": "1229Mi"}
+    }
 
 
 def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
-    asked = then(new(), profile.begun(new(), HISTORY, Plans(), False, NOW))
-    held = asked.model_copy(update={"spec": asked.spec.model_copy(update={"suspend": True})})
-    waits = profile.begun(held, (), Plans(), False, later(1))
-    assert waits.condition is None
-    resumed = then(asked, waits)
-    assert profile.begun(resumed, HISTORY, Plans(), False, later(99)).acts
+    waits = begun(new(suspend=True), (), later(1))
+    assert waits.request is None and waits.condition is None
+    assert begun(then(new(), waits), HISTORY, later(99)).request is not None
 
 
 def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
     assert not profile.needs_history(job(optimizeMode="single-job"))
     assert not profile.needs_history(new(suspend=True))
-    assert profile.begun(new(), HISTORY, Plans(), True, NOW).acts == ()
+    assert begun(new(), HISTORY, NOW, has_begun=True).request is None
 
 
-def test_a_plan_that_a_crash_kept_from_being_made_is_made_with_the_next_look() -> None:
-    begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
-    job_then = then(new(), begins)
-    assert profile.needs_history(job_then)
-    again = profile.begun(job_then, HISTORY, Plans(), False, later(1))
-    assert again.acts == begins.acts and again.condition == begins.condition
-    assert profile.is_waiting(again.condition)
+def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_look() -> None:
+    begins = begun(new(), HISTORY, NOW)
+    assert begins.condition is None and profile.needs_history(new())
+    again = begun(new(), HISTORY, later(1))
+    assert again.request == begins.request is not None and again.condition is None
 
 
 def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
@@ -250,14 +263,26 @@ def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
     )
 
 
-def test_a_job_whose_plan_does_not_come_begins_without_it() -> None:
-    asked = then(new(), profile.begun(new(), HISTORY, Plans(), False, NOW))
-    waits = profile.begun(asked, (), Plans(), False, later(10))
-    assert profile.is_waiting(waits.condition) and waits.look_again_seconds == 20
-    late = profile.begun(asked, (), Plans(), False, later(31))
-    assert late.condition is not None and not profile.is_waiting(late.condition)
-    event = profile.event(waits.condition, late.condition)
-    assert event is not None and event.reason == "NoProfile"
+def test_a_job_whose_request_is_refused_begins_without_it() -> None:
+    refused = begun(new(), HISTORY, later(10), refused="a webhook said no")
+    assert refused.request is None
+    found = events(new(), refused)
+    assert [(event.reason, event.message) for event in found] == [("NoProfile", "a webhook said no")]
+
+
+def test_what_is_merged_is_told_in_the_same_look() -> None:
+    begins = begun(new(), HISTORY, NOW)
+    scaled = new(replicas=8)
+    merged = profile.begun(Uptake(DesiredJob.of(scaled), begins.request), HISTORY, "", False, NOW)
+    condition = merged.condition
+    assert condition is not None and merged.request is None
+    assert (condition.reason, condition.message) == (
+        "Taken",
+        "8 of type worker; memory 12288Mi for each of type worker: what bert-2, bert-1 came to",
+    )
+    assert [event.reason for event in events(scaled, merged)] == ["ProfileTaken"]
+    written = then(scaled, merged)
+    assert not events(written, begun(written, HISTORY, later(1)))
 
 
 @pytest.mark.parametrize(

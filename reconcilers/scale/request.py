@@ -1,0 +1,151 @@
+"""A scale request: what a ScalePlan, or dlr itself, asks of a job's counts, slots and resources. Pure.
+
+A request is written into the job as one annotation, in the same write as the counts that it asks for. So the
+job alone says what is asked of it: nothing has to be read, or to survive, until the rest of the request is
+merged into the job's status (`uptake.py`). The counts stay in the job's spec, where `kubectl scale` and
+autoscalers find them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from controller.resources import Object
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.model import Indices, Model, Name, ResourceRequirements
+from crds.scaleplan import ScalePlan
+from reconcilers.runtime.acts import Event
+
+MAX_CHARACTERS = 16_384
+"""Length of a request in its annotation."""
+REFUSED_SECONDS = 3_600.0
+"""Time for which a refused request of dlr's own is not repeated."""
+
+
+class Origin(StrEnum):
+    """What a request comes from, in the words of `status.scaling.by`."""
+
+    PLAN = "ScalePlan"
+    GROWTH = "growth into free room"
+    SHARDS = "shardScaling"
+    PROFILE = "the profile of earlier jobs"
+
+
+class ScaleRequest(Model):
+    """A change of a job's scale."""
+
+    id: Annotated[str, Field(max_length=64)]
+    """The plan's uid, or a name that is unique among the job's requests."""
+    origin: Origin
+    plan: Name = ""
+    """Name of the ScalePlan."""
+    replicas: dict[str, int] = Field(default_factory=dict)
+    """Counts, by replica type."""
+    removed: dict[str, Indices] = Field(default_factory=dict)
+    """Slots that leave for good."""
+    moved: dict[str, Indices] = Field(default_factory=dict)
+    """Slots that others replace."""
+    resources: dict[str, ResourceRequirements] = Field(default_factory=dict)
+    """Amounts laid over those that are in force for the type."""
+    base: int | None = None
+    """Count that free room is counted from, where that is not the count of workers."""
+
+    @property
+    def types(self) -> frozenset[str]:
+        return frozenset({*self.replicas, *self.removed, *self.moved, *self.resources})
+
+    @property
+    def asks_count(self) -> bool:
+        """Whether somebody wants a count of workers; growth only tries one."""
+        return names.WORKER in self.replicas and self.origin is not Origin.GROWTH
+
+    @property
+    def by(self) -> str:
+        return f"{self.origin} {self.plan}" if self.plan else self.origin.value
+
+    def asks_same(self, other: ScaleRequest) -> bool:
+        return self.model_copy(update={"id": other.id}) == other
+
+    def to_text(self) -> str:
+        """The value of the annotation."""
+        return json.dumps(self.to_wire(), separators=(",", ":"))
+
+    def to_patch(self) -> Object:
+        """The merge patch of the job, but for the resourceVersion."""
+        counts = {type_: {"replicas": count} for type_, count in self.replicas.items()}
+        patch: Object = {"metadata": {"annotations": {names.ANNOTATION_SCALE: self.to_text()}}}
+        return patch | ({"spec": {"replicaSpecs": counts}} if counts else {})
+
+    def in_words(self) -> str:
+        """The request, for people."""
+        parts = [f"{count} of type {type_}" for type_, count in sorted(self.replicas.items())]
+        for verb, slots in (("without", self.removed), ("moving", self.moved)):
+            parts += [
+                f"{verb} {type_} {', '.join(map(str, indices))}" for type_, indices in sorted(slots.items())
+            ]
+        for type_, asked in sorted(self.resources.items()):
+            amounts = {**asked.requests, **asked.limits}
+            each = ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items()))
+            parts.append(f"{each} for each of type {type_}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class ScaleWrite:
+    """A request to write into its job."""
+
+    request: ScaleRequest
+    plan: ScalePlan | None = None
+    """The plan that it is from; None for one of dlr's own."""
+    refusal: str = ""
+    """Why it is not written."""
+    events: tuple[Event, ...] = ()
+    """Events of the job, once it is written."""
+
+
+@dataclass(frozen=True)
+class RefusedRequest:
+    """The last request of dlr's own that was refused."""
+
+    request: ScaleRequest
+    generation: int
+    """The job's."""
+    message: str
+    left_seconds: float
+    """Time until it is repeated."""
+
+
+def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **more: Any) -> ScaleRequest:
+    """A request of dlr's own, one for each generation of the job and origin."""
+    counts = {} if replicas is None else {names.WORKER: replicas}
+    identity = f"{origin.name.lower()}-{job.metadata.generation}"
+    return ScaleRequest(id=identity, origin=origin, replicas=counts, **more)
+
+
+def pending(job: ElasticJob) -> ScaleRequest | None:
+    """The request that has been written into the job, and is not in its status yet."""
+    text = job.metadata.annotations.get(names.ANNOTATION_SCALE)
+    if text is None or len(text) > MAX_CHARACTERS:
+        return None
+    try:
+        found = ScaleRequest.model_validate_json(text)
+    except ValidationError:
+        return None  # written by somebody else
+    return found if found.id != job.status.scale_request else None
+
+
+def differing(stored: Object, counts: Mapping[str, int]) -> str:
+    """Which count a webhook has changed while it was written; empty if none. To write again is no help."""
+    for type_, count in counts.items():
+        present = stored["spec"]["replicaSpecs"].get(type_, {}).get("replicas")
+        if present != count:
+            path = f"spec.replicaSpecs[{type_}].replicas"
+            return f"a webhook made {path} {present}, where {count} was asked for"
+    return ""

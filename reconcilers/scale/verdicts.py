@@ -1,0 +1,110 @@
+"""What becomes of a job's ScalePlans: which one to apply, and what each says in its status. Pure.
+
+A verdict follows from the job alone, so every look comes to the same one: a plan is applied
+if the job's status has its uid, superseded if a newer one is not refused, refused for what it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controller.events import EventType
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.model import ConditionStatus
+from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
+from reconcilers.observed.conditions import is_false, with_condition
+from reconcilers.observed.status_patch import validated
+from reconcilers.runtime.acts import Act, Event, Verb
+from reconcilers.runtime.clock import LONG_AGO
+from reconcilers.runtime.kinds import SCALEPLANS
+from reconcilers.runtime.reconciled import RECONCILED
+from reconcilers.scale.plan import Refusal, impossible, refusal, request_of
+from reconcilers.scale.request import ScaleWrite
+
+APPLIED = "Applied"
+"""Type of the condition."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The end of one plan."""
+
+    plan: ScalePlan
+    phase: ScalePlanPhase
+    reason: str
+    message: str
+
+    def act(self, now: datetime) -> Act:
+        """The write of the plan's status, refused if the plan was changed since it was read."""
+        metadata, conditions = self.plan.metadata, self.plan.status.conditions
+        applied = self.phase is ScalePlanPhase.APPLIED
+        status = ConditionStatus.TRUE if applied else ConditionStatus.FALSE
+        conditions = with_condition(conditions, APPLIED, status, self.reason, self.message, now)
+        if is_false(conditions, RECONCILED):  # it can be read again
+            conditions = with_condition(conditions, RECONCILED, ConditionStatus.TRUE, "Recovered", "", now)
+        observed = [c.model_copy(update={"observed_generation": metadata.generation}) for c in conditions]
+        body = {
+            "metadata": {"resourceVersion": metadata.resource_version},
+            "status": validated(ScalePlanStatus(phase=self.phase, conditions=observed)),
+        }
+        type_: EventType = "Warning" if self.phase is ScalePlanPhase.REFUSED else "Normal"
+        reason = self.reason if self.phase is ScalePlanPhase.REFUSED else self.phase.value
+        event = Event(type_, reason, self.message)
+        name, namespace = metadata.name, metadata.namespace
+        return Act(Verb.PATCH, SCALEPLANS, name, namespace, body, "status", events=(event,))
+
+
+def refused(plan: ScalePlan, why: Refusal) -> Verdict:
+    return Verdict(plan, ScalePlanPhase.REFUSED, why.reason, why.message)
+
+
+def refused_by_server(plan: ScalePlan, error: str) -> Verdict:
+    return refused(plan, Refusal("Refused", f"the job's counts were refused: {error}"))
+
+
+def without_job(plans: Iterable[ScalePlan]) -> list[Verdict]:
+    """The verdicts on plans whose job is not there."""
+    return [refused(plan, why) for plan in plans if (why := impossible(plan, None)) is not None]
+
+
+def judge(
+    plans: Sequence[ScalePlan],
+    job: ElasticJob,
+    workers: Sequence[ElasticWorker],
+    nodes: Collection[Mapping[str, Any]],
+) -> tuple[ScaleWrite | None, list[Verdict]]:
+    """The request to write into the job, and the verdicts on all other plans.
+
+    Args:
+        plans: those without a verdict.
+        job: with the status that is written in this look.
+        workers: all of the job's.
+        nodes: the cluster's.
+    """
+    write: ScaleWrite | None = None
+    newer: ScalePlan | None = None
+    verdicts = []
+    for plan in sorted(plans, key=age, reverse=True):
+        if plan.metadata.uid == job.status.scale_request:
+            message = f"the job {job.metadata.name} wants it; its condition Scaled says what is missing"
+            verdicts.append(Verdict(plan, ScalePlanPhase.APPLIED, APPLIED, message))
+        elif newer is not None:
+            message = f"the ScalePlan {newer.metadata.name} is newer"
+            verdicts.append(Verdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
+            continue
+        elif (why := impossible(plan, job) or refusal(plan, job, workers, nodes)) is not None:
+            verdicts.append(refused(plan, why))
+            continue
+        else:
+            write = ScaleWrite(request_of(plan, job), plan)
+        newer = newer or plan
+    return write, verdicts
+
+
+def age(plan: ScalePlan) -> tuple[datetime, str]:
+    """The greater, the newer; by name, of those made within one second."""
+    return plan.metadata.creation_timestamp or LONG_AGO, plan.metadata.name

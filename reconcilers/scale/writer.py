@@ -1,0 +1,119 @@
+"""Writing scale requests into jobs, and verdicts into ScalePlans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import ApiError, Conflict, NotFound
+from controller.events import EventRecorder
+from controller.resources import Object
+from controller.store import Memory
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.scaleplan import ScalePlan
+from reconcilers.runtime.acts import carry_out, tell
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
+from reconcilers.runtime.refused import is_refusal
+from reconcilers.scale.job_plans import JobPlans
+from reconcilers.scale.request import REFUSED_SECONDS, RefusedRequest, ScaleWrite, differing
+from reconcilers.scale.verdicts import Verdict, refused_by_server, without_job
+
+
+class ScaleWriter:
+    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._plans = cache.store(SCALEPLANS)
+        self._job_plans = JobPlans(cache)
+        self._refused: Memory[tuple[RefusedRequest, float]] = cache.store(ELASTICJOBS).memory()
+        """The job's last request of dlr's own that was refused, and when, on the monotonic clock."""
+
+    def refused(self, job: ElasticJob) -> RefusedRequest | None:
+        """The request of dlr's own that is not to be repeated for this generation of the job."""
+        refused, at = self._refused.get(job.metadata.uid) or (None, 0.0)
+        left_seconds = REFUSED_SECONDS - (self._clock.monotonic() - at)
+        if refused is None or refused.generation != job.metadata.generation or left_seconds <= 0:
+            return None
+        return replace(refused, left_seconds=left_seconds)
+
+    async def write(self, job: ElasticJob, raw: Object, version: str, write: ScaleWrite) -> bool:
+        """Writes a request into its job, or says why it cannot be.
+
+        Args:
+            version: the job's resourceVersion after the last write.
+
+        Returns:
+            whether it is written.
+
+        Raises:
+            Conflict: the job or the plan has changed since they were read.
+        """
+        refusal = write.refusal or await self._try(job, version, write)
+        if not refusal:
+            tell(self._recorder, raw, write.events)
+            return True
+        if write.plan is not None:
+            await self.conclude([refused_by_server(write.plan, refusal)])
+            return False
+        refused = RefusedRequest(write.request, job.metadata.generation, refusal, REFUSED_SECONDS)
+        self._refused.put(job.metadata.uid, (refused, self._clock.monotonic()))
+        self._recorder.event(raw, "Warning", "ScaleRefused", f"{write.request.by}: {refusal}")
+        return False
+
+    async def _try(self, job: ElasticJob, version: str, write: ScaleWrite) -> str:
+        """Why the API server does not take the request; empty if it does."""
+        metadata = job.metadata
+        if write.plan is not None:
+            await self._check_unchanged(write.plan)
+        patch = write.request.to_patch()
+        patch["metadata"]["resourceVersion"] = version
+        try:
+            answer = await self._client.patch(ELASTICJOBS, metadata.name, patch, metadata.namespace)
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            return str(error)
+        changed = differing(answer, write.request.replicas)
+        if changed:
+            before = metadata.annotations.get(names.ANNOTATION_SCALE)
+            restored = {
+                "resourceVersion": answer["metadata"]["resourceVersion"],
+                "annotations": {names.ANNOTATION_SCALE: before},
+            }
+            await self._client.patch(ELASTICJOBS, metadata.name, {"metadata": restored}, metadata.namespace)
+        return changed
+
+    async def _check_unchanged(self, plan: ScalePlan) -> None:
+        """A cache that lags may show a plan that has its verdict already, and would be applied twice."""
+        metadata = plan.metadata
+        try:
+            raw = await self._client.get(SCALEPLANS, metadata.name, metadata.namespace)
+        except NotFound:
+            raw = {"metadata": {"resourceVersion": None}}
+        if raw["metadata"]["resourceVersion"] != metadata.resource_version:
+            raise Conflict(409, "Conflict", f"the ScalePlan {metadata.name} has changed")
+
+    async def conclude(self, verdicts: Sequence[Verdict]) -> None:
+        """Writes the ends of plans."""
+        for verdict in verdicts:
+            metadata = verdict.plan.metadata
+            raw = self._plans.get(metadata.namespace, metadata.name)
+            if raw is not None:
+                await carry_out(self._client, self._recorder, raw, [verdict.act(self._clock.now())])
+
+    async def refuse_for(self, namespace: str | None, name: str) -> None:
+        """Refuses the plans of a job that the cache does not show; the server may have one that is new."""
+        plans = self._job_plans.unjudged(namespace, name, None)
+        if not plans:
+            return
+        try:
+            raw = await self._client.get(ELASTICJOBS, name, namespace)
+        except NotFound:
+            raw = None
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            await self.conclude(without_job(plans))
