@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from agent.report import launch_mark
 from agent.unsupported_torch import UnsupportedTorchError
 from crds.names import POD_COMMANDS
 
+REPORTING = {"run": "dlr", "exec": "dlr", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
+"""The commands whose agent reports how training ends, and the program that people call."""
 EXIT_USAGE = 2
 EXIT_NO_TORCH = 69
 """EX_UNAVAILABLE: what the command needs is not there."""
@@ -49,11 +52,18 @@ def run_command(words: Sequence[str]) -> int:
     """
     name, arguments = (words[0], list(words[1:])) if words else ("", [])
     command = COMMANDS.get(name)
+    if launcher := REPORTING.get(name):
+        launch_mark.write(os.environ, launcher)
     if command is None:
         known = ", ".join(f"`dlr {name}`" for name in POD_COMMANDS)
         print(f"dlr: in a training Pod there are {known}; `dlr {name}` is not one of them", file=sys.stderr)
         return EXIT_USAGE
-    return command(arguments)
+    try:
+        return command(arguments)
+    except SystemExit as end:
+        if not end.code:  # `--help`
+            launch_mark.clear(os.environ)
+        raise
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -67,6 +77,7 @@ def _torchrun(arguments: Sequence[str]) -> int:
     from agent.torchrun import is_for_another_rendezvous, without_our_rendezvous
 
     if is_for_another_rendezvous(arguments, os.environ):
+        launch_mark.clear(os.environ)  # no agent of ours will report
         command = [sys.executable, "-m", "torch.distributed.run", *arguments]
         os.execve(sys.executable, command, without_our_rendezvous(os.environ))
     return _run(arguments)

@@ -7,7 +7,7 @@ range of numbers can be played on another machine, and what it wrote be merged:
     python -m benchmarks.NAME --jobs 16 --seed-range 100:200 --json b.json
     python -m benchmarks.NAME --merge a.json b.json
 
-Only the standard library is needed.
+Only pydantic is needed beside the standard library.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 
 from benchmarks.played import played
-from healthcheck.diagnosis import Verdict
+from crds.findings import Verdict
 from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import GroupResult, LocalResult
 from healthcheck.settings import Settings

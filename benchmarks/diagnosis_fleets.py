@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from benchmarks.diagnosis_faults import Fleet
 from benchmarks.played import played
-from healthcheck.diagnosis import Verdict
+from crds.findings import Verdict
 from healthcheck.fleet import Domain, Link, Node, NodeName
 from healthcheck.measurements import GroupResult, LocalResult, Metric
 from healthcheck.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from healthcheck.diagnosis import Verdicts
+from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.plan import next_step
@@ -16,7 +16,7 @@ def played(
     local: Mapping[NodeName, LocalResult],
     settings: Settings,
     test: Callable[[tuple[NodeName, ...]], GroupResult],
-) -> tuple[Verdicts, tuple[RoundResult, ...]]:
+) -> tuple[Diagnosis, tuple[RoundResult, ...]]:
     """Its verdicts, and its rounds.
 
     Args:
@@ -24,6 +24,6 @@ def played(
         test: the result of one group, asked in the order in which a round has them.
     """
     rounds: tuple[RoundResult, ...] = ()
-    while not isinstance(step := next_step(History(local, rounds), nodes, settings), Verdicts):
+    while not isinstance(step := next_step(History(local, rounds), nodes, settings), Diagnosis):
         rounds += (RoundResult(step.number, tuple(test(group) for group in step.groups)),)
     return step, rounds

@@ -13,11 +13,11 @@ from pathlib import Path
 from benchmarks.cells import Cell, Results, Tally, main
 from benchmarks.diagnosis_faults import Draw, Fleet, failing, flaky_border, links, noisy
 from benchmarks.played import played
-from healthcheck.diagnosis import Verdict, Verdicts
+from crds.findings import Finding, Verdict
+from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.intermittent import NodeTests, intermittent, tests_by_node
 from healthcheck.measurements import GroupResult, LocalResult, RoundResult
-from healthcheck.records import MOST_PARTNERS, NodeRecord, intermittent
-from healthcheck.results import Explained, NodeTests, tests_by_node
 from healthcheck.settings import Settings
 
 REPORT = Path(__file__).parent.parent / "docs" / "records.md"
@@ -37,7 +37,7 @@ def play(fleet: Fleet, rng: random.Random) -> Found:
     """Seven checks, one after the other."""
     index = {f"node-{i}": i for i in range(fleet.size)}
     nodes = [Node(name, domains=_rack(fleet, i)) for name, i in index.items()]
-    records: dict[NodeName, list[NodeRecord]] = {name: [] for name in index}
+    records: dict[NodeName, list[Finding]] = {name: [] for name in index}
     by_tests, by_record = set[NodeName](), set[NodeName]()
     for _ in range(CHECKS):
         verdicts, rounds = _checked(fleet, nodes, index, rng)
@@ -46,13 +46,15 @@ def play(fleet: Fleet, rng: random.Random) -> Found:
         found = intermittent({name: [*records[name], left[name]] for name in records}, nodes)
         by_record.update(found)
         for name, known in records.items():
-            known.append(replace(left[name], faulty=left[name].faulty or name in found))
+            known.append(
+                left[name].model_copy(update={"verdict": Verdict.FAULTY}) if name in found else left[name]
+            )
     return Found(frozenset(index[name] for name in by_tests), frozenset(index[name] for name in by_record))
 
 
 def _checked(
     fleet: Fleet, nodes: Sequence[Node], index: dict[NodeName, int], rng: random.Random
-) -> tuple[Verdicts, Sequence[RoundResult]]:
+) -> tuple[Diagnosis, Sequence[RoundResult]]:
     def test(group: tuple[NodeName, ...]) -> GroupResult:
         passed = fleet.test_passes([index[name] for name in group], rng)
         return GroupResult(group, passed, "" if passed else "simulated")
@@ -61,17 +63,14 @@ def _checked(
     return played(nodes, dict.fromkeys(index, LocalResult()), settings, test)
 
 
-def _left_by(verdicts: Verdicts, rounds: Sequence[RoundResult]) -> dict[NodeName, NodeRecord]:
+def _left_by(verdicts: Diagnosis, rounds: Sequence[RoundResult]) -> dict[NodeName, Finding]:
     """What the check leaves for the record of each node."""
-    faulty = frozenset(verdicts.named(Verdict.FAULTY))
+    faulty = verdicts.named(Verdict.FAULTY)
     domains = (name for domain in verdicts.domains for name in domain.nodes)
-    explained = Explained({*faulty, *domains}, {found.link for found in verdicts.links})
-    tests = tests_by_node(((g.members, g.passed) for done in rounds for g in done.groups), explained)
-    left = {found.node: tests.get(found.node, NodeTests()) for found in verdicts.nodes}
-    return {
-        name: NodeRecord(made.passed, tuple(made.failed_with[:MOST_PARTNERS]), name in faulty)
-        for name, made in left.items()
-    }
+    links = {found.link for found in verdicts.links}
+    groups = ((group.members, group.passed) for done in rounds for group in done.groups)
+    tests = tests_by_node(groups, {*faulty, *domains}, links)
+    return {found.node: tests.get(found.node, NodeTests()).added_to(found) for found in verdicts.nodes}
 
 
 def _rack(fleet: Fleet, node: int) -> tuple[Domain, ...]:

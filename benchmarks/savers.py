@@ -149,7 +149,7 @@ def on_paper(ranks: int, tensors: int) -> tuple[Cost, Cost]:
 
         def lead() -> None:
             shares = Savers(path, working, 0, ranks).lead(lambda _: {})
-            assert all(len(of_rank) == tensors for of_rank in shares.pieces)
+            assert all(len(share.numbers) == tensors for share in shares.of_ranks)
 
         def follow() -> None:
             last = ranks - 1

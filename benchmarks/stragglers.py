@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.cells import Cell, Results, Tally, main, median_and_worst, percent
 from benchmarks.played import played
-from healthcheck.diagnosis import Verdict, Verdicts
+from crds.findings import Verdict
+from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.settings import Settings
@@ -123,7 +124,7 @@ def called_slow_before(local: Mapping[NodeName, LocalResult]) -> set[int]:
     return slow
 
 
-def checked(fleet: Fleet) -> tuple[Verdicts, int]:
+def checked(fleet: Fleet) -> tuple[Diagnosis, int]:
     """A whole check: its verdicts, and its rounds."""
 
     def test(group: tuple[NodeName, ...]) -> GroupResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +24,7 @@ from controller.watch.informer import (
 )
 
 M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R")
 
 
 class Cache:
@@ -46,6 +47,7 @@ class Cache:
         self._timing = timing
         self._informers: dict[Resource, Informer] = {}
         self._models: dict[tuple[Resource, type], Models[Any]] = {}
+        self._readers: dict[Callable[[Cache], Any], Any] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._watching: dict[Resource, asyncio.Task[None]] = {}
 
@@ -63,6 +65,13 @@ class Cache:
         if key not in self._models:
             self._models[key] = Models(self.store(resource), model)
         return self._models[key]
+
+    def shared(self, reader: Callable[[Cache], R]) -> R:
+        """What `reader` makes of this cache; the same for everybody who asks."""
+        if reader not in self._readers:
+            self._readers[reader] = reader(self)
+        made: R = self._readers[reader]
+        return made
 
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)

@@ -1,8 +1,8 @@
-"""The lists of a NodeCheck's status that have no room for a name an entry: the rest is told as ranges.
+"""The lists of a NodeCheck's status that have no room for a name an entry: the rest are ranges.
 
 A list names MOST_NAMED nodes; the others of it are in `furtherNodes`, by their places in `nodes`, and the
 failed tests that have no message in the `furtherTests` of their round. So what a check finds takes a few
-kilobytes, however much of it there is. Only what is stored is so: whoever reads a check (`unfolded`; the
+kilobytes, however much of it there is. Only what is stored is so: a reader of a check (`unfolded`; the
 models do it themselves) sees whole lists. Pure.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from crds.findings import DROPPED, Cause, dropped
 from crds.ranges import from_text, to_text
 
 JSON = dict[str, Any]
@@ -19,8 +20,6 @@ JSON = dict[str, Any]
 MOST_NAMED = 250
 FURTHER_NODES, FURTHER_TESTS = "furtherNodes", "furtherTests"
 NAME_LISTS = ("faultyNodes", "stragglers", "inconclusive")
-VERDICTS = {"LocalTest": "Faulty", "NoAnswer": "Inconclusive"}
-"""Of nodes that drop out at the local tests of an unfinished check, by cause."""
 
 
 def folded(status: JSON) -> JSON:
@@ -40,8 +39,8 @@ def folded(status: JSON) -> JSON:
     for field in NAME_LISTS:
         fold(field, field, lambda node: node)
     fold("withdrawn", "withdrawn", lambda node: {"node": node})
-    for cause in VERDICTS:
-        fold("nodeResults", cause, partial(_dropped, cause))
+    for cause in DROPPED:
+        fold("nodeResults", cause.value, partial(_dropped, cause))
     short[FURTHER_NODES] = further
     short["rounds"] = [_folded_round(done) for done in status["rounds"]]
     return short
@@ -61,8 +60,8 @@ def unfolded(status: Mapping[str, Any]) -> JSON:
             full[key] = [*(full.get(key) or ()), *rest]
         elif key == "withdrawn":
             full[key] = [*(full.get(key) or ()), *({"node": node} for node in rest)]
-        elif key in VERDICTS:
-            found = (_dropped(key, node) for node in rest)
+        elif key in DROPPED:
+            found = (_dropped(Cause(key), node) for node in rest)
             full["nodeResults"] = [*(full.get("nodeResults") or ()), *found]
     full.pop(FURTHER_NODES, None)
     if "rounds" in full:
@@ -87,8 +86,8 @@ def _node(entry: Any) -> str:
     return entry if isinstance(entry, str) else str(entry["node"])
 
 
-def _dropped(cause: str, node: str) -> JSON:
-    return {"node": node, "verdict": VERDICTS[cause], "causes": [cause]}
+def _dropped(cause: Cause, node: str) -> JSON:
+    return dropped(node, cause).to_wire()
 
 
 def _named(text: str, nodes: Sequence[str]) -> list[str]:

@@ -98,6 +98,8 @@ ENV_JOB_KEY = "DLR_JOB_KEY"
 prove it to each other, and keep it out of the environment of what they start."""
 ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
 ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
+ENV_TERMINATION_LOG = "DLR_TERMINATION_LOG"
+"""The file whose text the kubelet puts into the container's status when the container has ended."""
 ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"
 """Of `replicaSpecs.worker.memoryCheckpoint`: bytes for all slots of the Pod."""
 ENV_MEMORY_REPLICAS = "DLR_MEMORY_CHECKPOINT_REPLICAS"
@@ -116,6 +118,9 @@ ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
 
 AGENT_ZIP = "dlr.pyz"
 """The file of the injected agent, beside the launchers in `bin/`."""
+HAS_BEGUN = "has begun, and its agent has not reported yet"
+"""The end of the line with which a launcher begins the termination message, `dlr: torchrun has begun, …`; the
+first report that the API server takes deletes the line."""
 POD_COMMANDS = ("run", "exec", "check-worker")
 """The commands of `dlr` that run in a Pod; its others need what an image of ours has."""
 

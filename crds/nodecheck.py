@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
 from crds import further_nodes, ranges
+from crds.findings import ATOMIC, FaultyDomain, FaultyLink, Figures, Finding, NodeNames, Text
 from crds.job_spec import TopologyKeys
 from crds.model import MAX_TIME_SECONDS, Conditions, Index, Model, Name, ObjectMeta, cel, rules
 from crds.protocol import CHECK_TIMEOUT_SECONDS
@@ -16,31 +16,19 @@ from crds.protocol import Accelerator as Accelerator
 from crds.protocol import NodeCheckPhase as NodeCheckPhase
 from crds.template import PodTemplate
 
-IndexList = Annotated[
-    list[Index], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-]
+IndexList = Annotated[list[Index], Field(max_length=10_000, json_schema_extra=ATOMIC)]
 
 
 MAX_NODES = 10_000
 """Of one check."""
 
-NodeNames = Annotated[
-    list[Name], Field(max_length=MAX_NODES, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-]
-
 Places = Annotated[
     list[Annotated[int, Field(ge=0, lt=10_000)]],
-    Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    Field(max_length=64, json_schema_extra=ATOMIC),
 ]
 """Nodes by their places in `status.nodes`, counted from 0."""
 
 NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
-
-Text = Annotated[str, Field(max_length=1_024)]
-
-Figures = Annotated[dict[str, float], Field(max_length=32)]
-"""By metric (`healthcheck.measurements.Metric`), which names the unit; compute and network apart."""
-
 
 Further = Annotated[
     dict[str, Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=ranges.PATTERN)]],
@@ -94,9 +82,7 @@ class NodeCheckSpec(Model):
     """Seconds after which a finished check is deleted, once cordons and records follow from it."""
 
 
-GroupMembers = Annotated[
-    list[Name], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-]
+GroupMembers = Annotated[list[Name], Field(min_length=1, max_length=64, json_schema_extra=ATOMIC)]
 
 
 class CheckGroup(Model):
@@ -109,9 +95,7 @@ class CheckGroup(Model):
     """The port of that agent, in whose store the group meets."""
 
 
-Measured = Annotated[
-    list[float], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-]
+Measured = Annotated[list[float], Field(max_length=5_000, json_schema_extra=ATOMIC)]
 """One figure a test; 0 where nothing was measured. Empty if no test of the round measured it."""
 
 
@@ -134,12 +118,12 @@ class CheckRound(Model):
     number: Annotated[int, Field(ge=1)]
     tests: Annotated[
         list[Annotated[Places, Field(min_length=1)]],
-        Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        Field(max_length=5_000, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """The members of each group, in rank order."""
-    failed: Annotated[
-        list[FailedTest], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    failed: Annotated[list[FailedTest], Field(max_length=5_000, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
     """All other tests passed, but for those of `furtherTests`."""
     further_tests: Further = Field(default_factory=dict)
     """Failed tests that have no entry above, where there are too many: `failed` has their places in `tests`,
@@ -161,55 +145,6 @@ class Withdrawal(Model):
     from it."""
 
 
-class NodeVerdict(StrEnum):
-    HEALTHY = "Healthy"
-    FAULTY = "Faulty"
-    STRAGGLER = "Straggler"
-    INCONCLUSIVE = "Inconclusive"
-    """It may be at fault, and nothing proves or disproves it. Only a person acts on this."""
-
-
-class Action(StrEnum):
-    """What to do about a node, or a link; the first thing to try."""
-
-    RESET_GPU = "ResetGPU"
-    REBOOT = "Reboot"
-    REPLACE = "Replace"
-    LOOK_AT_LINK = "LookAtLink"
-    """At its network interface, cable and switch port."""
-    LOOK_AT_DOMAIN = "LookAtDomain"
-    """At the rack or switch that it shares with others."""
-    LOOK_AT_LOAD = "LookAtLoad"
-    """At what else runs there, at clocks, temperature and power."""
-    CHECK_AGAIN = "CheckAgain"
-
-
-Causes = Annotated[
-    list[Annotated[str, Field(max_length=64)]],
-    Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
-]
-
-INTERMITTENT = "Intermittent"
-NODE_CONDITION = "NodeCondition"
-"""Causes that rest on more than this check: the node's record, and a condition of the node's own."""
-
-
-class NodeResult(Model):
-    """The verdict on one node, and what it rests on."""
-
-    node: Name
-    verdict: NodeVerdict
-    causes: Causes = Field(default_factory=list)
-    """LocalTest, NoAnswer, Crashed, PairTest, SlowCompute, SlowNetwork, Withdrawn, Intermittent or
-    NodeCondition; none of a healthy node."""
-    message: Text = ""
-    """The evidence, in a sentence."""
-    action: Action | None = None
-    """What to do first. None if it is healthy."""
-    figures: Figures = Field(default_factory=dict)
-    """What the node measured by itself; what it measured with others is in `rounds`."""
-
-
 class ClassSpeed(Model):
     """How fast the nodes of one class of hardware are, by their own measurements."""
 
@@ -219,30 +154,6 @@ class ClassSpeed(Model):
     """Their places in `nodes` of the status, as ranges."""
     figures: Figures
     """Medians, by metric."""
-
-
-class FaultyLink(Model):
-    """Two nodes that are well, and do not work with each other."""
-
-    a: Name
-    b: Name
-    symptom: Annotated[str, Field(max_length=32)]
-    """`failed` or `slow`."""
-    message: Text = ""
-    """The evidence, in a sentence."""
-    action: Action | None = None
-
-
-class FaultyDomain(Model):
-    """A rack or switch to look at before its nodes."""
-
-    level: Name
-    """The node label."""
-    name: Name
-    """Its value."""
-    nodes: NodeNames
-    message: Text = ""
-    """The evidence, in a sentence."""
 
 
 class NodeCheckStatus(Model):
@@ -261,21 +172,21 @@ class NodeCheckStatus(Model):
     """Nodes with a passed check that is still fresh: they make no local tests, and serve as partners."""
     round: Annotated[int, Field(ge=0)] | None = None
     """0 while the nodes make their local tests, then 1, 2, …"""
-    groups: Annotated[
-        list[CheckGroup], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    groups: Annotated[list[CheckGroup], Field(max_length=5_000, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
     """Groups that test in the current round."""
-    rounds: Annotated[
-        list[CheckRound], Field(max_length=48, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    rounds: Annotated[list[CheckRound], Field(max_length=48, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
     """The finished rounds."""
-    withdrawn: Annotated[
-        list[Withdrawal], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    withdrawn: Annotated[list[Withdrawal], Field(max_length=10_000, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
     node_results: Annotated[
-        list[NodeResult],
+        list[Finding],
         # Not a map: managedFields would name every field of every node, and be as large as the results.
-        Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        Field(max_length=10_000, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """Verdicts with their evidence, of 250 nodes at most, those that are not healthy first.
 
@@ -286,15 +197,15 @@ class NodeCheckStatus(Model):
     none of the three are healthy."""
     stragglers: NodeNames = Field(default_factory=list)
     inconclusive: NodeNames = Field(default_factory=list)
-    faulty_links: Annotated[
-        list[FaultyLink], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
-    faulty_domains: Annotated[
-        list[FaultyDomain], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
-    class_speeds: Annotated[
-        list[ClassSpeed], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    faulty_links: Annotated[list[FaultyLink], Field(max_length=1_000, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    faulty_domains: Annotated[list[FaultyDomain], Field(max_length=1_000, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    class_speeds: Annotated[list[ClassSpeed], Field(max_length=32, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
     """Speeds of the classes with five nodes or more that are no slower than they were."""
     further_nodes: Further = Field(default_factory=dict)
     """The nodes that have no entry in a list, where there are too many, as ranges of places in `nodes`, by

@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 MOST_BYTES = 1 << 30
 """Greatest size of all that one exchange brings to a rank."""
+NO_JSON = -1
+"""In place of a value's size: its rank cannot send it."""
 
 
 def are_connected() -> bool:
@@ -26,15 +28,15 @@ def from_rank_0(value: object) -> Any:
     """Return rank 0's value, on all ranks. All ranks call it.
 
     Raises:
-        ValueError: it is no JSON of at most MOST_BYTES.
+        ValueError: it is no JSON of at most MOST_BYTES; on all ranks.
     """
     if not are_connected():
         return json.loads(_text(value))
     device = _device()
-    text = _text(value) if dist.get_rank() == 0 else b""
-    size = torch.tensor([len(text)], device=device)
+    text, error = _text_or_error(value) if dist.get_rank() == 0 else (b"", None)
+    size = torch.tensor([NO_JSON if error else len(text)], device=device)
     dist.broadcast(size, src=0)
-    _check_size(int(size))
+    _check([int(size)], int(size), error)
     data = _padded(text, int(size), device)
     dist.broadcast(data, src=0)
     return _parsed(data)
@@ -44,17 +46,17 @@ def from_all(value: object) -> list[Any]:
     """Return the values of all ranks, in their order. All ranks call it.
 
     Raises:
-        ValueError: one is no JSON, or together they are larger than MOST_BYTES.
+        ValueError: one is no JSON, or together they are larger than MOST_BYTES; on all ranks.
     """
-    text = _text(value)
     if not are_connected():
-        return [json.loads(text)]
+        return [json.loads(_text(value))]
+    text, error = _text_or_error(value)
     device, ranks = _device(), dist.get_world_size()
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(ranks)]
-    dist.all_gather(sizes, torch.tensor([len(text)], device=device))
+    dist.all_gather(sizes, torch.tensor([NO_JSON if error else len(text)], device=device))
     lengths = [int(size) for size in sizes]
     longest = max(lengths)
-    _check_size(ranks * longest, min(lengths))
+    _check(lengths, ranks * longest, error)
     parts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in range(ranks)]
     dist.all_gather(parts, _padded(text, longest, device))
     return [_parsed(part[:length]) for part, length in zip(parts, lengths, strict=True)]
@@ -68,13 +70,36 @@ def _device() -> torch.device:
 
 
 def _text(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    try:
+        return json.dumps(value, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"a value for other ranks is no JSON: {error}") from error
 
 
-def _check_size(*sizes: int) -> None:
-    for size in sizes:
-        if not 0 <= size <= MOST_BYTES:
-            raise ValueError(f"ranks exchange {size} bytes, of at most {MOST_BYTES}: they are not of one job")
+def _text_or_error(value: object) -> tuple[bytes, ValueError | None]:
+    """The text, or why there is none: the other ranks have to learn that too, since they wait for it."""
+    try:
+        return _text(value), None
+    except ValueError as error:
+        return b"", error
+
+
+def _check(lengths: list[int], size: int, own_error: ValueError | None) -> None:
+    """Raise ValueError on all ranks where one has no JSON, or `size` bytes are too many.
+
+    Args:
+        lengths: of the values, by rank.
+        size: of the whole exchange.
+        own_error: why this rank's value has no JSON.
+    """
+    if own_error is not None:
+        raise own_error
+    if min(lengths) < 0:
+        raise ValueError(f"rank {lengths.index(min(lengths))} has a value that is no JSON: see its error")
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"the exchange takes {size} bytes on each rank and may take {MOST_BYTES}: pass smaller values"
+        )
 
 
 def _padded(text: bytes, size: int, device: torch.device) -> torch.Tensor:

@@ -24,6 +24,9 @@ def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 
 def _create(params: RendezvousParameters) -> RendezvousHandler:
+    from agent.report import launch_mark
+
+    launch_mark.write(os.environ, "torchrun")
     _replace_injected_torchrun()
     from agent.environment import Environment, InvalidEnvironmentError
     from agent.rendezvous.handler import create_handler

@@ -10,7 +10,7 @@ no reason that lasts. Of a test between two, a failure accuses both; what acquit
 * A *cut* is suspected where nodes pass among themselves and with nobody else, and proven when bad luck would
   hardly do that to any group of so many nodes, nor a bad way out of their rack. Failures across it accuse no
   node; so a node that never passed is guilty only when it also failed with others outside of the main part,
-  as it would hardly behind a cut (`healthcheck.outside`).
+  as it would hardly behind a cut (`healthcheck.parts`).
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
 
@@ -28,11 +28,9 @@ from itertools import combinations
 from math import log
 
 from healthcheck.borders import Borders
-from healthcheck.components import Components
-from healthcheck.cuts import Cuts, cuts_of, log_parts
 from healthcheck.fleet import Link, Node, NodeName
 from healthcheck.odds import Tests, log_odds
-from healthcheck.outside import Outside
+from healthcheck.parts import Components, Cuts, Outside, cuts_of, log_parts
 from healthcheck.settings import Rules
 from healthcheck.trials import Ledger, Trial
 

@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import chain
 from math import inf
 
-from healthcheck.components import Components
 from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.odds import Tests, log_odds_at_border
+from healthcheck.parts import Components
 from healthcheck.trials import Ledger, Trial
 
 

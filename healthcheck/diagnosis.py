@@ -2,87 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from math import log
 
+from crds.findings import MAX_EVIDENCE, MAX_TEXT, Action, Cause, FaultyDomain, FaultyLink, Finding, Verdict
 from healthcheck.attribution import OPEN, Standing, attribute
-from healthcheck.domains import FaultyDomain, clustered, cut_off
+from healthcheck.domains import clustered, cut_off
 from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
 from healthcheck.fleet import Link, Node, NodeName
-from healthcheck.measurements import GroupResult, History, RoundResult
-from healthcheck.own_word import befell, is_of_most, proven
+from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult, rounded
+from healthcheck.odds import log_odds
 from healthcheck.pairing import Evidence
-from healthcheck.settings import Settings
+from healthcheck.settings import Rules, Settings
 from healthcheck.stragglers import ClassFinding, Slowness, own_figures
 from healthcheck.trials import Symptom, failing_trials, slow_trials
+
+Listed = Callable[[GroupResult], Collection[NodeName]]
 
 UNSETTLED = (OPEN | {Standing.CUT_OFF}) - {Standing.DOUBTED}
 
 
-class Verdict(StrEnum):
-    HEALTHY = "Healthy"
-    FAULTY = "Faulty"
-    STRAGGLER = "Straggler"
-    INCONCLUSIVE = "Inconclusive"
-    """It may be at fault, and nothing proves or disproves it. Nobody acts on this but a person."""
-
-
-class Cause(StrEnum):
-    """What a verdict other than Healthy rests on."""
-
-    NONE = ""
-    LOCAL_TEST = "LocalTest"
-    NO_ANSWER = "NoAnswer"
-    PAIR_TEST = "PairTest"
-    CRASHED = "Crashed"
-    """Its own agent says that its probe was ended by a signal, again and again."""
-    SLOW_COMPUTE = "SlowCompute"
-    """A figure of the node's own: GEMM, copies, the collective inside the node."""
-    SLOW_NETWORK = "SlowNetwork"
-    WITHDRAWN = "Withdrawn"
-    """It could not be tested to the end."""
-
-
 @dataclass(frozen=True)
-class NodeVerdict:
-    node: NodeName
-    verdict: Verdict
-    evidence: str
-    """One sentence for a person."""
-    causes: tuple[Cause, ...] = ()
-
-
-@dataclass(frozen=True)
-class LinkVerdict:
-    """A link that fails, or is slow, between two nodes that are well with others."""
-
-    link: Link
-    symptom: Symptom
-    evidence: str
-
-
-@dataclass(frozen=True)
-class Verdicts:
+class Diagnosis:
     """The end of a check."""
 
-    nodes: tuple[NodeVerdict, ...]
-    links: tuple[LinkVerdict, ...] = ()
+    nodes: tuple[Finding, ...]
+    links: tuple[FaultyLink, ...] = ()
     domains: tuple[FaultyDomain, ...] = ()
     classes: tuple[ClassFinding, ...] = ()
-    """Classes of hardware that are slow as a whole, or of two kinds: nobody is blamed for that."""
+    """Classes of hardware that are slow as a whole, or of two kinds; no node is blamed for it."""
 
     def named(self, verdict: Verdict) -> tuple[NodeName, ...]:
         return tuple(found.node for found in self.nodes if found.verdict is verdict)
 
 
 @dataclass(frozen=True)
-class Findings:
+class Facts:
     """All that a history says, before anything is decided about going on."""
 
     nodes: tuple[Node, ...]
+    local: Mapping[NodeName, LocalResult]
+    """Results of the nodes' own tests."""
     vouched: frozenset[NodeName]
-    locally_tested: frozenset[NodeName]
     local_failures: Mapping[NodeName, str]
     silent: Mapping[NodeName, str]
     """Silent nodes, each with a text that names the answers it did not give."""
@@ -104,7 +67,7 @@ class Findings:
         return frozenset((*self.local_failures, *self.silent, *self.crashed))
 
 
-def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> Findings:
+def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> Facts:
     """Everything that the recorded results say. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
     local_failures = {name: result.reason for name, result in local.items() if not result.passed}
@@ -116,10 +79,10 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     slow_ledger = slow_trials(history.rounds, nodes, settings)
     slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow, history.absent)
     own = own_figures(history, nodes, settings)
-    return Findings(
+    return Facts(
         nodes=tuple(nodes),
+        local=local,
         vouched=frozenset(node.name for node in nodes if node.vouched),
-        locally_tested=frozenset(local),
         local_failures=local_failures,
         silent=silent,
         unheard=unheard,
@@ -132,21 +95,21 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     )
 
 
-def conclude(findings: Findings, settings: Settings) -> Verdicts:
-    """The verdicts that the findings carry, as if no further test could be made."""
-    failed = findings.evidence[Symptom.FAILED]
-    nodes = tuple(_verdict(node.name, findings) for node in findings.nodes)
+def conclude(facts: Facts, settings: Settings) -> Diagnosis:
+    """Judge the nodes by the facts, as if no further test could be made."""
+    failed = facts.evidence[Symptom.FAILED]
+    nodes = tuple(_verdict(node.name, facts) for node in facts.nodes)
     faulty = {found.node for found in nodes if found.verdict is Verdict.FAULTY}
     links = tuple(
-        LinkVerdict(pair, symptom, link_evidence(symptom, pair, evidence))
-        for symptom, evidence in findings.evidence.items()
+        _link(symptom, pair, evidence)
+        for symptom, evidence in facts.evidence.items()
         for pair in sorted(evidence.attribution.links, key=sorted)
     )
     domains = (
-        *clustered(findings.nodes, faulty, settings.significance),
-        *cut_off(findings.nodes, failed.attribution),
+        *clustered(facts.nodes, faulty, settings.significance),
+        *cut_off(facts.nodes, failed.attribution),
     )
-    return Verdicts(nodes, links, domains, findings.classes)
+    return Diagnosis(nodes, links, domains, facts.classes)
 
 
 def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -> bool:
@@ -190,70 +153,123 @@ def _crashes(history: History, asked: int, settings: Settings) -> dict[NodeName,
     return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 
 
+def _finding(name: NodeName, facts: Facts, verdict: Verdict, text: str, *causes: Cause) -> Finding:
+    measured = facts.local[name].measured if name in facts.local else {}
+    figures = {metric.value: rounded(value) for metric, value in measured.items()}
+    return Finding(node=name, verdict=verdict, causes=causes, message=text[:MAX_TEXT], figures=figures)
+
+
+def _link(symptom: Symptom, pair: Link, evidence: Evidence) -> FaultyLink:
+    a, b = sorted(pair)
+    text = link_evidence(symptom, pair, evidence)[:MAX_EVIDENCE]
+    return FaultyLink(a=a, b=b, symptom=symptom.value, message=text, action=Action.LOOK_AT_LINK)
+
+
 def _because(known: str) -> str:
     return f" ({known})" if known else ""
 
 
-def _verdict(name: NodeName, findings: Findings) -> NodeVerdict:
-    if name in findings.local_failures:
-        text = f"its local tests failed: {findings.local_failures[name]}"
-        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.LOCAL_TEST,))
-    if name in findings.silent:
-        text = f"it gave no answer {findings.silent[name]}"
-        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.NO_ANSWER,))
-    if name in findings.crashed:
-        text = f"its own probe was ended by a signal {findings.crashed[name]}"
-        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.CRASHED,))
-    failed = findings.evidence[Symptom.FAILED]
+def _verdict(name: NodeName, facts: Facts) -> Finding:
+    if name in facts.local_failures:
+        text = f"its local tests failed: {facts.local_failures[name]}"
+        return _finding(name, facts, Verdict.FAULTY, text, Cause.LOCAL_TEST)
+    if name in facts.silent:
+        text = f"it gave no answer {facts.silent[name]}"
+        return _finding(name, facts, Verdict.FAULTY, text, Cause.NO_ANSWER)
+    if name in facts.crashed:
+        text = f"its own probe was ended by a signal {facts.crashed[name]}"
+        return _finding(name, facts, Verdict.FAULTY, text, Cause.CRASHED)
+    failed = facts.evidence[Symptom.FAILED]
     if failed.standing(name) is Standing.GUILTY:
         text = accusation(Symptom.FAILED, name, failed)
-        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.PAIR_TEST,))
-    if name in findings.withdrawn:
-        text = f"it could not be tested to the end: {findings.withdrawn[name]}"
-        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.WITHDRAWN,))
-    return _slow_verdict(name, findings) or _open_verdict(name, findings)
+        return _finding(name, facts, Verdict.FAULTY, text, Cause.PAIR_TEST)
+    if name in facts.withdrawn:
+        text = f"it could not be tested to the end: {facts.withdrawn[name]}"
+        return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.WITHDRAWN)
+    return _slow_verdict(name, facts) or _open_verdict(name, facts)
 
 
-def _slow_verdict(name: NodeName, findings: Findings) -> NodeVerdict | None:
-    slow = findings.evidence[Symptom.SLOW]
+def _slow_verdict(name: NodeName, facts: Facts) -> Finding | None:
+    slow = facts.evidence[Symptom.SLOW]
     causes, texts = [], []
-    if name in findings.slow_compute:
+    if name in facts.slow_compute:
         causes.append(Cause.SLOW_COMPUTE)
-        texts.append("; ".join(map(str, findings.slow_compute[name])))
+        texts.append("; ".join(map(str, facts.slow_compute[name])))
     if slow.standing(name) is Standing.GUILTY:
         causes.append(Cause.SLOW_NETWORK)
         texts.append(accusation(Symptom.SLOW, name, slow))
-    return NodeVerdict(name, Verdict.STRAGGLER, "; ".join(texts), tuple(causes)) if causes else None
+    return _finding(name, facts, Verdict.STRAGGLER, "; ".join(texts), *causes) if causes else None
 
 
-def _open_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
+def _open_verdict(name: NodeName, facts: Facts) -> Finding:
     """Healthy, or why that cannot be said."""
-    failed, slow = findings.evidence[Symptom.FAILED], findings.evidence[Symptom.SLOW]
+    failed, slow = facts.evidence[Symptom.FAILED], facts.evidence[Symptom.SLOW]
     if not failed.ledger.of(name):
-        return _untested_verdict(name, findings)
+        return _untested_verdict(name, facts)
     if failed.standing(name) in UNSETTLED:
         text = doubt(Symptom.FAILED, name, failed)
-        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.PAIR_TEST,))
+        return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.PAIR_TEST)
     if slow.standing(name) in UNSETTLED and not slow.ledger.passes(name):
         text = doubt(Symptom.SLOW, name, slow)
-        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.SLOW_NETWORK,))
+        return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.SLOW_NETWORK)
     text = acquittal(name, failed)
     if slow.standing(name) in UNSETTLED:  # with somebody it was fast
         text = f"{text}; {doubt(Symptom.SLOW, name, slow)}"
-    return NodeVerdict(name, Verdict.HEALTHY, text)
+    return _finding(name, facts, Verdict.HEALTHY, text)
 
 
-def _untested_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
+def _untested_verdict(name: NodeName, facts: Facts) -> Finding:
     """Judge a node that no finished pair test included, by its local tests, if it made any."""
-    if name in findings.unheard:
-        text = f"it gave no answer {findings.unheard[name]}: too seldom, or as most did, to speak against it"
-        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.NO_ANSWER,))
-    if name in findings.locally_tested:
+    if name in facts.unheard:
+        text = f"it gave no answer {facts.unheard[name]}: too seldom, or as most did, to speak against it"
+        return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.NO_ANSWER)
+    if name in facts.local:
         text = "it passed its local tests; there was no partner to test its network with"
-        return NodeVerdict(name, Verdict.HEALTHY, text)
-    if name in findings.vouched:
-        return NodeVerdict(
-            name, Verdict.HEALTHY, "it passed an earlier check, and nobody needed it in this one"
-        )
+        return _finding(name, facts, Verdict.HEALTHY, text)
+    if name in facts.vouched:
+        text = "it passed an earlier check, and nobody needed it in this one"
+        return _finding(name, facts, Verdict.HEALTHY, text)
     text = "it made no local test, and there was no partner to test it with"
-    return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.PAIR_TEST,))
+    return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.PAIR_TEST)
+
+
+# --- what a node itself reports, or does not ---------------------------------------------------------------
+# No partner is needed for silence and crashes, only another try: answers get lost, and a probe is killed by
+# accident. So each is weighed as failed tests are, against how often it befalls nodes that are there.
+
+
+def is_of_most(round_: RoundResult, listed: Listed, withdrawn: Collection[NodeName] = ()) -> bool:
+    """Whether it befell most of those asked: likelier that it is not theirs than that all of them broke."""
+    asked = [name for group in round_.groups for name in group.members if name not in withdrawn]
+    hit = [name for group in round_.groups for name in listed(group) if name not in withdrawn]
+    return 2 * len(hit) > len(asked)
+
+
+def befell(
+    rounds: Sequence[RoundResult], listed: Listed, withdrawn: Collection[NodeName]
+) -> dict[NodeName, list[int]]:
+    """Return the rounds in which it befell each node, but for rounds in which it befell most."""
+    found: dict[NodeName, list[int]] = {}
+    for round_ in rounds:
+        if not is_of_most(round_, listed, withdrawn):
+            for name in (name for group in round_.groups for name in listed(group)):
+                if name not in withdrawn:
+                    found.setdefault(name, []).append(round_.number)
+    return found
+
+
+def proven(
+    found: dict[NodeName, list[int]], rounds: Sequence[RoundResult], nodes: int, rules: Rules
+) -> frozenset[NodeName]:
+    """The nodes that it befell more often than bad luck would have it."""
+    asked = Counter(name for round_ in rounds for group in round_.groups for name in group.members)
+    there = {name: len(hits) for name, hits in found.items() if len(hits) < asked[name]}
+    failed = sum(there.values())
+    passed = asked.total() - sum(len(hits) for hits in found.values())
+    needed = log(rules.odds_a_node * max(nodes, rules.least_nodes))
+    return frozenset(
+        name
+        for name, hits in found.items()
+        if log_odds(len(hits), fine := asked[name] - len(hits), failed - there.get(name, 0), passed - fine)
+        >= needed
+    )

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from math import exp, lgamma
 
+from crds.findings import MAX_EVIDENCE, FaultyDomain
 from healthcheck.attribution import Attribution
-from healthcheck.cuts import Cut
 from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.parts import Cut
 
 LEAST_NODES = 2
 """One node is not a cluster."""
 PARTITION = "partition"
 """The level of a part that no label names; it is called by its first node."""
-
-
-@dataclass(frozen=True)
-class FaultyDomain:
-    """A domain to look at before its nodes."""
-
-    domain: Domain
-    nodes: tuple[NodeName, ...]
-    evidence: str
 
 
 def clustered(
@@ -45,7 +36,7 @@ def clustered(
                 f"{len(bad)} of its {len(names)} nodes are faulty, and {len(faulty) - len(bad)} of the "
                 f"{len(nodes) - len(names)} elsewhere"
             )
-            found.append(FaultyDomain(domain, bad, text))
+            found.append(_domain(domain, bad, text))
     return tuple(found)
 
 
@@ -70,7 +61,11 @@ def _named(nodes: Sequence[Node], domain: Domain, cuts: Sequence[Cut]) -> Faulty
         f"its nodes pass with each other, and all {len(crossing)} tests of {len(inside)} of them with "
         f"{len(across)} nodes elsewhere failed: look at the network between, not at the nodes"
     )
-    return FaultyDomain(domain, inside, text)
+    return _domain(domain, inside, text)
+
+
+def _domain(domain: Domain, nodes: Sequence[NodeName], text: str) -> FaultyDomain:
+    return FaultyDomain(level=domain.level, name=domain.name, nodes=list(nodes), message=text[:MAX_EVIDENCE])
 
 
 def _common_domain(nodes: Sequence[Node], cut: Cut) -> Domain | None:

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from crds.agent_report import ProbeOutcome
 from crds.protocol import ProbeEnding
 from healthcheck.measurements import LocalResult, Metric, is_plausible
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.report import BLAMING
-from healthcheck.probes.runner import ProbeResult
+from healthcheck.probes.report import BLAMING, Report
 
 GPU_FLOORS: Mapping[Metric, float] = {
     Metric.GEMM_FP32_TFLOPS: 0.1,
@@ -42,19 +42,16 @@ class LocalVerdict:
     """One or more sentences; empty if it is healthy."""
 
 
-def local_result(results: Sequence[ProbeResult]) -> LocalResult:
+def local_result(results: Sequence[Report | ProbeOutcome]) -> LocalResult:
     """The probes' results as the diagnosis takes them. What was not tested speaks neither for nor against."""
     figures = {
-        name: value
-        for result in results
-        for name, value in result.report.figures.items()
-        if is_plausible(value)
+        name: value for result in results for name, value in result.figures.items() if is_plausible(value)
     }
     measured = {metric: figures[name] for name, metric in _METRICS.items() if name in figures}
     failures = [
-        f"{result.probe}: {result.report.reason}"
+        f"{result.probe}: {result.reason}"
         for result in results
-        if result.ending in BLAMING and not result.report.faults
+        if result.ending in BLAMING and not result.faults
     ]
     if figures.get(GPU_COUNT):
         failures += [
@@ -63,18 +60,18 @@ def local_result(results: Sequence[ProbeResult]) -> LocalResult:
             if metric in measured and measured[metric] < floor
         ]
     return LocalResult(
-        device_faults=tuple(fault for result in results for fault in result.report.faults),
+        device_faults=tuple(fault for result in results for fault in result.faults),
         failure="; ".join(failures),
         measured=measured,
     )
 
 
-def judge(results: Sequence[ProbeResult]) -> LocalVerdict:
+def judge(results: Sequence[Report]) -> LocalVerdict:
     """Whether this machine is fit to train, as far as it can tell alone."""
     found = local_result(results)
     if not found.passed:
         return LocalVerdict(Health.FAULTY, found.reason)
-    untested = [result.report.reason for result in results if result.ending is ProbeEnding.UNAVAILABLE]
+    untested = [result.reason for result in results if result.ending is ProbeEnding.UNAVAILABLE]
     if untested:
         return LocalVerdict(Health.UNKNOWN, "; ".join(dict.fromkeys(untested)))
     return LocalVerdict(Health.HEALTHY)

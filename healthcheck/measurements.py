@@ -38,6 +38,11 @@ def is_plausible(figure: float) -> bool:
     return 0 <= figure <= MAX_FIGURE
 
 
+def rounded(figure: float) -> float:
+    """Round to four digits, which is more than any figure means."""
+    return float(f"{figure:.4g}")
+
+
 COMPARED_IN_PAIRS = (Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from healthcheck.diagnosis import Findings, Verdicts, conclude, investigate, most_are_silent
+from healthcheck.diagnosis import Diagnosis, Facts, conclude, investigate, most_are_silent
 from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.pairing import Group, next_groups, screening_groups
@@ -28,7 +28,7 @@ class Round:
     groups: tuple[Group, ...]
 
 
-def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Round | Verdicts:
+def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Round | Diagnosis:
     """What to do after the finished rounds of `history`.
 
     Args:
@@ -36,37 +36,37 @@ def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Ro
         nodes: the nodes to check, in rank order, each name once.
         settings: bounds and thresholds.
     """
-    findings = investigate(history, nodes, settings)
-    groups = _groups(history, findings, settings)
+    facts = investigate(history, nodes, settings)
+    groups = _groups(history, facts, settings)
     if not groups:
-        return conclude(findings, settings)
+        return conclude(facts, settings)
     return Round(len(history.rounds) + 1, groups)
 
 
-def _groups(history: History, findings: Findings, settings: Settings) -> tuple[Group, ...]:
+def _groups(history: History, facts: Facts, settings: Settings) -> tuple[Group, ...]:
     done = len(history.rounds)
-    if done >= settings.most_rounds or _nobody_hears_us(history) or _is_hopeless(history, findings, settings):
+    if done >= settings.most_rounds or _nobody_hears_us(history) or _is_hopeless(history, facts, settings):
         return ()
-    evidence = findings.evidence[Symptom.FAILED]
+    evidence = facts.evidence[Symptom.FAILED]
     groups: tuple[Group, ...] = ()
     if done < settings.screening_rounds:
-        out = {*findings.condemned, *history.absent, *evidence.attribution.guilty}
-        nodes = [node for node in findings.nodes if node.name not in out]
+        out = {*facts.condemned, *history.absent, *evidence.attribution.guilty}
+        nodes = [node for node in facts.nodes if node.name not in out]
         groups = screening_groups(nodes, settings.rotation + done, evidence.ledger)
     if not groups:
         asked = tuple(
             found
-            for symptom, found in findings.evidence.items()
+            for symptom, found in facts.evidence.items()
             if symptom is not Symptom.SLOW or done < settings.most_rounds_about_slowness
         )
-        groups = next_groups(findings.nodes, asked, settings.rotation, absent=history.absent)
-    return groups + _alone(history, findings, groups)
+        groups = next_groups(facts.nodes, asked, settings.rotation, absent=history.absent)
+    return groups + _alone(history, facts, groups)
 
 
-def _alone(history: History, findings: Findings, groups: Sequence[Group]) -> tuple[Group, ...]:
+def _alone(history: History, facts: Facts, groups: Sequence[Group]) -> tuple[Group, ...]:
     """Groups of one, for nodes whose own figures are to be measured again and that are free in this round."""
-    busy = {*history.absent, *findings.condemned, *(name for group in groups for name in group)}
-    return tuple((name,) for name in findings.to_measure_again if name not in busy)
+    busy = {*history.absent, *facts.condemned, *(name for group in groups for name in group)}
+    return tuple((name,) for name in facts.to_measure_again if name not in busy)
 
 
 def _nobody_hears_us(history: History) -> bool:
@@ -74,10 +74,10 @@ def _nobody_hears_us(history: History) -> bool:
     return len(last) == UNHEARD_ROUNDS and all(most_are_silent(round_, history.withdrawn) for round_ in last)
 
 
-def _is_hopeless(history: History, findings: Findings, settings: Settings) -> bool:
+def _is_hopeless(history: History, facts: Facts, settings: Settings) -> bool:
     """Whether nothing has passed yet, and nothing will."""
     tests = [group.passed for round_ in history.rounds for group in round_.groups if len(group.members) > 1]
-    if any(tests) or any(node.vouched for node in findings.nodes):
+    if any(tests) or any(node.vouched for node in facts.nodes):
         return False
     rounds = len(history.rounds)
     return rounds >= settings.most_rounds_without_a_pass or len(tests) >= settings.most_tests_without_a_pass

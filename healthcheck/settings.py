@@ -86,9 +86,6 @@ class Settings:
     least_of_a_kind: int = 2
     least_share_of_a_kind: float = 0.05
     """So many nodes of a class, and such a share of it, that are slow alike are another kind of hardware."""
-    minimums: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
-    """Worst acceptable values, whatever the others show, by hardware class. The only way to judge the network
-    of two or three nodes."""
     references: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
     """Typical values of earlier checks (`healthcheck.stragglers.references_of`), by hardware class."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, inf
 from statistics import median
@@ -37,7 +37,7 @@ class Slowness:
     metric: Metric
     value: float
     reference: float
-    """What is typical of its kind, or the minimum set for it."""
+    """What is typical of its kind."""
 
     def __str__(self) -> str:
         share = 1 / slowdown(self.metric, self.value, self.reference)
@@ -62,8 +62,6 @@ class Standard:
     typical: float
     limit: float
     """Suspicious from this slowdown on: how many times slower than `typical`."""
-    minimum: float | None = None
-    """The worst acceptable value, whatever is typical."""
     kinds: tuple[tuple[float, float], ...] = ()
     """Slowdowns, from and to, that several nodes share: another kind of hardware under the same label."""
 
@@ -77,8 +75,6 @@ class Standard:
         return self._beyond(value, max(limit, _floor(self.metric, settings)))
 
     def _beyond(self, value: float, limit: float) -> Slowness | None:
-        if self.minimum is not None and slowdown(self.metric, value, self.minimum) > 1:
-            return Slowness(self.metric, value, self.minimum)
         times = slowdown(self.metric, value, self.typical)
         if times < limit or any(fastest <= times <= slowest for fastest, slowest in self.kinds):
             return None
@@ -264,9 +260,9 @@ def _standard(
     if sign * well.lowest <= 0:  # the spread of speeds is as large as they are
         by_spread = inf
     limit = min(by_spread, settings.straggler_ratio)
-    standard = _bare(metric, class_, typical, limit, settings)
+    standard = _bare(metric, typical, limit, settings)
     kinds = _kinds([slowdown(metric, value, typical) for value in values], standard.limit, settings)
-    return Standard(metric, typical, standard.limit, standard.minimum, kinds)
+    return replace(standard, kinds=kinds)
 
 
 def _small_standard(metric: Metric, class_: str, values: Sequence[float], settings: Settings) -> Standard:
@@ -276,12 +272,11 @@ def _small_standard(metric: Metric, class_: str, values: Sequence[float], settin
         values = [reference]
     ordered = sorted(values, reverse=metric.higher_is_better)
     typical = median(ordered[: ceil(len(ordered) / 2)])
-    return _bare(metric, class_, typical, settings.small_fleet_ratio, settings)
+    return _bare(metric, typical, settings.small_fleet_ratio, settings)
 
 
-def _bare(metric: Metric, class_: str, typical: float, limit: float, settings: Settings) -> Standard:
-    limit = max(limit, _floor(metric, settings))
-    return Standard(metric, typical, limit, settings.minimums.get((class_, metric)))
+def _bare(metric: Metric, typical: float, limit: float, settings: Settings) -> Standard:
+    return Standard(metric, typical, max(limit, _floor(metric, settings)))
 
 
 def _floor(metric: Metric, settings: Settings) -> float:

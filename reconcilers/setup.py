@@ -22,15 +22,20 @@ from controller.resources import (
     Resource,
 )
 from crds import names
+from reconcilers.cordon.findings import accusation_keys, accused_nodes, decided_nodes, failed_nodes
 from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import MarkState
-from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
-from reconcilers.cordon.records import NodeRecordReconciler
-from reconcilers.cordon.verdicts import accusation_keys, accused_nodes, decided_nodes, failed_nodes
+from reconcilers.cordon.reconciler import (
+    BY_CORDON,
+    BY_POOL,
+    NodeCordonReconciler,
+    NodeRecordReconciler,
+    cordon_states,
+)
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
-from reconcilers.nodecheck.claim_view import BY_CLAIM, claim_keys
+from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.claims import has_nodes, tests
 from reconcilers.nodecheck.finished import BY_VERDICT, is_finished, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler

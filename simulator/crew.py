@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from crds.findings import Cause
 from crds.protocol import JobPhase, RendezvousPhase
-from reconcilers.cordon.policy import VerdictReason
 from simulator import checks, objects
 from simulator.account import Part, part_of
 from simulator.bag import Bag
@@ -303,6 +303,6 @@ class Crew:
             self.state.fleet.diagnosis, self.state.nodes.ill, set(self.slow), idle, self.state.rng
         )
         for node in found.faulty:
-            self.state.convicted[node] = VerdictReason.CHECK_FAILED
+            self.state.convicted[node] = Cause.PAIR_TEST
         self.job.end_check(looked.check, found.verdicts(self.job), self.state.at())
         self.look()

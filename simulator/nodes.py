@@ -9,8 +9,9 @@ import random
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from crds.findings import Cause, Finding, Verdict
 from reconcilers.cordon.limits import Limits, limit_of
-from reconcilers.cordon.policy import NodeState, Verdict, VerdictReason, admit, decide_cordon
+from reconcilers.cordon.policy import NodeState, admit, decide_cordon
 from simulator.bag import Bag
 from simulator.fleet import Fleet
 
@@ -95,15 +96,13 @@ class Nodes:
             return node
         return None
 
-    def may_cordon(self, node: int, now: datetime, reason: VerdictReason) -> bool:
-        """Whether the controller cordons it on this verdict; counted."""
+    def may_cordon(self, node: int, now: datetime, cause: Cause) -> bool:
+        """Whether the controller cordons a node that is faulty for this cause; counted."""
         policies = self.fleet.policies
         if not policies.cordon:
             return False
-        verdict = Verdict(
-            time=now, healthy=False, reason=reason, kind="Node", namespace="", name=name_of(node)
-        )
-        state = NodeState(name_of(node), verdict=verdict)
+        finding = Finding(node=name_of(node), verdict=Verdict.FAULTY, causes=(cause,), time=now)
+        state = NodeState(name_of(node), finding=finding)
         limits = Limits(limit_of(len(self), policies.cordon_limit_percent))
         admission = admit([*self.cordoned.values(), state], limits)
         decided = decide_cordon(state, admission.full.get(state.name))

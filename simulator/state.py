@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
-from reconcilers.cordon.policy import VerdictReason
+from crds.findings import Cause
 from simulator import objects
 from simulator.account import Account
 from simulator.clock import Clock
@@ -69,8 +69,8 @@ class SimulationState(Generic[C]):
     down: set[int] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
     """Nodes that were taken away and come back."""
-    convicted: dict[int, VerdictReason] = field(default_factory=dict)
-    """Nodes that a check found faulty; they are repaired when their Pods leave."""
+    convicted: dict[int, Cause] = field(default_factory=dict)
+    """Nodes that a check found faulty, with the cause; they are repaired when their Pods leave."""
     ended: str = ""
     cordoned: list[str] = field(default_factory=list)
     stalled_until: float = 0.0
@@ -138,10 +138,10 @@ class SimulationState(Generic[C]):
         """Free, cordon or repair a node that no Pod uses any more."""
         if node in self.down or node in self.away:
             return
-        reason = self.convicted.pop(node, None)
-        if reason is None and node in self.nodes.ill:
-            reason = VerdictReason.HARDWARE_ERROR
-        if reason is not None and self.nodes.may_cordon(node, self.at(), reason):
+        cause = self.convicted.pop(node, None)
+        if cause is None and node in self.nodes.ill:
+            cause = Cause.HARDWARE_ERROR
+        if cause is not None and self.nodes.may_cordon(node, self.at(), cause):
             self.cordoned.append(name_of(node))
             self.repair(node)
             return

@@ -23,7 +23,7 @@ from crds.protocol import (
     PairProbeStatus,
     ProbeStatus,
 )
-from healthcheck.probes.runner import ProbeResult
+from healthcheck.probes.report import Report
 
 HEAD_BYTES = 256
 """How much of the beginning of a text is kept if it is too long; the rest is its end."""
@@ -45,11 +45,11 @@ class CheckReport:
         """The highest round whose test has been reported; 0 before the first."""
         return max((int(pair["round"]) for pair in self.pairs), default=0)
 
-    def with_local(self, results: Sequence[ProbeResult]) -> CheckReport:
+    def with_local(self, results: Sequence[Report]) -> CheckReport:
         """Return the report with the results of the local tests."""
         return replace(self, local=tuple(map(outcome, results)))
 
-    def with_pair(self, round_: int, result: ProbeResult) -> CheckReport:
+    def with_pair(self, round_: int, result: Report) -> CheckReport:
         """Return the report with the result of a round's test."""
         pair: PairProbeStatus = {"round": round_, **outcome(result)}
         return replace(self, pairs=(*self.pairs, pair)[-MAX_PAIR_PROBES:])
@@ -65,11 +65,10 @@ class CheckReport:
         return cls(str(status["uid"]), tuple(status.get("local") or ()), tuple(status.get("pairs") or ()))
 
 
-def outcome(result: ProbeResult) -> ProbeStatus:
-    """Return a probe's result as the CRD takes it."""
-    report = result.report
+def outcome(report: Report) -> ProbeStatus:
+    """Return a probe's report as the CRD takes it."""
     return {
-        "probe": result.probe,
+        "probe": report.probe,
         "ending": report.ending,
         "reason": _clip(report.reason),
         "figures": {
@@ -79,7 +78,7 @@ def outcome(result: ProbeResult) -> ProbeStatus:
         },
         "faults": _sentences(report.faults),
         "notes": _sentences(report.notes),
-        "seconds": round(result.seconds, 3),
+        "seconds": round(report.seconds, 3),
     }
 
 

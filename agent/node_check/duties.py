@@ -10,7 +10,6 @@ import functools
 import logging
 import select
 import threading
-from dataclasses import replace
 
 from torch.distributed import DistError
 
@@ -28,7 +27,7 @@ from crds.protocol import Accelerator, ProbeEnding
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.meeting import adjourn
 from healthcheck.probes.report import Report
-from healthcheck.probes.runner import Cancellation, Cancelled, Probe, ProbeResult, run
+from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run
 from healthcheck.probes.suite import measure_again, run_local
 
 logger = logging.getLogger(__name__)
@@ -139,9 +138,9 @@ class CheckDuties:
         _log(results)
         self._reporter.check(report)
         if isinstance(duty, PairTest) and duty.others and results[0].ending in SILENT_ENDINGS:
-            _adjourn(duty, results[0].report.reason, self._me.key)
+            _adjourn(duty, results[0].reason, self._me.key)
 
-    def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[ProbeResult]:
+    def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[Report]:
         try:
             return run_local(
                 view.accelerator == Accelerator.NVIDIA_GPU,
@@ -152,7 +151,7 @@ class CheckDuties:
         except OSError as error:
             return [_not_started("local", error)]
 
-    def _test(self, view: CheckView, duty: PairTest, cancellation: Cancellation) -> ProbeResult:
+    def _test(self, view: CheckView, duty: PairTest, cancellation: Cancellation) -> Report:
         """Take part in the test of a group; alone in it, measure this node again."""
         try:
             if duty.others:
@@ -208,12 +207,12 @@ class ActiveCheck:
             logger.error("a probe of the node check cannot be ended: giving it up")
 
 
-def excused(result: ProbeResult, oom: OomWatch) -> ProbeResult:
+def excused(result: Report, oom: OomWatch) -> Report:
     """The result, unless the kernel killed the probe for the container's memory, which is not the node's."""
-    if result.report.signal != "SIGKILL" or not oom.has_killed():
+    if result.signal != "SIGKILL" or not oom.has_killed():
         return result
     reason = f"{result.probe} was killed: the container had no memory left{oom.limit_text()}"
-    return replace(result, report=Report(ProbeEnding.UNAVAILABLE, reason))
+    return Report(ProbeEnding.UNAVAILABLE, reason, probe=result.probe, seconds=result.seconds)
 
 
 def pair_probe(view: CheckView, duty: PairTest, me: Environment) -> Probe:
@@ -255,20 +254,18 @@ def _adjourn(duty: PairTest, reason: str, key: bytes) -> None:
         adjourn(store.under(f"{store_prefix(duty)}/"), f"{duty.members[duty.rank]} says: {reason}")
 
 
-def _not_started(probe: str, error: OSError) -> ProbeResult:
-    return ProbeResult(
-        probe, Report(ProbeEnding.UNAVAILABLE, f"a probe cannot be started here: {error}"), 0.0
-    )
+def _not_started(probe: str, error: OSError) -> Report:
+    return Report(ProbeEnding.UNAVAILABLE, f"a probe cannot be started here: {error}", probe=probe)
 
 
-def _log(results: list[ProbeResult]) -> None:
+def _log(results: list[Report]) -> None:
     for result in results:
         logger.info(
             "probe=%s ending=%s seconds=%.1f %s",
             result.probe,
             result.ending.value,
             result.seconds,
-            result.report.reason,
+            result.reason,
         )
         if result.ending in (ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED) and result.stderr_tail:
             logger.warning("the end of what %s printed:\n%s", result.probe, result.stderr_tail)

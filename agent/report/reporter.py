@@ -8,6 +8,7 @@ controller reads each failure's text, and counts failures by their sequence.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from agent.kube.api import Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.monitor.usage import Usage
+from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.refusal import LeftOut, final_refusal
 from agent.report.report import Departure, Facts, PendingReports, Report
@@ -308,6 +310,8 @@ class Reporter(threading.Thread):
                 self._changed.notify_all()
             raise
         self._warnings.succeeded()
+        if self._last_written_at == float("-inf"):
+            launch_mark.clear(os.environ)
         with self._changed:
             self._nobody_listens = False
             self._pending.written(report)

@@ -16,7 +16,14 @@ from typing import Any
 from controller.api.api_wait import ApiWait, current_wait
 from controller.api.fairness import current_flow
 from controller.api.namespaces import TerminatingNamespaces
-from controller.errors import ClientError, Conflict, InvalidStatus, NamespaceTerminating, Unavailable
+from controller.errors import (
+    ClientError,
+    Conflict,
+    InvalidStatus,
+    NamespaceTerminating,
+    NotFound,
+    Unavailable,
+)
 from controller.queue.metrics import QueueMetrics, ReconcileMetrics
 from controller.queue.workqueue import QueueShutDown, WorkQueue
 from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
@@ -28,6 +35,8 @@ RECONCILE_TIMEOUT_SECONDS = 120.0
 """A reconcile makes a few calls of at most ten seconds each; one that takes longer hangs."""
 LONG_LOOK_SECONDS = 0.05
 MAX_REST_SECONDS = 1.0
+LATE_CACHE_FAILURES = 10
+"""With the queue's back-off, they take 2.5 s."""
 
 _TERMINAL = (TerminalError, InvalidStatus)
 
@@ -196,6 +205,8 @@ def _severity(error: Exception, failures: int) -> int:
     if isinstance(error, Conflict):
         # Decided from an object that has changed meanwhile: what optimistic writes are for.
         return logging.DEBUG if failures == 1 else logging.INFO
+    if isinstance(error, NotFound) and failures < LATE_CACHE_FAILURES:
+        return logging.INFO  # it was deleted, and the cache has yet to hear of that
     return logging.WARNING
 
 

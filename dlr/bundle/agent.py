@@ -27,7 +27,7 @@ import agent
 import crds
 import dlr
 import healthcheck
-from crds.names import AGENT_ZIP
+from crds.names import AGENT_ZIP, HAS_BEGUN
 from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated
 
 LAUNCHERS = {"dlr": "", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
@@ -57,14 +57,29 @@ _LAUNCHER = """\
 #!/bin/sh
 # Starts the injected agent of dlr with this image's own Python; DLR_PYTHON names another one.
 home=${{0%/bin/*}}
+set -- {command}"$@"
+mark=/dev/null
+case "$1" in
+run | exec | torchrun | dlrover-run)
+    # A shell or a wrapper in front of this process may hide how it ends (docs/failures.md).
+    if [ $$ -ne 1 ] && [ -w "$DLR_TERMINATION_LOG" ]; then
+        mark=$DLR_TERMINATION_LOG
+        echo "dlr: ${{0##*/}} {has_begun}" >>"$mark"
+    fi
+    ;;
+esac
+refuse() {{
+    echo "dlr: $2" >&2
+    echo "dlr: $2" >>"$mark"
+    exit "$1"
+}}
 for python in "$DLR_PYTHON" python3 python ""; do
     if command -v "$python" >/dev/null 2>&1; then
         break
     fi
 done
 if [ -z "$python" ]; then
-    echo "dlr: this image has no python3 on its PATH; name its Python (3.10 or newer) in DLR_PYTHON" >&2
-    exit 127
+    refuse 127 "this image has no python3 on its PATH; name its Python (3.10 or newer) in DLR_PYTHON"
 fi
 if [ "$python" != "${{DLR_PYTHON:-$python}}" ]; then
     echo "dlr: there is no $DLR_PYTHON, so $(command -v "$python") runs the agent" >&2
@@ -72,17 +87,16 @@ fi
 sum=$({{ sha256sum <"$home/{zip}" || "$python" -I -c '{hashing}' <"$home/{zip}"; }} 2>/dev/null)
 sum=${{sum%% *}}
 if [ "$sum" != {sha256} ]; then
-    echo "dlr: $home/{zip} is not the file that this launcher was built with:" \
-        "its SHA-256 is ${{sum:-unknown}} and not {sha256};" \
-        "have this node pull the agent's image again, or build that image again" >&2
-    exit 69
+    refuse 69 "$home/{zip} is not the file that this launcher was built with: \
+its SHA-256 is ${{sum:-unknown}} and not {sha256}; \
+have this node pull the agent's image again, or build that image again"
 fi
 case ":$PYTHONPATH:" in
 *":$home/{zip}:"*) ;;
 *) PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}$home/{zip} ;;
 esac
 export PYTHONPATH
-exec "$python" "$home/{zip}" {command}"$@"
+exec "$python" "$home/{zip}" "$@"
 """
 
 _HASHING = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())"
@@ -118,7 +132,11 @@ def build(folder: Path) -> str:
         with _written(folder / "bin" / name, 0o755) as scratch:
             scratch.write_text(
                 _LAUNCHER.format(
-                    zip=AGENT_ZIP, command=f"{command} " if command else "", sha256=sha256, hashing=_HASHING
+                    zip=AGENT_ZIP,
+                    command=f"{command} " if command else "",
+                    sha256=sha256,
+                    hashing=_HASHING,
+                    has_begun=HAS_BEGUN,
                 )
             )
     return sha256

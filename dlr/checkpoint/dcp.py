@@ -30,7 +30,7 @@ def metadata(pieces: Iterable[Piece], leaves: Iterable[str], paths: dict[str, An
     """
     tensors: dict[str, Any] = {}
     for piece in pieces:
-        item = _tensor_data(piece)
+        item = tensor_data(piece)
         known = tensors.setdefault(piece.name, TensorStorageMetadata(item.properties, item.size, []))
         known.chunks.append(item.chunk)
     return Metadata({**tensors, **{name: BytesStorageMetadata() for name in leaves}}, planner_data=paths)
@@ -42,7 +42,7 @@ def save_plan(pieces: Sequence[Piece], leaves: Iterable[str], prefix: Any) -> Sa
         WriteItem(
             MetadataIndex(piece.name, piece.global_offset),
             WriteItemType.SHARD,
-            tensor_data=_tensor_data(piece),
+            tensor_data=tensor_data(piece),
         )
         for piece in pieces
     ]
@@ -50,7 +50,8 @@ def save_plan(pieces: Sequence[Piece], leaves: Iterable[str], prefix: Any) -> Sa
     return SavePlan(items, storage_data=prefix)
 
 
-def _tensor_data(piece: Piece) -> TensorWriteData:
+def tensor_data(piece: Piece) -> TensorWriteData:
+    """What a piece is of its tensor."""
     return TensorWriteData(
         ChunkStorageMetadata(torch.Size(piece.global_offset), torch.Size(piece.shape)),
         TensorProperties(dtype=getattr(torch, piece.dtype)),

@@ -14,7 +14,7 @@ import json
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -30,9 +30,10 @@ from crds.protocol import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.folder_pickles import read_pickle
+from dlr.checkpoint.joined import METADATA, Joined, Part, part_of
 from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.request import Request
-from dlr.checkpoint.sharing import PART, SaveError, Savers, Shares
+from dlr.checkpoint.sharing import PART, SaveError, Savers
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.unshared import Digest, digest
@@ -96,8 +97,6 @@ class _Save:
         self._final = storage.folder_of(self.path, request.step)
         self._writer = FileSystemWriter(self.working)
         self._savers = Savers(self.path, self.working, request.rank, request.world_size)
-        self._shares = Shares(())
-        """What each rank writes; rank 0 alone knows it."""
         self._leaves: dict[str, Any] = {}
         self._paths: dict[str, Any] = {}
 
@@ -140,8 +139,9 @@ class _Save:
             slot.close()  # with its lock
         names = sorted({result.storage_data.relative_path for result in results})
         files = [storage.describe(self.working / name) for name in names]
+        written = part_of(mine, results)
         part = self.working / PART.format(request.rank)
-        storage.write_atomically(part, pickle.dumps((results, files)))
+        storage.write_atomically(part, pickle.dumps((written.tensors, written.storage, files)))
 
     def complete(self) -> None:
         """Make the checkpoint complete, or wait until rank 0's saver has."""
@@ -149,19 +149,14 @@ class _Save:
         if request.rank != 0:
             self._savers.wait(lambda: (not self.working.exists() and self._final.exists()) or None)
             return
-        pieces = (piece for of_rank in self._shares.pieces for piece in of_rank)
-        described = metadata(pieces, self._leaves, self._paths)
-        self._shares = Shares(())  # with many ranks, each part takes memory as long as it is there
-        files: list[storage.File] = []
-
-        def results() -> Iterator[Any]:
-            for data in self._savers.collect(PART):
-                of_rank, written = read_pickle(data, "a rank's part")
-                files.extend(written)
-                yield of_rank
-
-        self._writer.finish(described, results())  # type: ignore[arg-type]  # it goes through them once
-        files.append(storage.describe(self.working / ".metadata"))
+        self._writer.finish(metadata((), self._leaves, self._paths), [])
+        joined, files = Joined(), list[storage.File]()
+        for data in self._savers.collect(PART):
+            tensors, places, written = read_pickle(data, "a rank's part")
+            joined.add(Part(tensors, places))
+            files.extend(written)
+        joined.complete(self.working)
+        files.append(storage.describe(self.working / METADATA))
         self._savers.remove_notes()
         manifest = storage.Manifest(request.job, request.step, request.world_size, tuple(files))
         storage.publish(self.working, self.path, manifest)
@@ -176,10 +171,10 @@ class _Save:
 
         if self.request.rank != 0:
             return self._savers.follow(pieces, digests)
-        self._shares = self._savers.lead(digests)
-        if names := self._shares.own:  # not where each rank of a data loader has its place
+        shares = self._savers.lead(digests)
+        if names := shares.own:  # not where each rank of a data loader has its place
             _warn(self.request.path, len(names), min(names), self.request.world_size)
-        return self._shares.pieces[0]
+        return shares.of_ranks[0].of(pieces, 0)
 
 
 @cache

@@ -2,11 +2,12 @@
 
 The process group is the training's, so that savers have none.
 
-    plan-<rank>.json   what the rank has, with sums
+    plan-<rank>        what the rank has, with sums
     differing.json     by rank 0: of which tensors ranks hold different ones under one name, if of any
     digest-<rank>.json how different they are
     shares             by rank 0, which alone reads the files of all ranks: what each rank writes
-    part-<rank>        what it has written, pickled; when all are there, rank 0's makes the folder complete
+    part-<rank>        what it has written, as its part of `.metadata` (`joined.py`); when all are there, rank
+                       0's makes the folder complete
     gave-up-<rank>     why it does not write: then rank 0 gives up too, and the others look at its file alone
 
 So both the files that are opened and the bytes that are read are linear in the number of ranks.
@@ -19,12 +20,12 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlr.checkpoint import storage
-from dlr.checkpoint.plan import Piece, decode_plan, divide, own_name
+from dlr.checkpoint.plan import Piece, Plans, divide, encode_plan, own_name
 from dlr.checkpoint.unshared import Digest, differing, own_of_each
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ _SLOWEST_LOOK_SECONDS = 0.5
 _LOOKS_PER_SECOND = 1000
 """Of all ranks together, at most, once each has looked for a while."""
 
-_PLAN, _DIGEST, PART = "plan-{}.json", "digest-{}.json", "part-{}"
+_PLAN, _DIGEST, PART = "plan-{}", "digest-{}.json", "part-{}"
 _DIFFERING, _SHARES = "differing.json", "shares"
 _PLACE = struct.Struct("<QQ")
 """Where a rank's share begins in the file of all shares, and how long it is. These come first, by rank."""
@@ -49,11 +50,30 @@ class SaveError(Exception):
 
 
 @dataclass(frozen=True)
+class Share:
+    """What one rank writes of its pieces."""
+
+    numbers: Sequence[int]
+    renamed: Collection[int] = ()
+    """Those that have names of the rank's own in storage."""
+
+    def of(self, pieces: Sequence[Piece], rank: int) -> list[Piece]:
+        """Return the pieces, with the names that they have in storage.
+
+        Args:
+            pieces: all that the rank has.
+        """
+        return [
+            replace(pieces[n], name=own_name(pieces[n].name, rank)) if n in self.renamed else pieces[n]
+            for n in self.numbers
+        ]
+
+
+@dataclass(frozen=True)
 class Shares:
     """What each rank writes, as rank 0 decides it."""
 
-    pieces: tuple[tuple[Piece, ...], ...]
-    """The pieces of each rank, by rank, with the names that they have in storage."""
+    of_ranks: tuple[Share, ...]
     own: frozenset[str] = frozenset()
     """Names of tensors of which each rank has its own, with numbers that a training rounds."""
 
@@ -76,7 +96,7 @@ class Savers:
 
     def announce(self, pieces: Sequence[Piece]) -> None:
         """Tell rank 0 what this rank has."""
-        self._write(_PLAN, json.dumps([asdict(piece) for piece in pieces]).encode())
+        self._write(_PLAN, encode_plan(pieces))
 
     def lead(self, digests: Callable[[Collection[str]], Mapping[str, Digest | None]]) -> Shares:
         """Decide what each rank writes, as rank 0.
@@ -87,30 +107,24 @@ class Savers:
         Raises:
             SaveError, OSError: a rank does not take part.
         """
-        memo: dict[Any, Any] = {}
-        plans = {rank: decode_plan(data, memo) for rank, data in enumerate(self.collect(_PLAN))}
+        plans = Plans.read(self.collect(_PLAN))
+        contested = {rank: list(pieces.values()) for rank, pieces in enumerate(plans.contested)}
         own, numbers = set[str](), set[str]()
-        if names := differing(plans):
+        if names := differing(contested):
             storage.write_atomically(self._working / _DIFFERING, json.dumps(sorted(names)).encode())
             self._write(_DIGEST, json.dumps(digests(names)).encode())
             found = dict(enumerate(map(json.loads, self.collect(_DIGEST))))
-            own = own_of_each(plans, found)
+            own = own_of_each(contested, found)
             numbers = {name for each in found.values() for name, sums in each.items() if sums is not None}
-        renamed = [
-            [
-                replace(piece, name=own_name(piece.name, rank)) if piece.name in own else piece
-                for piece in plan
-            ]
-            for rank, plan in plans.items()
+        if own:  # a rank may have parts of these that no other has
+            plans = Plans.read(self.collect(_PLAN), everything=True)
+        shares = [
+            Share(sorted([*alone, *chosen]), [n for n in chosen if pieces[n].name in own])
+            for alone, chosen, pieces in zip(plans.alone, _chosen(plans, own), plans.contested, strict=True)
         ]
-        written = divide(renamed)
-        shares = []
-        for rank, plan in enumerate(renamed):
-            at = {piece.place: number for number, piece in enumerate(plan)}
-            mine = [at[piece.place] for piece in written[rank]]
-            shares.append(json.dumps([mine, [n for n in mine if plans[rank][n].name in own]]).encode())
-        storage.write_atomically(self._working / _SHARES, _joined(shares))
-        return Shares(tuple(map(tuple, written)), frozenset(own & numbers))
+        data = [json.dumps([share.numbers, share.renamed]).encode() for share in shares]
+        storage.write_atomically(self._working / _SHARES, _joined(data))
+        return Shares(tuple(shares), frozenset(own & numbers))
 
     def follow(
         self, pieces: Sequence[Piece], digests: Callable[[Collection[str]], Mapping[str, Digest | None]]
@@ -130,12 +144,8 @@ class Savers:
             self._write(_DIGEST, json.dumps(digests(names)).encode())
             self.wait(lambda: shares.exists() or None)
         start, length = _PLACE.unpack(_read(shares, self._rank * _PLACE.size, _PLACE.size))
-        numbers, own = json.loads(_read(shares, start, length))
-        renamed = set(own)
-        return [
-            replace(pieces[n], name=own_name(pieces[n].name, self._rank)) if n in renamed else pieces[n]
-            for n in numbers
-        ]
+        numbers, renamed = json.loads(_read(shares, start, length))
+        return Share(numbers, set(renamed)).of(pieces, self._rank)
 
     def collect(self, name: str) -> Iterator[bytes]:
         """Read a file of every rank, one after the other, as soon as all are there, as rank 0.
@@ -205,6 +215,24 @@ class Savers:
 
     def _write(self, name: str, data: bytes) -> None:
         storage.write_atomically(self._working / name.format(self._rank), data)
+
+
+def _chosen(plans: Plans, own: Collection[str]) -> list[list[int]]:
+    """The contested pieces that each rank writes, by their numbers.
+
+    Args:
+        own: names of tensors of which each rank writes its own.
+    """
+    named = [
+        {n: replace(p, name=own_name(p.name, rank)) if p.name in own else p for n, p in pieces.items()}
+        for rank, pieces in enumerate(plans.contested)
+    ]
+    written = divide([list(pieces.values()) for pieces in named], plans.loads)
+    chosen = []
+    for pieces, mine in zip(named, written, strict=True):
+        at = {piece.place: number for number, piece in pieces.items()}
+        chosen.append([at[piece.place] for piece in mine])
+    return chosen
 
 
 def _joined(shares: Sequence[bytes]) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from crds.nodecheck import NodeCheckPhase, NodeVerdict
+from crds.findings import Verdict
+from crds.nodecheck import NodeCheckPhase
 from dlr.kube.errors import CommandError
 from healthcheck.local import Health
 from healthcheck.measurements import Metric
@@ -14,13 +15,13 @@ JSON = dict[str, Any]
 
 EXIT_CODES: Mapping[Health, int] = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
 LISTS = {
-    "faultyNodes": NodeVerdict.FAULTY,
-    "stragglers": NodeVerdict.STRAGGLER,
-    "inconclusive": NodeVerdict.INCONCLUSIVE,
+    "faultyNodes": Verdict.FAULTY,
+    "stragglers": Verdict.STRAGGLER,
+    "inconclusive": Verdict.INCONCLUSIVE,
 }
 """Fields that name all nodes of a verdict."""
 COLUMNS = {"busGbps": Metric.PAIR_BUS_GBPS, "latencyUs": Metric.PAIR_LATENCY_US}
-GUILTY = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER)
+GUILTY = (Verdict.FAULTY, Verdict.STRAGGLER)
 
 
 class CouldNotTell(CommandError):
@@ -37,13 +38,13 @@ def health(check: JSON) -> Health:
         return Health.UNKNOWN
     if verdicts.intersection(GUILTY) or status.get("faultyLinks"):
         return Health.FAULTY
-    return Health.HEALTHY if verdicts == {NodeVerdict.HEALTHY} else Health.UNKNOWN
+    return Health.HEALTHY if verdicts == {Verdict.HEALTHY} else Health.UNKNOWN
 
 
 def verdicts_of(status: JSON) -> dict[str, str]:
     """Return the verdict of each node. In a check that succeeded, nodes that no list names are healthy."""
     succeeded = status.get("phase") == NodeCheckPhase.SUCCEEDED
-    verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], NodeVerdict.HEALTHY.value)
+    verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], Verdict.HEALTHY.value)
     for field, verdict in LISTS.items():
         verdicts |= dict.fromkeys(status.get(field) or [], verdict.value)
     return verdicts | {result["node"]: result["verdict"] for result in status.get("nodeResults") or []}

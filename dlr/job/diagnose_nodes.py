@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from controller.wording import some_of
 from crds import names
-from crds.nodecheck import NodeVerdict
+from crds.findings import Verdict
 from dlr.job.check_outcome import verdicts_of
 from dlr.job.diagnose_case import JSON, Case, Field
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
@@ -37,9 +37,9 @@ class NodeState:
 
 
 FOUND = {
-    NodeVerdict.FAULTY: ("FaultyNodes", "faultyNodes", "faulty"),
-    NodeVerdict.STRAGGLER: ("Stragglers", "stragglers", "slow"),
-    NodeVerdict.INCONCLUSIVE: ("Inconclusive", "inconclusive", "perhaps faulty"),
+    Verdict.FAULTY: ("FaultyNodes", "faultyNodes", "faulty"),
+    Verdict.STRAGGLER: ("Stragglers", "stragglers", "slow"),
+    Verdict.INCONCLUSIVE: ("Inconclusive", "inconclusive", "perhaps faulty"),
 }
 """By verdict: the condition's reason, the field that lists all such nodes, and a word for it."""
 QUOTED = 3

@@ -38,6 +38,7 @@ from dlr.job.shards import shards_line
 from dlr.job.timeline.life import clock_of
 from dlr.job.wording import age, duration, parse_time
 from dlr.job.workers import AT_EASE
+from reconcilers.cordon.policy import reason_of
 
 MOST = 5
 """Entries of one kind: it is to stay one page."""
@@ -238,7 +239,7 @@ def _nodes(case: Case) -> Iterator[Sentence]:
         if state.cordon:
             mark = mark_of(node)
             by = (
-                f" by {mark.verdict.kind} {mark.verdict.name}, {mark.verdict.reason}"
+                f" by {mark.finding.kind} {mark.finding.name}, {reason_of(mark.finding)}"
                 if mark
                 else ", not by dlr"
             )

@@ -25,6 +25,19 @@ def test_a_pipe_does_not_hide_that_training_failed(cluster: Cluster, observation
     assert (failure["exitClass"], failure["exitCode"]) == ("UserError", 3), observation.describe()
 
 
+def test_a_launcher_that_is_killed_before_its_first_report_has_not_succeeded(
+    cluster: Cluster, observation: Observation
+) -> None:
+    """Behind a wrapper that the controller cannot read; beside it, a job that starts no launcher."""
+    killed = jobs.shell(cluster, "timeout -s KILL 0.3 torchrun train.py | cat", name="killed")
+    killed["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
+    plain = jobs.shell(cluster, "timeout 60 echo torchrun | cat", name="plain")
+    job = end_of(cluster, observation, killed)
+    assert job["phase"] == "Failed", observation.describe()
+    assert "torchrun has not reported once" in job["lastFailure"]["message"], observation.describe()
+    assert end_of(cluster, observation, plain)["phase"] == "Succeeded", observation.describe()
+
+
 @pytest.mark.parametrize(("code", "phase"), [(3, "Failed"), (0, "Succeeded")])
 def test_the_end_of_training_counts_beside_a_sidecar_that_goes_on(
     cluster: Cluster, observation: Observation, code: int, phase: str

@@ -141,5 +141,5 @@ class GroupGather:
         bad = [(local, result) for local, result in enumerate(results) if result.ending in BLAMING]
         if bad:
             local, result = min(bad, key=lambda found: found[1].seconds)  # the first one to fail
-            raise ProbeError(f"{kind}:{local}: {result.report.reason}")
-        return dict(results[0].report.figures)
+            raise ProbeError(f"{kind}:{local}: {result.reason}")
+        return dict(results[0].figures)

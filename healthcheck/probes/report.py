@@ -25,7 +25,12 @@ class Report:
     notes: tuple[str, ...] = ()
     """What a person should know and nobody is judged by: what is unknown here, what slows a device."""
     signal: str = ""
-    """Which one ended it, such as SIGSEGV."""
+    """The signal that ended it, such as SIGSEGV."""
+    probe: str = ""
+    """Name of the probe; the runner adds this and what follows."""
+    seconds: float = 0.0
+    """Wall time from the start of the process to its end."""
+    stderr_tail: str = ""
 
     def to_json(self) -> str:
         """One line."""

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from crds.protocol import ProbeEnding
@@ -42,21 +42,6 @@ class Probe:
     """Variables of its environment beside ours, by name."""
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """How a probe went, seen from outside."""
-
-    probe: str
-    report: Report
-    seconds: float
-    """Wall time from the start of the process to its end."""
-    stderr_tail: str = ""
-
-    @property
-    def ending(self) -> ProbeEnding:
-        return self.report.ending
-
-
 class Cancelled(Exception):
     """The results are not wanted any more; nothing of the probes is left."""
 
@@ -70,7 +55,7 @@ class Cancellation:
     """Has to see to it that `fd` is not readable any more, unless it says yes."""
 
 
-def run(probe: Probe, cancellation: Cancellation | None = None) -> ProbeResult:
+def run(probe: Probe, cancellation: Cancellation | None = None) -> Report:
     """Run one probe, for its time-out and a few seconds at most.
 
     Raises Cancelled, and OSError if Python cannot start.
@@ -78,9 +63,7 @@ def run(probe: Probe, cancellation: Cancellation | None = None) -> ProbeResult:
     return run_together([probe], cancellation)[0]
 
 
-def run_together(
-    probes: Sequence[Probe], cancellation: Cancellation | None = None
-) -> tuple[ProbeResult, ...]:
+def run_together(probes: Sequence[Probe], cancellation: Cancellation | None = None) -> tuple[Report, ...]:
     """Run probes that need each other at the same time, and return when all have ended.
 
     When one has failed, the others cannot pass any more: they are ended soon, not only at their time-outs.
@@ -131,7 +114,7 @@ class _Running:
         times_out = self._started + probe.timeout_seconds
         self.deadline = times_out + OVERTIME_SECONDS
         self._printed = b""
-        self._result: ProbeResult | None = None
+        self._result: Report | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
         arguments = [f"--deadline={times_out}", f"--parent={os.getpid()}", *probe.arguments]
         self._process = subprocess.Popen(
@@ -176,7 +159,7 @@ class _Running:
             report = Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}")
         self._finish(report, seconds)
 
-    def result(self) -> ProbeResult:
+    def result(self) -> Report:
         assert self._result, "asked for before the end"
         return self._result
 
@@ -200,7 +183,9 @@ class _Running:
         return Report(ProbeEnding.CRASHED, f"exit code {code}: {last_line[:300]}")
 
     def _finish(self, report: Report, seconds: float) -> None:
-        self._result = ProbeResult(self._probe.name, report, seconds, self._stderr_tail())
+        self._result = replace(
+            report, probe=self._probe.name, seconds=seconds, stderr_tail=self._stderr_tail()
+        )
 
     def _kill(self) -> int | None:
         """End the whole session. The exit code, or None if the kernel does not let the process go."""

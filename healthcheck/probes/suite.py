@@ -11,7 +11,7 @@ from crds.protocol import ProbeEnding
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING, Report
-from healthcheck.probes.runner import WEDGED, Cancellation, Probe, ProbeResult, run
+from healthcheck.probes.runner import WEDGED, Cancellation, Probe, run
 
 DEVICE_STATE = "device_state"
 TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_node": 120.0}
@@ -24,7 +24,7 @@ SECOND_SHARE = 0.5
 """Of the time that its first try took, a second one needs so much to say anything of the node: with less, it
 would say more about the time-out, and about the probes before."""
 
-Progress = Callable[[str, ProbeResult | None], None]
+Progress = Callable[[str, Report | None], None]
 """Told of a probe when it starts, with None, and when it has ended."""
 
 
@@ -36,7 +36,7 @@ def run_local(
     budget_seconds: float = math.inf,
     cancellation: Cancellation | None = None,
     names: Sequence[str] = tuple(TIMEOUT_SECONDS),
-) -> list[ProbeResult]:
+) -> list[Report]:
     """Run local probes, in order.
 
     A probe that hangs or that a signal ends is tried once more: only what happens again is told, and
@@ -53,7 +53,7 @@ def run_local(
     Raises Cancelled, and OSError if Python cannot start.
     """
     budget = _Budget(budget_seconds, time.monotonic() + budget_seconds)
-    results: list[ProbeResult] = []
+    results: list[Report] = []
     for name in (name for name in names if not (cpu_only and name == DEVICE_STATE)):
         progress(name, None)
         probe = Probe(name, _arguments(name, require_gpu, cpu_only, results), TIMEOUT_SECONDS[name])
@@ -77,8 +77,8 @@ class _Budget:
 
 
 def _tried(
-    probe: Probe, budget: _Budget, earlier: Sequence[ProbeResult], cancellation: Cancellation | None
-) -> tuple[ProbeResult, bool]:
+    probe: Probe, budget: _Budget, earlier: Sequence[Report], cancellation: Cancellation | None
+) -> tuple[Report, bool]:
     """A probe's result, by a second try if the first may have been an accident; and whether it hung at last.
 
     Args:
@@ -91,30 +91,30 @@ def _tried(
 
     seconds = min(probe.timeout_seconds, budget.left())
     if seconds < LEAST_SECONDS:
-        return ProbeResult(probe.name, out_of_time("was not run"), 0.0), False
+        return replace(out_of_time("was not run"), probe=probe.name), False
     first = run(replace(probe, timeout_seconds=seconds), cancellation)
     hung = first.ending is ProbeEnding.TIMED_OUT
     if not _may_be_an_accident(first):
         return first, hung
     left = min(probe.timeout_seconds, budget.left())
     if left < max(LEAST_SECONDS, SECOND_SHARE * seconds if hung else 0.0):
-        what = "did not end" if hung else f"was {first.report.reason} and not tried again"
-        return replace(first, report=out_of_time(what)), hung
+        what = "did not end" if hung else f"was {first.reason} and not tried again"
+        late = out_of_time(what)
+        return replace(first, ending=late.ending, reason=late.reason), hung
     again = run(replace(probe, timeout_seconds=left), cancellation)
-    note = f"{probe.name} was tried twice; first: {first.report.reason}"
-    report = replace(again.report, notes=(*again.report.notes, note))
-    return replace(again, report=report), again.ending is ProbeEnding.TIMED_OUT
+    note = f"{probe.name} was tried twice; first: {first.reason}"
+    return replace(again, notes=(*again.notes, note)), again.ending is ProbeEnding.TIMED_OUT
 
 
-def _may_be_an_accident(result: ProbeResult) -> bool:
+def _may_be_an_accident(result: Report) -> bool:
     """A process that not even SIGKILL ends is none."""
-    killed = result.ending is ProbeEnding.CRASHED and bool(result.report.signal)
-    return killed or (result.ending is ProbeEnding.TIMED_OUT and not result.report.reason.endswith(WEDGED))
+    killed = result.ending is ProbeEnding.CRASHED and bool(result.signal)
+    return killed or (result.ending is ProbeEnding.TIMED_OUT and not result.reason.endswith(WEDGED))
 
 
 def measure_again(
     require_gpu: bool, *, cpu_only: bool, budget_seconds: float, cancellation: Cancellation | None
-) -> ProbeResult:
+) -> Report:
     """Run the probes whose figures nodes are compared by once more: one result, with all that they measured.
 
     It fails as the first one that did; what was not measured again speaks neither for nor against the node.
@@ -126,28 +126,28 @@ def measure_again(
         cancellation=cancellation,
         names=MEASURING,
     )
-    figures = {name: value for result in results for name, value in result.report.figures.items()}
-    worst = next((result.report for result in results if result.ending in BLAMING), None)
+    figures = {name: value for result in results for name, value in result.figures.items()}
+    worst = next((result for result in results if result.ending in BLAMING), None)
     report = worst or Report(ProbeEnding.PASSED, figures=figures)
-    return ProbeResult("again", report, sum(result.seconds for result in results))
+    return replace(report, probe="again", seconds=sum(result.seconds for result in results))
 
 
-def _out_of_time(what: str, budget_seconds: float, earlier: Sequence[ProbeResult]) -> Report:
-    measured = any(result.report.figures for result in earlier if result.probe in MEASURING)
+def _out_of_time(what: str, budget_seconds: float, earlier: Sequence[Report]) -> Report:
+    measured = any(result.figures for result in earlier if result.probe in MEASURING)
     reason = f"{what}: the {budget_seconds:.0f} s for all local tests were spent before"
     return Report(ProbeEnding.SKIPPED if measured else ProbeEnding.UNAVAILABLE, reason)
 
 
-def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[ProbeResult]) -> tuple[str, ...]:
+def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[Report]) -> tuple[str, ...]:
     if name == DEVICE_STATE:
         return ("--require-gpu",) if require_gpu else ()
     if cpu_only:
         return (f"--device={CPU}",)
-    has_gpu = any(GPU_COUNT in result.report.figures for result in earlier)
+    has_gpu = any(GPU_COUNT in result.figures for result in earlier)
     return (f"--device={CUDA if require_gpu or has_gpu else AUTO}",)
 
 
-def _is_pointless(after: ProbeResult, require_gpu: bool) -> bool:
+def _is_pointless(after: Report, require_gpu: bool) -> bool:
     if after.probe != DEVICE_STATE:
         return False
-    return after.ending is ProbeEnding.CRASHED or (require_gpu and GPU_COUNT not in after.report.figures)
+    return after.ending is ProbeEnding.CRASHED or (require_gpu and GPU_COUNT not in after.figures)

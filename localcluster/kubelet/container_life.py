@@ -16,7 +16,7 @@ from localcluster.kubelet.environment import Surroundings, command_line, contain
 from localcluster.kubelet.errors import ConfigError
 from localcluster.kubelet.execution import Inside, act, named_ports
 from localcluster.kubelet.grace import Grace
-from localcluster.kubelet.logs import log_tail
+from localcluster.kubelet.logs import log_tail, termination_message
 from localcluster.kubelet.probes import watch_health
 from localcluster.kubelet.services import NodeServices
 from localcluster.kubelet.states import (
@@ -30,7 +30,13 @@ from localcluster.kubelet.states import (
     main_containers,
     restarts,
 )
-from localcluster.kubelet.volumes import HOSTS_FILE, container_mounts, hostname
+from localcluster.kubelet.volumes import (
+    HOSTS_FILE,
+    TERMINATION_LOG,
+    TERMINATION_LOG_VARIABLE,
+    container_mounts,
+    hostname,
+)
 from localcluster.quantities import memory_limit
 from localcluster.resource import JSON
 
@@ -130,8 +136,11 @@ class ContainerLife:
         running = self.record.state
         began = running.started_at if isinstance(running, Running) else exit_.at
         terminated = ended(exit_.code, began, exit_.at, out_of_memory=exit_.out_of_memory)
-        if exit_.code and self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-            terminated = replace(terminated, message=log_tail(Path(inside.spec.log)))
+        message = termination_message(self._message_file(self._world))
+        falls_back = self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if exit_.code and falls_back and not message:
+            message = log_tail(Path(inside.spec.log))
+        terminated = replace(terminated, message=message)
         self._process = self._inside = None
         self._set(replace(self.record, state=terminated, ready=False, started=False))
         return terminated
@@ -181,6 +190,12 @@ class ContainerLife:
         if not host_network:
             hosts = str(world.folder / "hosts")
             mounts.append({"source": hosts, "target": HOSTS_FILE, "readOnly": False, "optional": True})
+        message_file = self._message_file(world)
+        message_file.touch()
+        message_file.chmod(0o666)
+        place = self._container.get("terminationMessagePath") or TERMINATION_LOG
+        message = {"source": str(message_file), "target": place, "readOnly": False}
+        mounts.append(message | {"elseEnv": TERMINATION_LOG_VARIABLE})
         path = world.services.home.container_log(metadata["uid"], self.name, self.record.restart_count)
         return ContainerSpec(
             title=f"{metadata['namespace']}/{metadata['name']}/{self.name}",
@@ -193,6 +208,10 @@ class ContainerLife:
             mounts=mounts,
             memory_limit_bytes=memory_limit(container),
         )
+
+    def _message_file(self, world: PodWorld) -> Path:
+        """The file of this run's termination message."""
+        return world.folder / f"termination-{self.name}-{self.record.restart_count}"
 
     async def _watch_health(self, inside: Inside) -> None:
         """postStart, then the probes; kills the run when either says so."""

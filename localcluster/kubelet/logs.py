@@ -1,4 +1,4 @@
-"""The end of a container's log, for its termination message."""
+"""A container's termination message: what it wrote, or the end of its log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from pathlib import Path
 
 MAX_BYTES = 2048
 MAX_LINES = 80
+
+
+MAX_MESSAGE_BYTES = 4096
+
+
+def termination_message(path: Path) -> str:
+    """What a container has left in its file, the last 4 KiB of it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - MAX_MESSAGE_BYTES, 0))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def log_tail(path: Path) -> str:

@@ -21,6 +21,9 @@ SERVICE_ACCOUNT_VARIABLE = "DLR_SERVICEACCOUNT_DIR"
 """Names the token's folder where it cannot be mounted."""
 FILE_MODE = 0o644
 HOSTS_FILE = "/etc/hosts"
+TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_LOG_VARIABLE = "DLR_TERMINATION_LOG"
+"""Where the file is that cannot be mounted."""
 SHARED_MEMORY = "/dev/shm"
 """Containers have the host's own: a folder on disk in its place would be slow."""
 

@@ -13,7 +13,7 @@ from crds.nodecheck import NodeCheck
 from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.observed.conditions import Judgement, State
+from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
 from reconcilers.shards.sets import ShardSet
@@ -78,4 +78,4 @@ class Facts:
         return not self.phase.finished and self.phase is not JobPhase.SUSPENDED
 
 
-Judge = Callable[[Condition | None, Facts], Judgement]
+Judge = Callable[[Condition | None, Facts], NextState]

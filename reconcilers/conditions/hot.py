@@ -12,7 +12,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionData, ConditionStatus
 from reconcilers.conditions.facts import Facts
-from reconcilers.observed.conditions import Judgement, State, data_of
+from reconcilers.observed.conditions import NextState, State, data_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import runs
@@ -45,7 +45,7 @@ def hottest(cores: Mapping[int, float], ratio: float = RATIO) -> tuple[int, floa
     return (index, cores[index], others) if cores[index] >= max(LEAST_CORES, ratio * others) else None
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     """Judges what the parameter servers use. There is no condition before one was hot; its figures stay."""
     was_hot = known is not None and known.status is ConditionStatus.TRUE
     found = hottest(cores_by_server(facts.job, facts.workers), RATIO_TO_STAY if was_hot else RATIO)

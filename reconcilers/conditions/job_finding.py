@@ -6,15 +6,14 @@ from dataclasses import replace
 
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
+from crds.findings import MAX_EVIDENCE, WORST_FIRST
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
-from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
+from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus
 from reconcilers.conditions.facts import CheckState, Facts
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.job_checks import MAX_EVIDENCE
-from reconcilers.nodecheck.status import WORST_FIRST
-from reconcilers.nodecheck.told import summary_of
-from reconcilers.observed.conditions import NO_DATA, Judgement, State, condition_of
+from reconcilers.nodecheck.status import summary_of
+from reconcilers.observed.conditions import NO_DATA, NextState, State, condition_of
 from reconcilers.observed.slots import named
 from reconcilers.runtime.acts import Event
 
@@ -27,7 +26,7 @@ QUOTED = 3
 """Verdicts whose evidence is shown; all are in the NodeCheck."""
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     if facts.checks is None:
         return _interrupted(known)
     found = finding_of(facts.job, facts.checks)
@@ -53,7 +52,7 @@ def finding_of(job: ElasticJob, state: CheckState) -> State | None:
     return replace(finding, message=f"{message}{left_out}", data=data)
 
 
-def _interrupted(known: Condition | None) -> Judgement:
+def _interrupted(known: Condition | None) -> NextState:
     if known is None or known.reason != CHECKING:
         return known
     message = "the job ended or was suspended before the node check had finished"
@@ -115,14 +114,8 @@ def _about(check: NodeCheck) -> ConditionData:
 def _evidence(status: NodeCheckStatus) -> list[str]:
     """Of a few nodes and links."""
     guilty = sorted(
-        (
-            result
-            for result in status.node_results
-            if result.verdict is not NodeVerdict.HEALTHY and result.message
-        ),
+        (result for result in status.node_results if not result.healthy and result.message),
         key=lambda result: (WORST_FIRST.index(result.verdict), result.node),
     )
-    links = [
-        f"{link.a}–{link.b}: {link.message[:MAX_EVIDENCE]}" for link in status.faulty_links if link.message
-    ]
+    links = [f"{link}: {link.message[:MAX_EVIDENCE]}" for link in status.faulty_links if link.message]
     return [f"{result.node}: {result.message[:MAX_EVIDENCE]}" for result in guilty[:QUOTED]] + links[:QUOTED]

@@ -20,7 +20,7 @@ from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.facts import Facts
-from reconcilers.observed.conditions import Judgement, State
+from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.minimum import (
     COMMENT,
     command_words,
@@ -37,7 +37,7 @@ _SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 _OPERATORS = ";&|()<>"
 
 
-def judge(_: Condition | None, facts: Facts) -> Judgement:
+def judge(_: Condition | None, facts: Facts) -> NextState:
     found = ignored_flags(facts.job)
     message = f"not obeyed by {LAUNCHER}: {'; '.join(found)}"
     return State(ConditionStatus.TRUE, "DLRoverFlags", message) if found else None

@@ -11,13 +11,13 @@ from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
 from reconcilers.failure.incidents import ranks_of
-from reconcilers.observed.conditions import Judgement, State, data_of
+from reconcilers.observed.conditions import NextState, State, data_of
 
 LOSS_FINITE = "LossFinite"
 NON_FINITE = "NonFinite"
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     """Judges the losses of the newest round with steps; there is no condition before a loss was no number."""
     job, workers = facts.job, facts.workers  # whose world is the published one, of which the ranks are
     reports = [(w, w.status.agent.rounds[-1]) for w in workers.telling_steps if w.status.agent]

@@ -8,14 +8,14 @@ from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
-from reconcilers.observed.conditions import Judgement, State, data_of
+from reconcilers.observed.conditions import NextState, State, data_of
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 
 CHECKPOINTS_FAILING = "CheckpointsFailing"
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     """Judges what processes report of their checkpoints; there is no condition before something failed.
 
     The message is kept as long as the same worker has the same trouble, whatever its newest step is. It is

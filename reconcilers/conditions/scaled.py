@@ -15,7 +15,7 @@ from crds.model import Condition, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
-from reconcilers.observed.conditions import SCALED, Judgement, State, is_false
+from reconcilers.observed.conditions import SCALED, NextState, State, is_false
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Slot,
@@ -33,7 +33,7 @@ NAMED = 3
 """The others are counted."""
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     """Judges the job's size and resources; there is no condition before any was requested."""
     job, workers, fresh, requested = facts.job, facts.workers, facts.fresh, facts.scale_requested
     if not facts.goes_on:

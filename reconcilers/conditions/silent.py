@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from controller.wording import counted, some_of
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.facts import Facts
-from reconcilers.observed.conditions import Judgement, State
+from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.worker_state import silent_since
 from reconcilers.runtime.acts import Event
 
@@ -16,7 +16,7 @@ AGENTS_SILENT, AGENTS_HEARD = "AgentsSilent", "AgentsHeard"
 MOST_NAMED = 3
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     """Judges which agents are silent (`reconcilers/observed/silence.py`)."""
     job, workers = facts.job, facts.workers
     silent = {w.metadata.name: at for w in workers.exceptional if (at := silent_since(w)) is not None}

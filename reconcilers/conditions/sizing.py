@@ -13,7 +13,7 @@ from crds.job_status import JobState, RoleUsage
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.facts import Facts
 from reconcilers.goodput.goodput import seconds_by_state
-from reconcilers.observed.conditions import Judgement, State
+from reconcilers.observed.conditions import NextState, State
 
 OVERSIZED, UNDERSIZED = "Oversized", "Undersized"
 BY_USE = "MeasuredUse"
@@ -30,19 +30,19 @@ SPARE_CORES = 1.0
 """Less than that is not worth a word."""
 
 
-def oversized(known: Condition | None, facts: Facts) -> Judgement:
+def oversized(known: Condition | None, facts: Facts) -> NextState:
     """Judges what is asked for and not used; what is not used at first may still be."""
     return _judge(known, facts, _too_much if _has_trained(facts) else _nothing)
 
 
-def undersized(known: Condition | None, facts: Facts) -> Judgement:
+def undersized(known: Condition | None, facts: Facts) -> NextState:
     """Judges what is used up."""
     return _judge(known, facts, partial(_too_little, is_known=_has_trained(facts)))
 
 
 def _judge(
     known: Condition | None, facts: Facts, find: Callable[[str, RoleUsage], Iterator[str]]
-) -> Judgement:
+) -> NextState:
     if facts.job.spec.optimize_mode is OptimizeMode.MANUAL:
         return None
     if facts.usage is None:

@@ -13,7 +13,7 @@ from crds.model import Condition, ConditionData, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts, Neighbour
-from reconcilers.observed.conditions import Judgement, State, condition_of
+from reconcilers.observed.conditions import NextState, State, condition_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
@@ -31,7 +31,7 @@ MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     """Judges the pace by rank 0's report; while the world does not train, nothing is known.
 
     The message is kept as long as the figures are the same: what changed then is looked for once.

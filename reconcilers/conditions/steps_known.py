@@ -12,7 +12,7 @@ from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.facts import Facts
 from reconcilers.goodput.comparable import counts_steps, tells_steps
 from reconcilers.goodput.goodput import seconds_by_state
-from reconcilers.observed.conditions import Judgement, State, condition_of
+from reconcilers.observed.conditions import NextState, State, condition_of
 
 STEPS_KNOWN = "StepsKnown"
 TOLD, COUNTED, NO_STEPS = "Told", "Counted", "NoSteps"
@@ -31,7 +31,7 @@ PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""
 
 
-def judge(known: Condition | None, facts: Facts) -> Judgement:
+def judge(known: Condition | None, facts: Facts) -> NextState:
     """Judges whose word of the steps there is; there is no condition before the first, or a long silence."""
     job, workers, now = facts.job, facts.workers.telling_steps, facts.now
     if tells_steps(job, workers):

@@ -32,7 +32,7 @@ from reconcilers.conditions.facts import Facts, Judge
 from reconcilers.observed.conditions import (
     SCALED,
     WORKERS_SCHEDULED,
-    Judgement,
+    NextState,
     State,
     condition_of,
     is_same,
@@ -48,7 +48,7 @@ Announce = Callable[[Condition | None, Condition], Event | None]
 """The Event of a change, from the condition before and after."""
 
 
-def _keep(known: Condition | None, _: Facts) -> Judgement:
+def _keep(known: Condition | None, _: Facts) -> NextState:
     return known
 
 
@@ -79,23 +79,23 @@ def _in_cluster(judge: Judge) -> Judge:
     return lambda known, facts: judge(known, facts) if in_cluster(facts.job) else known
 
 
-def _world_formed(known: Condition | None, facts: Facts) -> Judgement:
+def _world_formed(known: Condition | None, facts: Facts) -> NextState:
     return known if in_cluster(facts.job) else training.world_formed(known, facts)
 
 
-def _cluster_formed(_: Condition | None, facts: Facts) -> Judgement:
+def _cluster_formed(_: Condition | None, facts: Facts) -> NextState:
     return roles.cluster_formed(facts.job, facts.workers)
 
 
-def _shards(known: Condition | None, facts: Facts) -> Judgement:
+def _shards(known: Condition | None, facts: Facts) -> NextState:
     return job_shards.judge(known, facts.shards, has_ended=facts.phase.finished)
 
 
-def _pods_accepted(_: Condition | None, facts: Facts) -> Judgement:
+def _pods_accepted(_: Condition | None, facts: Facts) -> NextState:
     return facts.pods_accepted
 
 
-def _profiled(_: Condition | None, facts: Facts) -> Judgement:
+def _profiled(_: Condition | None, facts: Facts) -> NextState:
     return facts.profiled
 
 
@@ -116,6 +116,7 @@ TABLE = (
     Kind(saving.CHECKPOINTS_FAILING, saving.judge, event=saving.event),
     Kind(slow.SLOW, slow.judge, _OVER, slow.event),
     Kind(silent.AGENTS_SILENT, silent.judge, _OVER, silent.event),
+    Kind(training.SIDECARS_FAILED, training.sidecars_failed, training.sidecars_failed, _WARNS),
     Kind(WORKERS_SCHEDULED, training.scheduled, _WAITED, _FAILS),
     Kind(training.WORKERS_STARTED, training.started, _WAITED, _FAILS),
     Kind(SCALED, scaled.judge, _WAITED),

@@ -11,9 +11,9 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.protocol import JobPhase, RendezvousPhase
 from reconcilers.conditions.facts import Facts, Judge
-from reconcilers.observed.conditions import Judgement, State, data_of
+from reconcilers.observed.conditions import NextState, State, condition_of, data_of
 from reconcilers.observed.extra import extra_slots
-from reconcilers.observed.worker_state import hindered_by, stuck_by
+from reconcilers.observed.worker_state import SIDECARS_WELL, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 
@@ -22,6 +22,7 @@ WORLD_FORMED = "WorldFormed"
 WORKERS_STARTED = "WorkersStarted"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
+SIDECARS_FAILED = "SidecarsFailed"
 TEMPLATE_APPLIED = "TemplateApplied"
 """Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
 job's variables, are for the next Pod of each slot."""
@@ -50,7 +51,7 @@ def world_formed(_: Condition | None, facts: Facts) -> State:
     return State(status, facts.world.phase.value, shortened(facts.world.why, MAX_WHY))
 
 
-def world_at_end(known: Condition | None, facts: Facts) -> Judgement:
+def world_at_end(known: Condition | None, facts: Facts) -> NextState:
     """A world that was not formed may be why the job has ended, so its reason stays."""
     if known is None or known.status is not FALSE:
         return not_any_more(known, facts)
@@ -63,21 +64,21 @@ def suspended(known: Condition | None, facts: Facts) -> State | None:
     return None if known is None else State(FALSE, "Resumed")
 
 
-def master_ignored(known: Condition | None, facts: Facts) -> Judgement:
+def master_ignored(known: Condition | None, facts: Facts) -> NextState:
     masters = [type_ for type_ in facts.job.spec.replica_specs if type_ in names.MASTER_TYPES]
     if not masters:
         return known
     return State(TRUE, "NoMaster", f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod")
 
 
-def scheduled(known: Condition | None, facts: Facts) -> Judgement:
+def scheduled(known: Condition | None, facts: Facts) -> NextState:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
     probes, pending = extra_slots(facts.job), _pending(facts.workers)
     wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
     return _wait(known, wanted, stuck_by, "cannot be scheduled", "Scheduled", facts.now)
 
 
-def started(known: Condition | None, facts: Facts) -> Judgement:
+def started(known: Condition | None, facts: Facts) -> NextState:
     """Judges the Pods that do not start on their node."""
     return _wait(known, _pending(facts.workers), hindered_by, "cannot start", "Started", facts.now)
 
@@ -93,7 +94,7 @@ def _wait(
     what: str,
     no_wait: str,
     now: datetime,
-) -> Judgement:
+) -> NextState:
     """Names the first worker that waits. The condition is not there before one did."""
     waiting = [(worker.metadata.name, found) for worker in workers if (found := cause_of(worker))]
     if not waiting:
@@ -104,7 +105,7 @@ def _wait(
     return State(FALSE, why.reason, message, ConditionData(worker=name, count=len(waiting)))
 
 
-def wait_at_end(known: Condition | None, _: Facts) -> Judgement:
+def wait_at_end(known: Condition | None, _: Facts) -> NextState:
     """What was missing may be why the job has ended, so it stays False; nothing waits any more."""
     if known is None or known.status is not FALSE:
         return known
@@ -112,7 +113,7 @@ def wait_at_end(known: Condition | None, _: Facts) -> Judgement:
     return State(FALSE, known.reason, message, known.data)
 
 
-def given_up(known: Condition | None, facts: Facts) -> Judgement:
+def given_up(known: Condition | None, facts: Facts) -> NextState:
     """Judges the workers that get no further Pod, with their reasons; there is no condition before one."""
     if not facts.goes_on:
         return known
@@ -121,7 +122,21 @@ def given_up(known: Condition | None, facts: Facts) -> Judgement:
     return None if known is None else State(FALSE, "NoneGivenUp")
 
 
-def not_any_more(known: Condition | None, facts: Facts) -> Judgement:
+def sidecars_failed(known: Condition | None, facts: Facts) -> NextState:
+    """Judges the sidecars that failed by themselves, whatever training does."""
+    failing = [
+        (worker.metadata.name, found.message)
+        for worker in facts.workers.exceptional
+        if (found := condition_of(worker.status.conditions, SIDECARS_WELL)) is not None
+    ]
+    if not failing:
+        return known if known is None else State(FALSE, "NoneFailed")
+    (name, why), others = failing[0], len(failing) - 1
+    more = f", and {counted(others, 'more worker')}" if others else ""
+    return State(TRUE, "SidecarFailed", f"{why} ({name}{more})")
+
+
+def not_any_more(known: Condition | None, facts: Facts) -> NextState:
     """A condition of training, once nobody trains."""
     if known is None or known.status is not TRUE:
         return known
@@ -132,7 +147,7 @@ def end_in(phase: JobPhase) -> Judge:
     return lambda known, facts: facts.end if facts.phase is phase else known
 
 
-def template_applied(known: Condition | None, facts: Facts) -> Judgement:
+def template_applied(known: Condition | None, facts: Facts) -> NextState:
     outdated, pods = facts.outdated_pods, facts.pods
     if outdated:
         message = (

@@ -28,7 +28,7 @@ def limit_of(nodes: int, percent: int) -> int:
 
 
 def held_back(full: str | None) -> str:
-    """What is said of a node for which the limit leaves no room.
+    """State why a node is not cordoned for which the limit leaves no room.
 
     Args:
         full: the pool whose limit it is; None or ALL_NODES for the whole.

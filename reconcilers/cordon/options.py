@@ -1,4 +1,4 @@
-"""What whoever runs the controller says about cordons. Standard library only: the CLI reads it at start."""
+"""Options of the controller about cordons. Standard library only: the CLI reads it at start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CordonMode(StrEnum):
 
 
 NOT_ENFORCED = "not cordoned: the controller runs with --cordon=report"
-"""What is said of a node that a dry run leaves in service."""
+"""Statement on a node that a dry run leaves in service."""
 
 
 @dataclass(frozen=True)

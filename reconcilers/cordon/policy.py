@@ -1,10 +1,10 @@
-"""Which nodes are cordoned, which cordons are lifted, and what people are told of it: pure functions.
+"""Which nodes are cordoned, and which cordons are lifted: pure functions.
 
-A decision is the node as it should be. The newest verdict decides, whoever spoke it; those that could not
-tell, and stragglers, do not get here. Nothing is undone but what the mark says we did.
+A decision is the node as it should be. The newest finding decides, wherever it is from; inconclusive ones
+and stragglers do not get here. Nothing is undone but what the mark says we did.
 
-The mark is one annotation on the Node. It says what we set there, and on whose verdict; so a cordon that is
-not ours is never lifted. It remembers the verdict when the NodeCheck or the job that it came from is gone, so
+The mark is one annotation on the Node. It says what we set there, and for which finding; so a cordon that is
+not ours is never lifted. It keeps the finding when the NodeCheck or the job that it came from is gone, so
 that a report from before the last passing check does not count again then.
 """
 
@@ -19,42 +19,25 @@ from typing import Any
 from pydantic import ValidationError
 
 from crds import names
+from crds.findings import Cause, Finding, Verdict
 from crds.model import Model
-from crds.nodecheck import Action
 from reconcilers.cordon.limits import Limits, Room
 
-
-class VerdictReason(StrEnum):
-    """Values of our taint, and reasons of our conditions; the last two of a suspicion alone."""
-
-    CHECK_FAILED = "CheckFailed"
-    HARDWARE_ERROR = "HardwareError"
-    CHECK_PASSED = "CheckPassed"
-    STRAGGLER = "Straggler"
-    INCONCLUSIVE = "Inconclusive"
+CHECK_PASSED, CHECK_FAILED = "CheckPassed", "CheckFailed"
 
 
-class Verdict(Model):
-    """What one check or one job's worker says about one node."""
-
-    time: datetime
-    healthy: bool
-    reason: str
-    """A `VerdictReason`, or one of a newer controller: its marks must stay readable."""
-    kind: str
-    namespace: str
-    name: str
-    """The object with the verdict, with kind and namespace."""
-    evidence: str = ""
-    """Why, in a sentence of at most `MAX_EVIDENCE` characters."""
-    action: Action | None = None
-    """What to do first about it."""
-    comes_and_goes: bool = False
-    """Whether the node is accused though it also passed tests with others: then it passes most checks."""
+def reason_of(finding: Finding) -> str:
+    """Return the value of our taint, and the reason of our conditions."""
+    if finding.healthy:
+        return CHECK_PASSED
+    if finding.verdict is not Verdict.FAULTY:
+        return finding.verdict.value
+    is_error = Cause.HARDWARE_ERROR in finding.causes
+    return Cause.HARDWARE_ERROR.value if is_error else CHECK_FAILED
 
 
 MAX_EVIDENCE = 240
-"""The mark is in every copy of the Node that somebody watches."""
+"""Characters of a finding's evidence in a mark, which is in every copy of the Node that somebody watches."""
 
 
 ENOUGH_PASSES = 13
@@ -73,8 +56,8 @@ class MarkState(StrEnum):
 
 class Mark(Model):
     state: MarkState
-    verdict: Verdict
-    """The newest that has been acted upon."""
+    finding: Finding
+    """The newest finding that has been acted upon."""
     taint: str | None = None
     """The value of the taint that we set; None if we set none."""
     unschedulable: bool = False
@@ -105,14 +88,14 @@ class NodeState:
     name: str
     mark: Mark | None = None
     taint: str | None = None
-    """The value of the taint `unhealthy`, whoever set it; None if there is none."""
+    """The value of the taint `unhealthy`, also if others set it; None if there is none."""
     unschedulable: bool = False
-    verdict: Verdict | None = None
-    """The newest one, that of the mark included."""
-    suspicion: Verdict | None = None
-    """A newer word that speaks against the node, and is not enough to act on it."""
+    finding: Finding | None = None
+    """The newest finding that decides, that of the mark included."""
+    suspicion: Finding | None = None
+    """A newer finding that speaks against the node, and is not enough to act on it."""
     passes: int = 0
-    """Tests with others that it passed since the mark's verdict, by its record, and after it failed any."""
+    """Tests with others that it passed since the mark's finding, by its record, and after it failed any."""
     pools: frozenset[str] = frozenset()
     """The node's pools, whose limits hold for it (`limits.pools_of`)."""
 
@@ -122,9 +105,9 @@ class NodeState:
         return self.mark is not None and self.mark.state is MarkState.CORDONED
 
 
-def newest_verdict(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The one that decides. Of two at the same time it is the accusation: only a newer pass clears."""
-    return max(verdicts, key=lambda v: (v.time, not v.healthy, v.kind, v.namespace, v.name), default=None)
+def newest(findings: Iterable[Finding]) -> Finding | None:
+    """Return the one that decides. Of two at the same time it is the accusation: only a newer pass clears."""
+    return max(findings, key=lambda found: (found.time, not found.healthy, found.source), default=None)
 
 
 def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
@@ -135,21 +118,21 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
         full: the pool that leaves no room for this node's cordon (`Admission.full`); None if there is room.
     """
     if node.mark is not None and node.cordoned and _is_undone(node, node.mark):
-        node = _released(node, MarkState.OVERRULED, node.mark.verdict)
-    mark, verdict = node.mark, node.verdict
-    if verdict is None:
+        node = _released(node, MarkState.OVERRULED, node.mark.finding)
+    mark, finding = node.mark, node.finding
+    if finding is None:
         return node
-    if verdict.healthy:
+    if finding.healthy:
         if mark is None or mark.state is MarkState.LIFTED or _may_come_back(node, mark):
             return node
-        return _released(node, MarkState.LIFTED, verdict)
-    if mark is not None and mark.state is MarkState.OVERRULED and verdict.time <= mark.verdict.time:
+        return _released(node, MarkState.LIFTED, finding)
+    if mark is not None and mark.state is MarkState.OVERRULED and finding.time <= mark.finding.time:
         return node
     if mark is not None and mark.state is MarkState.CORDONED:
-        return replace(node, mark=mark.model_copy(update={"verdict": verdict}))
+        return replace(node, mark=mark.model_copy(update={"finding": finding}))
     if full is not None:
-        return replace(node, mark=Mark(state=MarkState.HELD, verdict=verdict, full=full))
-    return _cordoned(node, verdict)
+        return replace(node, mark=Mark(state=MarkState.HELD, finding=finding, full=full))
+    return _cordoned(node, finding)
 
 
 @dataclass(frozen=True)
@@ -166,15 +149,15 @@ def admit(fleet: Iterable[NodeState], limits: Limits) -> Admission:
     """The nodes that are cordoned, then the longest accused; who finds no room in a pool lets others pass.
 
     Args:
-        fleet: at least all nodes that are cordoned by us or have an unhealthy verdict.
+        fleet: at least all nodes that are cordoned by us or accused.
         limits: of the whole and of each pool.
     """
     cordoned, waiting = list[NodeState](), list[tuple[datetime, str, NodeState]]()
     for node in fleet:
         if node.cordoned:
             cordoned.append(node)
-        elif node.verdict is not None and decide_cordon(node).cordoned:
-            waiting.append((node.verdict.time, node.name, node))
+        elif node.finding is not None and decide_cordon(node).cordoned:
+            waiting.append((node.finding.time, node.name, node))
     room = Room(limits, (node.pools for node in cordoned))
     admitted, full = {node.name for node in cordoned}, dict[str, str]()
     for _, name, node in sorted(waiting, key=lambda item: item[:2]):
@@ -189,7 +172,7 @@ def admit(fleet: Iterable[NodeState], limits: Limits) -> Admission:
 def _may_come_back(node: NodeState, mark: Mark) -> bool:
     """Whether the fault that it was cordoned for would pass a check like this by luck."""
     accused = mark.state in (MarkState.CORDONED, MarkState.HELD)
-    return accused and mark.verdict.comes_and_goes and node.passes < ENOUGH_PASSES
+    return accused and mark.finding.comes_and_goes and node.passes < ENOUGH_PASSES
 
 
 def _is_undone(node: NodeState, mark: Mark) -> bool:
@@ -198,22 +181,22 @@ def _is_undone(node: NodeState, mark: Mark) -> bool:
     return taint_gone or (mark.unschedulable and not node.unschedulable)
 
 
-def _cordoned(node: NodeState, verdict: Verdict) -> NodeState:
+def _cordoned(node: NodeState, finding: Finding) -> NodeState:
     """What was there before is left as it is, and not claimed."""
     mark = Mark(
         state=MarkState.CORDONED,
-        verdict=verdict,
-        taint=verdict.reason if node.taint is None else None,
+        finding=finding,
+        taint=reason_of(finding) if node.taint is None else None,
         unschedulable=not node.unschedulable,
     )
-    taint = verdict.reason if node.taint is None else node.taint
+    taint = reason_of(finding) if node.taint is None else node.taint
     return replace(node, mark=mark, taint=taint, unschedulable=True)
 
 
-def _released(node: NodeState, state: MarkState, verdict: Verdict) -> NodeState:
+def _released(node: NodeState, state: MarkState, finding: Finding) -> NodeState:
     """Returns the node without what we set, as far as it is still there."""
     taint, unschedulable = node.taint, node.unschedulable
     if node.mark is not None:
         taint = None if taint == node.mark.taint else taint
         unschedulable = unschedulable and not node.mark.unschedulable
-    return replace(node, mark=Mark(state=state, verdict=verdict), taint=taint, unschedulable=unschedulable)
+    return replace(node, mark=Mark(state=state, finding=finding), taint=taint, unschedulable=unschedulable)

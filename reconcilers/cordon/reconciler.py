@@ -1,4 +1,4 @@
-"""The NodeCordon reconciler: takes nodes out of service that were found faulty, and brings them back.
+"""The reconcilers of Nodes: NodeCordon takes faulty ones out of service and back, NodeRecord keeps records.
 
 Everything of one decision on a node's metadata and spec goes out in one write, the mark with what it marks;
 the condition, a status of its own, follows, and a crash in between is healed by the next look.
@@ -17,7 +17,9 @@ from controller.resources import NODES
 from controller.slices import Slices
 from controller.wording import shortened
 from crds import names
+from crds.findings import Finding
 from crds.model import ConditionStatus
+from reconcilers.cordon.findings import NodeFindings
 from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import (
@@ -25,18 +27,17 @@ from reconcilers.cordon.policy import (
     Admission,
     MarkState,
     NodeState,
-    Verdict,
     admit,
     decide_cordon,
-    newest_verdict,
+    newest,
     read_mark,
     write_mark,
 )
-from reconcilers.cordon.records import NodeRecords, created_at
 from reconcilers.cordon.statement import HELD, Statement, statement_on
-from reconcilers.cordon.verdicts import Verdicts
-from reconcilers.nodecheck.own_fault import NodeFault, own_fault
-from reconcilers.nodecheck.record import passes_since
+from reconcilers.nodecheck.evidence import NodeFault, own_fault
+from reconcilers.nodecheck.nodes import created_at
+from reconcilers.nodecheck.record import passes_since, read_record, write_record
+from reconcilers.nodecheck.reference import read_reference, write_reference
 from reconcilers.runtime.clock import Clock
 
 BY_CORDON = "cordon"
@@ -56,8 +57,7 @@ class NodeCordonReconciler(Reconciler):
         self._clock = clock
         self._options = options
         self._nodes = cache.store(NODES)
-        self._verdicts = Verdicts(cache)
-        self._records = NodeRecords(self._verdicts)
+        self._findings = cache.shared(NodeFindings)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)
@@ -69,48 +69,46 @@ class NodeCordonReconciler(Reconciler):
         if wanted.cordoned and not node.cordoned:
             wanted = decide_cordon(node, await self._full_pool(node))
         raw = await self._write(raw, node, wanted)
-        await self._tell(raw, node, wanted)
-        self._tell_of_ignored_verdict(node, ignored)
+        await self._report(raw, node, wanted)
+        self._report_ignored(node, ignored)
         return Result()
 
-    def _state(self, raw: dict[str, Any], ignored: Sequence[Verdict]) -> NodeState:
-        """What runs on a node in the administrator's name may bear out accusations that else do not count.
+    def _state(self, raw: dict[str, Any], ignored: Sequence[Finding]) -> NodeState:
+        """The node as it is. Its own conditions may bear out accusations that else do not count.
 
         Args:
             raw: the Node.
-            ignored: verdicts from namespaces whose word does not count.
+            ignored: findings from namespaces that do not count.
         """
         mark, fault = read_mark(raw), own_fault(raw)
-        said = [] if mark is None else [mark.verdict]
-        counting = self._verdicts.on(raw["metadata"]["name"])
+        counting = self._findings.deciding(raw["metadata"]["name"])
         if fault is not None:
-            counting += (verdict for verdict in ignored if not verdict.healthy)
-        said += (_with_fault(verdict, fault) for verdict in counting if verdict.time >= created_at(raw))
-        newest = newest_verdict(said)
+            counting += (finding for finding in ignored if not finding.healthy)
+        found = [_with_fault(finding, fault) for finding in counting if finding.time >= created_at(raw)]
+        decides = newest(found if mark is None else [mark.finding, *found])
         return NodeState(
             name=raw["metadata"]["name"],
             mark=mark,
             taint=next((t.get("value", "") for t in _taints(raw) if _is_ours(t)), None),
             unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
-            verdict=newest,
-            suspicion=self._suspicion_on(raw, newest),
-            passes=passes_since(self._records.of(raw), mark.verdict.time) if mark is not None else 0,
+            finding=decides,
+            suspicion=self._suspicion_on(raw, decides),
+            passes=passes_since(self._findings.record_of(raw), mark.finding.time) if mark is not None else 0,
             pools=pools_of(raw["metadata"].get("labels") or {}, self._options.pools),
         )
 
-    async def _ignored_on(self, raw: dict[str, Any]) -> list[Verdict]:
-        """The verdicts on this machine that do not count by themselves.
+    async def _ignored_on(self, raw: dict[str, Any]) -> list[Finding]:
+        """The findings on this machine that do not count by themselves.
 
         An earlier machine of the same name was another one, or has been repaired.
         """
-        found = await self._verdicts.ignored_on(raw["metadata"]["name"])
-        return [verdict for verdict in found if verdict.time >= created_at(raw)]
+        found = await self._findings.ignored(raw["metadata"]["name"])
+        return [finding for finding in found if finding.time >= created_at(raw)]
 
-    def _suspicion_on(self, raw: dict[str, Any], newest: Verdict | None) -> Verdict | None:
-        """The last word on the node, if it is one that decides nothing."""
-        after = created_at(raw) if newest is None else max(created_at(raw), newest.time)
-        said = self._verdicts.suspicions(raw["metadata"]["name"])
-        return newest_verdict(s for s in said if s.time > after)
+    def _suspicion_on(self, raw: dict[str, Any], decides: Finding | None) -> Finding | None:
+        """The newest finding on the node, if it is one that decides nothing."""
+        after = created_at(raw) if decides is None else max(created_at(raw), decides.time)
+        return newest(s for s in self._findings.suspicions(raw["metadata"]["name"]) if s.time > after)
 
     async def _full_pool(self, node: NodeState) -> str | None:
         """The pool that has no room for the node, if there is one.
@@ -129,8 +127,8 @@ class NodeCordonReconciler(Reconciler):
     async def _admitted(self, fresh: dict[str, dict[str, Any]], whole: int) -> Admission:
         """Which nodes may be cordoned, by the cache and what is known better."""
         known = {raw["metadata"]["name"]: raw for raw in self._marked()}
-        counted = self._verdicts.accused()
-        for name in self._verdicts.accused_by_anybody():
+        counted = self._findings.accused()
+        for name in self._findings.accused_by_anybody():
             raw = self._nodes.get(None, name)
             if raw is not None and (name in counted or own_fault(raw) is not None):
                 known[name] = raw
@@ -151,7 +149,7 @@ class NodeCordonReconciler(Reconciler):
     async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
         """Mark, and what it marks, in one.
 
-        Refused with Conflict if the node changed since it was read; then it is looked at anew.
+        Refused with Conflict if the node changed since it was read; then it is looked at again.
         """
         annotations, spec = dict[str, str](), dict[str, Any]()
         if self._options.mode is CordonMode.ENFORCE and wanted != node and wanted.mark is not None:
@@ -166,47 +164,43 @@ class NodeCordonReconciler(Reconciler):
         patch = {"metadata": metadata} | ({"spec": spec} if spec else {})
         return await self._client.patch(NODES, node.name, patch)
 
-    async def _tell(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> None:
-        """The conditions, and Events when they change: on the node, and on what spoke the verdict."""
+    async def _report(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> None:
+        """The conditions, and Events when they change: on the node, and on the source of the finding."""
         current = {type_: condition_of(raw, type_) for type_ in CONDITIONS}
         accused = any(c.get("status") == ConditionStatus.TRUE for c in current.values())
         statement = statement_on(node, wanted, self._options, accused=accused)
         if statement is None:
             return
-        told = [self._condition(type_, current[type_], statement) for type_ in CONDITIONS]
-        told = [condition for condition in told if condition is not None]
-        if all(condition in current.values() for condition in told):
+        conditions = [self._condition(type_, current[type_], statement) for type_ in CONDITIONS]
+        conditions = [condition for condition in conditions if condition is not None]
+        if all(condition in current.values() for condition in conditions):
             return
         others = [c for c in raw.get("status", {}).get("conditions", ()) if c["type"] not in CONDITIONS]
         patch = {
             "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
-            "status": {"conditions": [*others, *told]},
+            "status": {"conditions": [*others, *conditions]},
         }
         await self._client.patch(NODES, wanted.name, patch, subresource="status")
         self._recorder.event(raw, statement.event_type, statement.event_reason, statement.message)
-        spoken = _spoken(wanted)
-        speaker = self._verdicts.speaker(spoken) if spoken is not None else None
-        if speaker is not None:
+        finding = _stated(wanted)
+        source = self._findings.source(finding) if finding is not None else None
+        if source is not None:
             message = f"node {wanted.name}: {statement.message}"
-            self._recorder.event(speaker, statement.event_type, statement.event_reason, message)
+            self._recorder.event(source, statement.event_type, statement.event_reason, message)
 
-    def _tell_of_ignored_verdict(self, node: NodeState, ignored_verdicts: Sequence[Verdict]) -> None:
+    def _report_ignored(self, node: NodeState, found: Sequence[Finding]) -> None:
         """Put an Event on the object that would have cordoned the node, if its namespace counted."""
-        passed = {v.namespace: v.time for v in sorted(ignored_verdicts, key=lambda v: v.time) if v.healthy}
-        ignored = newest_verdict(
-            verdict
-            for verdict in ignored_verdicts
-            if not verdict.healthy and verdict.time >= passed.get(verdict.namespace, verdict.time)
-        )
-        outdated = ignored and node.verdict and node.verdict.time >= ignored.time
-        speaker = None if ignored is None or outdated else self._verdicts.speaker(ignored)
-        if speaker is not None:
-            namespace = speaker["metadata"]["namespace"]
+        passed = {f.namespace: f.time for f in sorted(found, key=lambda f: f.time) if f.healthy}
+        ignored = newest(f for f in found if not f.healthy and f.time >= passed.get(f.namespace, f.time))
+        outdated = ignored and node.finding and node.finding.time >= ignored.time
+        source = None if ignored is None or outdated else self._findings.source(ignored)
+        if source is not None:
+            namespace = source["metadata"]["namespace"]
             message = (
                 f"node {node.name}: found faulty, but not cordoned, because the namespace {namespace} "
                 f"does not have the label {names.LABEL_MAY_CORDON}=true; ask your administrator for it"
             )
-            self._recorder.event(speaker, "Normal", "CordonNotAllowed", message)
+            self._recorder.event(source, "Normal", "CordonNotAllowed", message)
 
     def _condition(self, type_: str, current: dict[str, Any], statement: Statement) -> dict[str, Any] | None:
         """A NodeCondition, which has a heartbeat where others have a generation.
@@ -216,13 +210,42 @@ class NodeCordonReconciler(Reconciler):
         status = statement.unhealthy if type_ == names.CONDITION_UNHEALTHY else statement.suspected
         if not current and status is ConditionStatus.FALSE:
             return None
-        said = {"status": status.value, "reason": statement.reason, "message": statement.message}
-        if said.items() <= current.items():
+        stated = {"status": status.value, "reason": statement.reason, "message": statement.message}
+        if stated.items() <= current.items():
             return current
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         unmoved = current.get("status") == status
         since = current["lastTransitionTime"] if unmoved else now
-        return {"type": type_} | said | {"lastHeartbeatTime": now, "lastTransitionTime": since}
+        return {"type": type_} | stated | {"lastHeartbeatTime": now, "lastTransitionTime": since}
+
+
+class NodeRecordReconciler(Reconciler):
+    """Keeps on each Node what its checks gave: its record, and how fast its class of hardware was at first.
+
+    Apart from the cordon, which looks at one node after the other: after a check of ten thousand nodes each
+    of them is written to.
+    """
+
+    def __init__(self, client: Client, cache: Cache) -> None:
+        self._client = client
+        self._nodes = cache.store(NODES)
+        self._findings = cache.shared(NodeFindings)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._nodes.get(None, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return Result()
+        annotations = {}
+        record, reference = self._findings.record_of(raw), self._findings.reference_of(raw)
+        if record != read_record(raw):
+            annotations[names.ANNOTATION_RECORD] = write_record(record)
+        if reference is not None and reference != read_reference(raw):
+            annotations[names.ANNOTATION_REFERENCE] = write_reference(reference)
+        if annotations:
+            # Nobody else writes these, so all that may not have changed meanwhile is whose name it is.
+            patch = {"metadata": {"uid": raw["metadata"]["uid"], "annotations": annotations}}
+            await self._client.patch(NODES, request.name, patch)
+        return Result()
 
 
 CONDITIONS = (names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED)
@@ -250,7 +273,7 @@ def cordon_view(node: dict[str, Any] | None) -> tuple[object, ...] | None:
         return None
     metadata, spec = node["metadata"], node.get("spec", {})
     mark = (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON)
-    said = (condition_of(node, type_) for type_ in CONDITIONS)
+    conditions = (condition_of(node, type_) for type_ in CONDITIONS)
     fault = own_fault(node)
     return (
         metadata["uid"],
@@ -259,7 +282,7 @@ def cordon_view(node: dict[str, Any] | None) -> tuple[object, ...] | None:
         spec.get("unschedulable"),
         _taints(node),
         fault and (fault.type, fault.status),
-        *((condition.get("status"), condition.get("reason")) for condition in said),
+        *((condition.get("status"), condition.get("reason")) for condition in conditions),
     )
 
 
@@ -279,15 +302,15 @@ def _with_taint(taints: Iterable[dict[str, Any]], value: str | None) -> list[dic
     return [*others, {"key": names.TAINT_UNHEALTHY, "value": value, "effect": NO_SCHEDULE}]
 
 
-def _with_fault(verdict: Verdict, fault: NodeFault | None) -> Verdict:
+def _with_fault(finding: Finding, fault: NodeFault | None) -> Finding:
     """The accusation with what the node's own conditions add to it."""
-    if fault is None or verdict.healthy:
-        return verdict
-    evidence = shortened("; ".join(filter(None, (str(fault), verdict.evidence))), MAX_EVIDENCE)
-    return verdict.model_copy(update={"evidence": evidence, "action": fault.action})
+    if fault is None or finding.healthy:
+        return finding
+    evidence = shortened("; ".join(filter(None, (str(fault), finding.message))), MAX_EVIDENCE)
+    return finding.model_copy(update={"message": evidence, "action": fault.action})
 
 
-def _spoken(node: NodeState) -> Verdict | None:
-    """What the statement on the node rests on."""
+def _stated(node: NodeState) -> Finding | None:
+    """The finding that the statement on the node rests on."""
     accused = node.mark is not None and node.mark.state is not MarkState.LIFTED
-    return node.verdict if accused or node.suspicion is None else node.suspicion
+    return node.finding if accused or node.suspicion is None else node.suspicion

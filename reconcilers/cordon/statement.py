@@ -1,4 +1,4 @@
-"""What people and remediators are told of a node: two conditions, and an Event when they change. Pure.
+"""The two conditions of a node, and an Event when they change, for people and remediators. Pure.
 
 `ElasticUnhealthy` is True only while the node is out of service by our cordon, so that whatever repairs nodes
 by type and status acts on what we would act on ourselves. All that speaks against a node and is not acted
@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.events import EventType
+from crds.findings import Cause, Finding, Verdict
 from crds.model import ConditionStatus
 from reconcilers.cordon.limits import held_back
 from reconcilers.cordon.options import NOT_ENFORCED, CordonMode, CordonOptions
-from reconcilers.cordon.policy import Mark, MarkState, NodeState, Verdict, VerdictReason
+from reconcilers.cordon.policy import CHECK_FAILED, CHECK_PASSED, Mark, MarkState, NodeState, reason_of
 from reconcilers.nodecheck.actions import advice
 
 HELD = "CordonHeld"
@@ -39,7 +40,7 @@ class Statement:
 def statement_on(
     node: NodeState, wanted: NodeState, options: CordonOptions, *, accused: bool
 ) -> Statement | None:
-    """What to say of a node; None to leave what is said as it is.
+    """Return what to state on a node; None to leave its conditions as they are.
 
     Args:
         node: as it was found.
@@ -58,63 +59,60 @@ def statement_on(
 
 
 def _accusation(mark: Mark, options: CordonOptions, *, dry: bool) -> Statement:
-    verdict = mark.verdict
+    finding = mark.finding
     if mark.state is MarkState.OVERRULED:
         done = "uncordoned by hand, which stands until there is a newer verdict"
-        return _suspected(verdict, OVERRULED, done, "Normal", OVERRULED)
+        return _suspected(finding, OVERRULED, done, "Normal", OVERRULED)
     if mark.state is MarkState.HELD:
         done = f"{held_back(mark.full)} ({options.limit_percent}%, and at least one)"
-        return _suspected(verdict, HELD, done, "Warning", HELD)
+        return _suspected(finding, HELD, done, "Warning", HELD)
     if dry:
-        return _suspected(verdict, REPORTED, NOT_ENFORCED, "Warning", REPORTED)
+        return _suspected(finding, REPORTED, NOT_ENFORCED, "Warning", REPORTED)
     true, false = ConditionStatus.TRUE, ConditionStatus.FALSE
-    return Statement(true, false, verdict.reason, _said(verdict, "cordoned"), "Warning", "Cordoned")
+    return Statement(true, false, reason_of(finding), _sentence(finding, "cordoned"), "Warning", "Cordoned")
 
 
 def _suspected(
-    verdict: Verdict, reason: str, done: str, event_type: EventType, event_reason: str
+    finding: Finding, reason: str, done: str, event_type: EventType, event_reason: str
 ) -> Statement:
     true, false = ConditionStatus.TRUE, ConditionStatus.FALSE
-    return Statement(false, true, reason, _said(verdict, done), event_type, event_reason)
+    return Statement(false, true, reason, _sentence(finding, done), event_type, event_reason)
 
 
-def _suspicion(verdict: Verdict) -> Statement:
-    return _suspected(verdict, verdict.reason, "that cordons nobody", "Normal", "Suspected")
+def _suspicion(finding: Finding) -> Statement:
+    return _suspected(finding, reason_of(finding), "the node is not cordoned for this", "Normal", "Suspected")
 
 
 def _acquittal(found: NodeState, node: NodeState, options: CordonOptions) -> Statement:
-    false, verdict = ConditionStatus.FALSE, node.verdict
-    if verdict is None or not verdict.healthy:
+    false, finding = ConditionStatus.FALSE, node.finding
+    if finding is None or not finding.healthy:
         message = "The object that accused this node was deleted before the node was cordoned."
         return Statement(false, false, "VerdictGone", message, "Normal", "VerdictGone")
     if options.mode is CordonMode.REPORT:
-        message = _said(verdict, "the controller runs with --cordon=report and lifts no cordon")
-        return Statement(false, false, verdict.reason, message, "Normal", REPORTED)
+        message = _sentence(finding, "the controller runs with --cordon=report and lifts no cordon")
+        return Statement(false, false, reason_of(finding), message, "Normal", REPORTED)
     if found.mark is None:
-        return Statement(false, false, verdict.reason, _said(verdict), "Normal", "SuspicionLifted")
+        return Statement(false, false, reason_of(finding), _sentence(finding), "Normal", "SuspicionLifted")
     others = node.unschedulable or node.taint is not None
-    message = _said(verdict, "the cordon that others set stays" if others else "not cordoned any more")
-    return Statement(false, false, verdict.reason, message, "Normal", "CordonLifted")
+    message = _sentence(finding, "the cordon that others set stays" if others else "not cordoned any more")
+    return Statement(false, false, reason_of(finding), message, "Normal", "CordonLifted")
 
 
 FOUND: Mapping[str, str] = {
-    VerdictReason.CHECK_PASSED: "passed this node at",
-    VerdictReason.CHECK_FAILED: "found this node faulty at",
-    VerdictReason.HARDWARE_ERROR: "ended on this node with a hardware error at",
-    VerdictReason.STRAGGLER: "found this node slow at",
-    VerdictReason.INCONCLUSIVE: "could not clear this node at",
+    CHECK_PASSED: "passed this node at",
+    CHECK_FAILED: "found this node faulty at",
+    Cause.HARDWARE_ERROR: "ended on this node with a hardware error at",
+    Verdict.STRAGGLER: "found this node slow at",
+    Verdict.INCONCLUSIVE: "could not clear this node at",
 }
 
 
-def _said(verdict: Verdict, done: str = "") -> str:
-    otherwise = "passed this node at" if verdict.healthy else "found this node faulty at"
-    found = FOUND.get(verdict.reason, otherwise)
-    when = verdict.time.strftime("%Y-%m-%dT%H:%M:%SZ")
-    parts = [
-        f"{verdict.kind} {verdict.namespace}/{verdict.name} {found} {when}{f'; {done}' if done else ''}."
-    ]
-    if verdict.evidence and not verdict.healthy:
-        parts.append(f"Why: {verdict.evidence}.")
-    if verdict.action is not None:
-        parts.append(f"Do: {advice(verdict.action)}.")
+def _sentence(finding: Finding, done: str = "") -> str:
+    when = finding.time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    done = f"; {done}" if done else ""
+    parts = [f"{finding.kind} {finding.source} {FOUND[reason_of(finding)]} {when}{done}."]
+    if finding.message and not finding.healthy:
+        parts.append(f"Why: {finding.message}.")
+    if finding.action is not None:
+        parts.append(f"Do: {advice(finding.action)}.")
     return " ".join(parts)

@@ -36,7 +36,7 @@ REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
 """Classes of which the same error again means that it will always come."""
 KILLED = "training was killed from outside"
 
-_SHARED = {ExitClass.UNKNOWN.value: ExitClass.USER_ERROR.value}
+_SHARED = frozenset({ExitClass.UNKNOWN.value, ExitClass.USER_ERROR.value})
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
         times = _times(budget.consequences)
         text = f"{who} failed {times} in a row because a peer was gone, and none is known to have failed"
         return Overdrawn("SameErrorRepeated", text)
-    for exit_class, count in _purses(budget).items():
-        if count > allowed:
-            text = f"{who} failed {_times(count)} by {exit_class} without getting further"
+    for purse in _purses(budget):
+        if (count := sum(budget.spent[name] for name in purse)) > allowed:
+            text = f"{who} failed {_times(count)} by {' and '.join(purse)} without getting further"
             return Overdrawn("RestartLimitExceeded", f"{text}, with restartCount {allowed}")
     return None
 
@@ -180,12 +180,10 @@ def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:
     return FailureBudget(step=reached)
 
 
-def _purses(budget: FailureBudget) -> dict[str, int]:
-    purses: dict[str, int] = {}
-    for name, count in budget.spent.items():
-        shared = _SHARED.get(name, name)
-        purses[shared] = purses.get(shared, 0) + count
-    return purses
+def _purses(budget: FailureBudget) -> list[list[str]]:
+    """The classes that have spent something, those together that share a count."""
+    shared = [name for name in sorted(budget.spent) if name in _SHARED]
+    return [[name] for name in budget.spent if name not in _SHARED] + [shared] * bool(shared)
 
 
 def _doubling(number: int) -> float:

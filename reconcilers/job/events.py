@@ -12,7 +12,7 @@ from crds.protocol import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
-from reconcilers.job.situation import Situation
+from reconcilers.job.basis import Basis
 from reconcilers.observed.slots import Migration, named
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
@@ -26,7 +26,7 @@ TOO_LATE = (
 )
 
 
-def of_phase(of: Situation, status: ElasticJobStatus) -> Iterator[Event]:
+def of_phase(of: Basis, status: ElasticJobStatus) -> Iterator[Event]:
     """Yields an Event for a job that is suspended, resumed or ends, and for an edit that comes too late."""
     before, phase = of.seen.job.status, status.phase
     if before.phase is not None and before.phase.finished:

@@ -31,10 +31,10 @@ from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.job import events as events_of_job
+from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
-from reconcilers.job.situation import Situation, with_departed
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
 from reconcilers.job.workers import (
     created,
@@ -100,7 +100,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    look, uptake, beginning = _situation(seen, slots.surplus, now)
+    look, uptake, beginning = _basis(seen, slots.surplus, now)
     if seen.job.spec.suspend:
         back = giving_back(look.job, seen)
         plan = _written(look, suspended(look), look_again=back.look_again_seconds)
@@ -143,7 +143,7 @@ def _ends(plan: Plan) -> bool:
     return phase is not None and JobPhase(phase).finished
 
 
-def _judged(look: Situation) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
+def _judged(look: Basis) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
     """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
     write, verdicts = judge(look.seen.plans, look.job, look.workers, look.seen.nodes)
     return write, tuple(verdicts[:MIN_ACTS])
@@ -174,9 +174,7 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
 
 
-def _situation(
-    seen: Seen, surplus: Collection[ElasticWorker], now: datetime
-) -> tuple[Situation, Uptake, Beginning]:
+def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tuple[Basis, Uptake, Beginning]:
     """The job as it is wanted by now, what was requested of its scale, and how it begins.
 
     Args:
@@ -193,7 +191,7 @@ def _situation(
     refused = refusal_of(seen, Origin.PROFILE)
     beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
     wanted = with_departed(uptake.job, surplus)
-    look = Situation(
+    look = Basis(
         seen=seen,
         job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
         workers=workers,
@@ -212,12 +210,12 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
-    look = Situation(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
+    look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
     _, verdicts = _judged(look)
     return replace(_written(look, over(look), look_again=(remaining,)), verdicts=verdicts)
 
 
-def _ended(look: Situation) -> Plan | None:
+def _ended(look: Basis) -> Plan | None:
     """The plan of a job whose training is over, or whose time is.
 
     Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed are no
@@ -227,7 +225,7 @@ def _ended(look: Situation) -> Plan | None:
     return _written(look, ended(look, *end)) if end is not None else None
 
 
-def _end_of(look: Situation) -> tuple[JobPhase, str, str] | None:
+def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
     """Phase, reason and message of the end."""
     job, now = look.job, look.now
     if job.status.phase is not JobPhase.SUSPENDED and (why := _success(look)):
@@ -244,13 +242,13 @@ def _end_of(look: Situation) -> tuple[JobPhase, str, str] | None:
     return None
 
 
-def _success(look: Situation) -> str:
+def _success(look: Basis) -> str:
     if in_cluster(look.job):
         return roles_progress.ending(look.job, look.workers)
     return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
-def _train(look: Situation) -> Plan:
+def _train(look: Basis) -> Plan:
     """The plan of a job that runs: its world, and what its failures come to."""
     published, workers, now = look.published, look.workers, look.now
     people, bounds, roll = _people(look)
@@ -296,7 +294,7 @@ def _train(look: Situation) -> Plan:
     return replace(plan, check=check, events=events, acts=acts, scale=scaling.write)
 
 
-def _is_quiet(look: Situation, decision: Decision, roll: Roll, failures: Assessment) -> bool:
+def _is_quiet(look: Basis, decision: Decision, roll: Roll, failures: Assessment) -> bool:
     """Whether no check, move, roll or failure is under way."""
     return (
         look.active_check is None
@@ -308,7 +306,7 @@ def _is_quiet(look: Situation, decision: Decision, roll: Roll, failures: Assessm
     )
 
 
-def _people(look: Situation) -> tuple[Sequence[Participant], Bounds, Roll]:
+def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
     """Who counts for the world, how large it may be, and which Pods are to be made of new resources now."""
     job, workers, published = look.job, look.workers, look.published
     if in_cluster(job):
@@ -323,7 +321,7 @@ def _people(look: Situation) -> tuple[Sequence[Participant], Bounds, Roll]:
     return on_faulty_nodes(roll.marked(people), look.standing.faulty), bounds, roll
 
 
-def _constraints(look: Situation, failures: Assessment) -> Constraints:
+def _constraints(look: Basis, failures: Assessment) -> Constraints:
     active, workers = look.active_check, None
     if active is not None and active.spec.workers is not None:
         workers = frozenset(active.spec.workers)
@@ -341,7 +339,7 @@ def _constraints(look: Situation, failures: Assessment) -> Constraints:
 
 
 def _go_on(
-    look: Situation,
+    look: Basis,
     decision: Decision,
     failures: Assessment,
     broken_at: datetime | None,
@@ -368,7 +366,7 @@ def _go_on(
 
 
 def _written(
-    look: Situation,
+    look: Basis,
     status: ElasticJobStatus,
     acts: Collection[Act] = (),
     look_again: Collection[float | None] = (),
@@ -403,7 +401,7 @@ def _written(
     )
 
 
-def _with_usage(look: Situation, draft: Draft) -> Draft:
+def _with_usage(look: Basis, draft: Draft) -> Draft:
     """The draft with what the job used, where the status is written anyway, or it is time to look and a
     condition changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = draft.status.phase, look.seen.account_age_seconds

@@ -26,7 +26,7 @@ from reconcilers.conditions.table import TABLE, judged
 from reconcilers.conditions.training import FAILED, NO_REPLICAS, RUNNING, WORKERS_STARTED
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
-from reconcilers.job.situation import Situation
+from reconcilers.job.basis import Basis
 from reconcilers.observed.conditions import (
     WORKERS_SCHEDULED,
     State,
@@ -52,7 +52,7 @@ QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
 
 
 def going_on(
-    of: Situation,
+    of: Basis,
     decision: Decision,
     failures: Assessment,
     cluster: ClusterStatus | None,
@@ -94,7 +94,7 @@ def going_on(
     )
 
 
-def suspended(of: Situation) -> ElasticJobStatus:
+def suspended(of: Basis) -> ElasticJobStatus:
     """The status of a suspended job, or one whose Pods from before are still being replaced."""
     world = dissolve(of.published, "the job is suspended")
     conditions = judged(TABLE, of.seen.job.status.conditions, _facts(of, JobPhase.SUSPENDED, world))
@@ -103,7 +103,7 @@ def suspended(of: Situation) -> ElasticJobStatus:
 
 
 def ended(
-    of: Situation,
+    of: Basis,
     phase: JobPhase,
     reason: str,
     message: str,
@@ -131,7 +131,7 @@ def ended(
     )
 
 
-def over(of: Situation) -> ElasticJobStatus:
+def over(of: Basis) -> ElasticJobStatus:
     """The status of a finished job: its counts follow its Pods."""
     before = of.seen.job.status
     assert before.phase is not None
@@ -146,7 +146,7 @@ def over(of: Situation) -> ElasticJobStatus:
     )
 
 
-def _facts(of: Situation, phase: JobPhase, world: Rendezvous, **decided: Any) -> Facts:
+def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Facts:
     return Facts(
         job=of.job,
         workers=of.workers,
@@ -163,7 +163,7 @@ def _facts(of: Situation, phase: JobPhase, world: Rendezvous, **decided: Any) ->
 
 
 def status_of(
-    of: Situation,
+    of: Basis,
     phase: JobPhase,
     world: Rendezvous | None,
     cluster: ClusterStatus | None,

@@ -17,7 +17,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
-from reconcilers.job.situation import Situation
+from reconcilers.job.basis import Basis
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import current_report
@@ -128,7 +128,7 @@ def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
 
 
 def relaunches_of(
-    look: Situation, world: Rendezvous, roll: Roll, renewals: Mapping[str, Renewal]
+    look: Basis, world: Rendezvous, roll: Roll, renewals: Mapping[str, Renewal]
 ) -> tuple[list[Act], float | None]:
     """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
 

@@ -7,11 +7,10 @@ is what NVIDIA's catalogue (`crds/xids.py`) says: RESET_GPU, RESTART_BM, CONTACT
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from crds import xids
-from crds.nodecheck import INTERMITTENT, Action, NodeResult, NodeVerdict
-from healthcheck.diagnosis import Cause
+from crds.findings import PASSED_BY_LUCK, Action, Cause, Finding, Verdict
 
 GONE = ("fallen off the bus", "not usable", "lost")
 BEYOND_REPAIR = ("must be replaced", "could not be remapped", "not exactly right", "byte changed")
@@ -53,40 +52,24 @@ def action_for_text(text: str) -> Action:
     return Action.REBOOT
 
 
-def action_for(result: NodeResult, faulty_before: bool = False) -> Action | None:
-    """What to do about a node; None for a healthy one.
+def action_for(finding: Finding, faulty_before: bool = False) -> Action | None:
+    """Return what to do about a node; None for a healthy one.
 
     Args:
-        result: the verdict on it.
+        finding: on the node.
         faulty_before: another check of its record found it faulty too: what was done did not help.
     """
-    causes = set(result.causes)
-    if result.verdict is NodeVerdict.HEALTHY:
+    if finding.healthy:
         return None
-    if result.verdict is NodeVerdict.INCONCLUSIVE:
+    if finding.verdict is Verdict.INCONCLUSIVE:
         return Action.CHECK_AGAIN
-    if result.verdict is NodeVerdict.STRAGGLER:
-        return Action.LOOK_AT_LOAD if Cause.SLOW_COMPUTE in causes else Action.LOOK_AT_LINK
+    if finding.verdict is Verdict.STRAGGLER:
+        return Action.LOOK_AT_LOAD if Cause.SLOW_COMPUTE in finding.causes else Action.LOOK_AT_LINK
     if faulty_before:
         return Action.REPLACE
-    if Cause.LOCAL_TEST in causes:
-        return action_for_text(result.message)
-    return Action.LOOK_AT_LINK if causes & {Cause.PAIR_TEST, INTERMITTENT} else Action.REBOOT
-
-
-def with_actions(results: Iterable[NodeResult], faulty_before: Collection[str] = ()) -> list[NodeResult]:
-    """The verdicts, each with what to do; one that has it already keeps it.
-
-    Args:
-        results: of a check.
-        faulty_before: nodes that an earlier check of their record found faulty.
-    """
-    return [
-        result
-        if result.action is not None
-        else result.model_copy(update={"action": action_for(result, result.node in faulty_before)})
-        for result in results
-    ]
+    if Cause.LOCAL_TEST in finding.causes:
+        return action_for_text(finding.message)
+    return Action.REBOOT if PASSED_BY_LUCK.isdisjoint(finding.causes) else Action.LOOK_AT_LINK
 
 
 def _has(text: str, parts: Iterable[str]) -> bool:

@@ -1,30 +1,228 @@
-"""Lets checks begin one at a time, so that two which begin at once see each other's claims (`claims.py`)."""
+"""Claims of checks on nodes (`claims.py`): looked up in the caches, and taken one check at a time.
+
+A look-up costs the same however many checks wait. Two checks that begin at once see each other's claims.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.cache import Cache
-from controller.slices import computed
+from controller.resources import NODES, Object
+from controller.slices import Slices, computed
 from controller.wording import counted
 from crds import names
-from crds.nodecheck import NodeCheck
-from reconcilers.nodecheck.claim_view import ClaimView
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck, NodeCheckPhase
+from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     MOST_NODES,
     Claim,
     Precedence,
+    agent_is_ready,
+    claim_of,
     in_the_way,
+    precedence_of,
     sentence_on,
     to_yield,
 )
+from reconcilers.nodecheck.finished import is_finished
 from reconcilers.nodecheck.nodes import Out
+from reconcilers.nodecheck.scope import is_idle, wanted_workers
 from reconcilers.nodecheck.steps import settled_nodes
 from reconcilers.observed.observations import Observations
-from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.observed.ownership import owner_uids
+from reconcilers.observed.trust import Trust
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.worker.reconciler import BY_NODE
+
+BY_CLAIM = "claim"
+"""Index of unfinished NodeChecks: by a node that one has, by a namespace where one has nodes, by a namespace
+where one of nodes waits for them."""
+MOST_WAITING = 32
+"""Checks of a namespace that others wait for while they wait themselves. They are the oldest, half as many
+at times, so each has its turn."""
+
+
+def claim_keys(check: Object) -> Iterable[str]:
+    """Index function: where an unfinished check has nodes, or waits for them."""
+    namespace = check["metadata"].get("namespace") or ""
+    if is_finished(check) or check["metadata"].get("deletionTimestamp"):
+        return []
+    nodes = check.get("status", {}).get("nodes")
+    if nodes:
+        return [_fixed(namespace), *(_on(node) for node in nodes)]
+    return [] if check["spec"].get("jobName") is not None else [_waiting(namespace)]
+
+
+def _on(node: str) -> str:
+    return f"node {node}"
+
+
+def _fixed(namespace: str) -> str:
+    return f"fixed {namespace}"
+
+
+def _waiting(namespace: str) -> str:
+    return f"waiting {namespace}"
+
+
+class ClaimView:
+    def __init__(self, cache: Cache) -> None:
+        self._trust = Trust(cache)
+        self._checks = cache.store(NODECHECKS)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._nodes = cache.store(NODES)
+        self._oldest: dict[str, list[tuple[str, str]]] = {}
+        """Uid and name of the oldest waiting checks of each namespace where many wait."""
+        self._parse_check = cache.models(NODECHECKS, NodeCheck)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+
+    def claim_of(self, check: NodeCheck, wanted: Iterable[str]) -> Claim:
+        """The claim of a check on these nodes."""
+        return claim_of(check, self._precedence_of(check), wanted=frozenset(wanted))
+
+    async def claims(self, mine: Claim, before: Precedence | None = None) -> list[Claim]:
+        """The claims of other unfinished checks on the nodes that one wants, as far as they count for it.
+
+        Args:
+            mine: the claim of the check that asks. The others are cut to its nodes.
+            before: only those of checks with higher precedence than this.
+        """
+        slices, found = Slices(), dict[str, Claim]()
+        places: dict[str, tuple[Object, set[str]]] = {}
+        for node in mine.wanted:
+            for raw in (*self._checks.by_index(BY_CLAIM, _on(node)), *self._checks_of_jobs_on(node)):
+                places.setdefault(raw["metadata"]["uid"], (raw, set()))[1].add(node)
+            await slices.pause()
+        waiting = [(raw, set(mine.wanted)) for raw in self._waiting_before(mine)]
+        for raw, nodes in [*places.values(), *waiting]:
+            await slices.pause()
+            check = self._parse_check.parse_or_none(raw)
+            if check is None or check.metadata.uid == mine.uid:
+                continue
+            precedence = self._precedence_of(check)
+            if before is None or precedence < before:
+                counts = self._trust.counts(check.metadata.namespace, mine.namespace)
+                claim = self._claim(check, precedence, nodes, counts=counts)
+                found[claim.uid] = claim
+        return [claim for claim in found.values() if claim.wanted]
+
+    def nodes_in(self, namespace: str) -> dict[str, int]:
+        """How many nodes each check of nodes has there, by its uid."""
+        counted = {}
+        for raw in self._checks.by_index(BY_CLAIM, _fixed(namespace)):
+            if raw["spec"].get("jobName") is None:
+                counted[raw["metadata"]["uid"]] = len(raw["status"]["nodes"])
+        return counted
+
+    def _precedence_of(self, check: NodeCheck) -> Precedence:
+        raw = self._checks.get(check.metadata.namespace, check.metadata.name)
+        job = self._jobs.get(check.metadata.namespace, check.spec.job_name or "")
+        is_administrators = self._trust.is_administrators(check.metadata.namespace)
+        return precedence_of(raw, job, is_administrators)
+
+    def _waiting_before(self, mine: Claim) -> Iterator[Object]:
+        """The oldest checks of nodes that wait where a check may have to wait for them."""
+        namespaces = set(self._trust.administrators())
+        if mine.precedence is Precedence.OTHERS and not mine.is_fixed:
+            namespaces.add(mine.namespace)
+        for namespace in namespaces:
+            yield from self._oldest_waiting(namespace)
+
+    def _oldest_waiting(self, namespace: str) -> list[Object]:
+        """The oldest checks of nodes that wait. New ones are younger, so they are sorted now and then."""
+        known = ((uid, self._checks.get(namespace, name)) for uid, name in self._oldest.get(namespace, ()))
+        oldest = [raw for uid, raw in known if raw is not None and _is_waiting(raw, uid)]
+        if len(oldest) < MOST_WAITING // 2:
+            waiting = self._checks.by_index(BY_CLAIM, _waiting(namespace))
+            oldest = heapq.nsmallest(MOST_WAITING, waiting, key=_age)
+            self._oldest.pop(namespace, None)
+            if len(waiting) > MOST_WAITING:
+                self._oldest[namespace] = [(r["metadata"]["uid"], r["metadata"]["name"]) for r in oldest]
+        return oldest
+
+    def _checks_of_jobs_on(self, node: str) -> list[Object]:
+        """The checks that are yet to begin of jobs that have a worker on the node."""
+        found = dict[str, Object]()
+        for worker in self._workers.by_index(BY_NODE, node):
+            namespace = worker["metadata"]["namespace"]
+            job = self._jobs.get(namespace, worker["spec"].get("jobName") or "")
+            name = ((job or {}).get("status") or {}).get("activeCheck")
+            check = self._checks.get(namespace, name) if name else None
+            if check is not None and not check.get("status", {}).get("nodes") and not is_finished(check):
+                found[check["metadata"]["uid"]] = check
+        return list(found.values())
+
+    def _claim(self, check: NodeCheck, precedence: Precedence, nodes: set[str], *, counts: bool) -> Claim:
+        """The claim of a check on these nodes; those with its agents alone, if its word does not count."""
+        status, spec = check.status, check.spec
+        if status.nodes:
+            wanted = frozenset(nodes - settled_nodes(status))
+            is_seen = counts or status.phase is NodeCheckPhase.RUNNING
+            present = wanted if is_seen else frozenset(n for n in wanted if self._has_agent(check, n))
+            return claim_of(check, precedence, wanted=wanted if is_seen else present, present=present)
+        if spec.job_name is not None:
+            wanted, present = self._nodes_of_job(check, nodes)
+            return claim_of(check, precedence, wanted=wanted if counts else present, present=present)
+        if not counts:
+            return claim_of(check, precedence)
+        if spec.nodes is not None:
+            return claim_of(check, precedence, wanted=frozenset(nodes.intersection(spec.nodes)))
+        selected = (spec.node_selector or {}).items()
+        wanted = frozenset(node for node in nodes if selected <= self._labels(node).items())
+        return claim_of(check, precedence, wanted=wanted)
+
+    def _labels(self, node: str) -> dict[str, str]:
+        raw = self._nodes.get(None, node)
+        return ((raw or {}).get("metadata") or {}).get("labels") or {}
+
+    def _has_agent(self, check: NodeCheck, node: str) -> bool:
+        """Whether a worker of the check's own on the node has reported."""
+        metadata = check.metadata
+        return any(
+            agent_is_ready(raw)
+            for raw in self._workers.by_index(BY_NODE, node)
+            if raw["metadata"]["namespace"] == metadata.namespace and metadata.uid in owner_uids(raw)
+        )
+
+    def _nodes_of_job(self, check: NodeCheck, nodes: set[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Returns the nodes where a check of a job wants workers, and those where they are idle already."""
+        metadata = check.metadata
+        raw = self._jobs.get(metadata.namespace, check.spec.job_name or "")
+        job = None if raw is None else self._parse_job.parse_or_none(raw)
+        if job is None or job.status.active_check != metadata.name:
+            return frozenset(), frozenset()  # its turn in the job has not come
+        theirs = self._parse_worker.readable(
+            raw
+            for node in nodes
+            for raw in self._workers.by_index(BY_NODE, node)
+            if raw["metadata"]["namespace"] == metadata.namespace and job.metadata.uid in owner_uids(raw)
+        )
+        workers = wanted_workers(check.spec, theirs)
+        world = job.status.rendezvous or Rendezvous()
+        idle = (worker for worker in workers if is_idle(worker, world))
+        wanted, present = ({worker.status.node_name or "" for worker in found} for found in (workers, idle))
+        return frozenset(wanted - {""}), frozenset(present - {""})
+
+
+def _is_waiting(check: Object, uid: str) -> bool:
+    metadata = check["metadata"]
+    return metadata["uid"] == uid and claim_keys(check) == [_waiting(metadata["namespace"])]
+
+
+def _age(check: Object) -> tuple[str, str]:
+    return str(check["metadata"].get("creationTimestamp") or ""), check["metadata"]["uid"]
+
+
+# --- taking ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,12 @@ def precedence_of(
 def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
     """The nodes that a check, before it begins, has to wait for, each with the claim that is in the way."""
     found: dict[str, Claim] = {}
+    left = set(mine.wanted)
     for claim in sorted(claims, key=lambda claim: claim.order):
         if claim.uid != mine.uid and (claim.tests or claim.order < mine.order):
-            for node in mine.wanted & claim.counting_in(mine.namespace):
-                found.setdefault(node, claim)
+            taken = left & claim.counting_in(mine.namespace)
+            found |= dict.fromkeys(taken, claim)
+            left -= taken
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -11,8 +11,10 @@ from typing import Any
 from controller.cache import Cache
 from controller.store import Memory
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
-from reconcilers.nodecheck.record import CheckResult, results_of
+from crds.findings import Cause, Finding, Verdict
+from crds.nodecheck import NodeCheck, NodeCheckPhase
+from healthcheck.intermittent import NodeTests
+from reconcilers.nodecheck.record import tests_in, untested_nodes
 from reconcilers.nodecheck.reference import Reference, references_left_by
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.clock import LONG_AGO
@@ -39,42 +41,52 @@ class FinishedCheck:
         return self.check.status.phase is NodeCheckPhase.SUCCEEDED
 
     @cached_property
-    def verdicts(self) -> Mapping[str, NodeVerdict]:
+    def verdicts(self) -> Mapping[str, Verdict]:
         """Verdicts on all its nodes, by name. Only a check that succeeded has any."""
         status = self.check.status
         if not self.succeeded:
             return {}
-        verdicts = dict.fromkeys(status.nodes, NodeVerdict.HEALTHY)
+        verdicts = dict.fromkeys(status.nodes, Verdict.HEALTHY)
         verdicts |= {result.node: result.verdict for result in status.node_results}
-        verdicts |= dict.fromkeys(status.inconclusive, NodeVerdict.INCONCLUSIVE)
-        verdicts |= dict.fromkeys(status.stragglers, NodeVerdict.STRAGGLER)
-        return verdicts | dict.fromkeys(status.faulty_nodes, NodeVerdict.FAULTY)
+        verdicts |= dict.fromkeys(status.inconclusive, Verdict.INCONCLUSIVE)
+        verdicts |= dict.fromkeys(status.stragglers, Verdict.STRAGGLER)
+        return verdicts | dict.fromkeys(status.faulty_nodes, Verdict.FAULTY)
 
     @cached_property
-    def results(self) -> Mapping[str, NodeResult]:
-        """The evidence, by node, of those whose evidence is kept."""
-        return {result.node: result for result in self.check.status.node_results}
+    def evidence(self) -> Mapping[str, Finding]:
+        """Findings whose evidence is kept, by node."""
+        return {finding.node: finding for finding in self.check.status.node_results}
+
+    def finding_on(self, node: str) -> Finding | None:
+        """Return the finding on a node as it is kept with the Node; None if there is none."""
+        verdict = self.verdicts.get(node)
+        if verdict is None:
+            return None
+        metadata, away = self.check.metadata, node in self.withdrawn
+        causes = (Cause.WITHDRAWN,) if away and verdict is Verdict.INCONCLUSIVE else ()
+        finding = self.evidence.get(node) or Finding(node=node, verdict=verdict, causes=causes)
+        source = {
+            "verdict": verdict,
+            "time": self.ended,
+            "source": f"{metadata.namespace}/{metadata.name}",
+            "uid": metadata.uid[:8],
+        }
+        tests = NodeTests() if away else self._tests.get(node, NodeTests())
+        return tests.added_to(finding.model_copy(update=source))
 
     @cached_property
-    def passed(self) -> frozenset[str]:
-        """The nodes that passed with others in a round."""
-        status = self.check.status
-        places = set[int]()
-        for done in status.rounds:
-            failed = {test.test for test in done.failed}
-            tests = (test for at, test in enumerate(done.tests) if at not in failed and len(test) > 1)
-            places.update(place for test in tests for place in test)
-        return frozenset(status.nodes[place] for place in places)
+    def untested(self) -> Set[str]:
+        """Nodes that the check did not test, or not to the end."""
+        return untested_nodes(self.check.status, self._tests.keys())
 
     @cached_property
     def withdrawn(self) -> frozenset[str]:
-        """The nodes that could not be tested to the end, for no fault of theirs."""
+        """Nodes that could not be tested to the end, for no fault of their own."""
         return frozenset(left.node for left in self.check.status.withdrawn)
 
     @cached_property
-    def record(self) -> Mapping[str, CheckResult]:
-        """What it gave on each node that it tested, for the nodes' records."""
-        return results_of(self.check) if self.succeeded else {}
+    def _tests(self) -> Mapping[str, NodeTests]:
+        return tests_in(self.check.status)
 
     @cached_property
     def references(self) -> Mapping[str, Reference]:
@@ -85,7 +97,7 @@ class FinishedCheck:
         """Whether the check was to test the node of this slot."""
         return self._wanted is None or worker.spec.index in self._wanted
 
-    def verdict_on(self, worker: ElasticWorker, node: str) -> NodeVerdict | None:
+    def verdict_on(self, worker: ElasticWorker, node: str) -> Verdict | None:
         """Returns the verdict on this worker's node, if the check was of this very incarnation there.
 
         Of workers that share a node, one speaks for all. Who came there despite the verdict is another case.
@@ -160,7 +172,7 @@ class FinishedChecks:
 def newest_on(node: str, checks: Iterable[FinishedCheck]) -> FinishedCheck | None:
     """The check whose verdict on the node counts. Of two of the same second, a pass counts less."""
     return max(
-        checks, key=lambda done: (done.ended, done.verdicts[node] is not NodeVerdict.HEALTHY), default=None
+        checks, key=lambda done: (done.ended, done.verdicts[node] is not Verdict.HEALTHY), default=None
     )
 
 
@@ -188,11 +200,10 @@ def last_pass(node: str, checks: Sequence[FinishedCheck], created: datetime | No
     own = (
         done
         for done in checks
-        if done.ended >= created
-        and (node not in done.reused or done.verdicts[node] is not NodeVerdict.HEALTHY)
+        if done.ended >= created and (node not in done.reused or done.verdicts[node] is not Verdict.HEALTHY)
     )
     newest = newest_on(node, own)
-    return newest.ended if newest is not None and newest.verdicts[node] is NodeVerdict.HEALTHY else None
+    return newest.ended if newest is not None and newest.verdicts[node] is Verdict.HEALTHY else None
 
 
 def is_finished(check: dict[str, Any]) -> bool:

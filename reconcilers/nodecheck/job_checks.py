@@ -21,7 +21,8 @@ from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeVerdict
+from crds.findings import MAX_EVIDENCE, Verdict
+from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.nodecheck.finished import (
     FinishedCheck,
     FinishedChecks,
@@ -32,9 +33,6 @@ from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
-
-MAX_EVIDENCE = 300
-"""Characters of a verdict's evidence that a sentence on the job quotes."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class JobChecks:
         found = ((node, newest_on(node, checks)) for node, checks in self.on_node.items())
         return {node: done for node, done in found if done is not None}
 
-    def last_word(self, node: str) -> NodeVerdict | None:
+    def last_word(self, node: str) -> Verdict | None:
         done = self.newest.get(node)
         return None if done is None else done.verdicts[node]
 
@@ -120,7 +118,7 @@ def standing_of(
     standing = Standing(
         faulty={index: reason for index, reason in reasons.items() if reason is not None},
         faulty_nodes=_faulty_nodes(checks, words),
-        cleared=frozenset(node for node, word in words.items() if word is not NodeVerdict.FAULTY),
+        cleared=frozenset(node for node, word in words.items() if word is not Verdict.FAULTY),
     )
     if not policy.enabled:
         return standing
@@ -133,7 +131,7 @@ def standing_of(
         and not _vouched_for(worker, checks, since)
         and not _has_failed_check(worker, checks, since)
     )
-    slow = (w.spec.index for w in training if words.get(_node(w)) is NodeVerdict.STRAGGLER)
+    slow = (w.spec.index for w in training if words.get(_node(w)) is Verdict.STRAGGLER)
     return replace(
         standing,
         unchecked=frozenset(unchecked),
@@ -145,34 +143,34 @@ def _passed_lately(node: str, checks: JobChecks, since: datetime) -> bool:
     return has_fresh_pass(node, checks.on_node.get(node, ()), checks.nodes_created.get(node), since)
 
 
-def _faulty_nodes(checks: JobChecks, words: Mapping[str, NodeVerdict | None]) -> tuple[str, ...]:
+def _faulty_nodes(checks: JobChecks, words: Mapping[str, Verdict | None]) -> tuple[str, ...]:
     """Sorts faulty nodes by the time of the verdict, the newest last."""
-    faulty = [node for node, word in words.items() if word is NodeVerdict.FAULTY]
+    faulty = [node for node, word in words.items() if word is Verdict.FAULTY]
     return tuple(sorted(faulty, key=lambda node: (checks.newest[node].ended, node)))
 
 
 def _found_faulty(worker: ElasticWorker, checks: JobChecks) -> str | None:
     """Why, if the last word on its node is that it is faulty, and a check that it took part in says so."""
     node = _node(worker)
-    if checks.last_word(node) is not NodeVerdict.FAULTY:
+    if checks.last_word(node) is not Verdict.FAULTY:
         return None
     for done in checks.newest_first:
         verdict = done.verdict_on(worker, node)
         if verdict is not None:
-            known = done.results.get(node)
+            known = done.evidence.get(node)
             evidence = f"node check {done.check.metadata.name} found {node} faulty"
             evidence = f"{evidence}: {known.message}" if known is not None and known.message else evidence
-            return evidence[:MAX_EVIDENCE] if verdict is NodeVerdict.FAULTY else None
+            return evidence[:MAX_EVIDENCE] if verdict is Verdict.FAULTY else None
     return None
 
 
 def _vouched_for(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
     """Whether it took part in a check that holds nothing certain against its node, and nothing did later."""
     node = _node(worker)
-    if checks.last_word(node) is NodeVerdict.FAULTY:
+    if checks.last_word(node) is Verdict.FAULTY:
         return False
     verdicts = (done.verdict_on(worker, node) for done in checks.finished if done.ended >= since)
-    return any(verdict is not None and verdict is not NodeVerdict.FAULTY for verdict in verdicts)
+    return any(verdict is not None and verdict is not Verdict.FAULTY for verdict in verdicts)
 
 
 def _has_failed_check(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
@@ -270,7 +268,7 @@ class JobChecksView:
         self._client = client
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)
-        self._finished = FinishedChecks(cache)
+        self._finished = cache.shared(FinishedChecks)
         self._parse = cache.models(NODECHECKS, NodeCheck)
 
     async def of(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobChecks:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from math import inf
 from typing import Any
 
@@ -30,7 +31,7 @@ TOO_LATE = "TooLate"
 
 @dataclass(frozen=True)
 class CheckedNode:
-    """A node of the check, and what its worker has to say."""
+    """A node of the check, and its worker."""
 
     node: str
     incarnation: int
@@ -41,15 +42,15 @@ class CheckedNode:
     @property
     def report(self) -> AgentReport | None:
         """Report of the incarnation that takes part. It stays readable when its Pod has ended."""
-        said = None if self.worker is None else self.worker.status.agent
-        return said if said is not None and said.incarnation == self.incarnation else None
+        report = None if self.worker is None else self.worker.status.agent
+        return report if report is not None and report.incarnation == self.incarnation else None
 
     @property
     def answers(self) -> AgentCheck | None:
-        """To this check."""
+        """Answers of its agent to this check."""
         report = self.report
-        said = None if report is None else report.check
-        return said if said is not None and said.uid == self.check_uid else None
+        answers = None if report is None else report.check
+        return answers if answers is not None and answers.uid == self.check_uid else None
 
     @property
     def local(self) -> Sequence[ProbeOutcome]:
@@ -156,6 +157,11 @@ def absence_of(participant: CheckedNode) -> Out:
     return Out(f"its Pod {late} in time: {status.message}"[:MAX_MESSAGE].rstrip(": "), reason=TOO_LATE)
 
 
+def created_at(node: Mapping[str, Any]) -> datetime:
+    """Return when a raw Node was added to the cluster."""
+    return datetime.fromisoformat(node["metadata"]["creationTimestamp"])
+
+
 NVIDIA = "nvidia.com/gpu"
 UNKNOWN_ACCELERATORS = (
     *("amd.com/", "aws.amazon.com/neuron", "cambricon.com/", "furiosa.ai/", "google.com/tpu"),
@@ -206,7 +212,7 @@ def fleet_of(
         labels: of the nodes, by name.
         topology_keys: the labels that name what nodes share, the smallest first.
         vouch_ages: of those that passed lately, by name: seconds from that pass to the start of the check.
-            Who is missing, since the check that said so is gone, bears no witness.
+            A node that is missing, since that check is gone, is no witness.
     """
     return tuple(
         Node(

@@ -24,14 +24,13 @@ from controller.slices import Slices, computed
 from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.findings import Finding, Verdict
 from crds.model import ConditionStatus
 from crds.nodecheck import (
     Accelerator,
     NodeCheck,
     NodeCheckPhase,
     NodeCheckStatus,
-    NodeResult,
-    NodeVerdict,
 )
 from crds.rendezvous import Rendezvous
 from healthcheck.diagnosis import conclude, investigate
@@ -45,8 +44,8 @@ from reconcilers.nodecheck.claims import (
     WAITING_FOR_CHECK,
     YIELDED,
 )
+from reconcilers.nodecheck.evidence import with_all_evidence
 from reconcilers.nodecheck.finished import is_finished, newest_on
-from reconcilers.nodecheck.further_evidence import with_all_evidence
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
@@ -79,7 +78,6 @@ from reconcilers.nodecheck.steps import (
     nodes_without_worker,
     settled_nodes,
 )
-from reconcilers.nodecheck.told import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.nodecheck.workers import CheckWorkers
 from reconcilers.observed.conditions import observed_at
@@ -252,15 +250,15 @@ class NodeCheckReconciler(Reconciler):
             return self._finish(turn, status, self._kept(turn.check, scope))
         return status
 
-    def _kept(self, check: NodeCheck, scope: Scope) -> list[NodeResult]:
-        """The verdicts on nodes that all passed another check lately."""
-        results, namespace = [], check.metadata.namespace
+    def _kept(self, check: NodeCheck, scope: Scope) -> list[Finding]:
+        """The findings on nodes that all passed another check lately."""
+        findings, namespace = [], check.metadata.namespace
         for node in scope.nodes:
             newest = newest_on(node, self._view.finished.on(node, namespace))
-            known = newest.results.get(node) if newest is not None else None
-            known = known or NodeResult(node=node, verdict=NodeVerdict.HEALTHY)
-            results.append(known.model_copy(update={"verdict": NodeVerdict.HEALTHY}))
-        return results
+            known = newest.evidence.get(node) if newest is not None else None
+            known = known or Finding(node=node, verdict=Verdict.HEALTHY)
+            findings.append(known.model_copy(update={"verdict": Verdict.HEALTHY}))
+        return findings
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
@@ -343,7 +341,7 @@ class NodeCheckReconciler(Reconciler):
     ) -> NodeCheckStatus:
         """Pure, but for what it adds to the turn."""
         labels = {name: raw["metadata"].get("labels") or {} for name, raw in nodes.items()}
-        turn.event("Normal", "RoundFinished", step_ended(ended, len(turn.status.nodes)))
+        turn.event("Normal", "RoundFinished", check_status.describe_step(ended, len(turn.status.nodes)))
         status = check_status.settled(turn.status, ended, turn.now)
         history = history_of(status, participants)
         if not turn.status.round:
@@ -359,24 +357,23 @@ class NodeCheckReconciler(Reconciler):
         if isinstance(step, Round):
             published = check_status.in_round(status, step, participants, turn.now)
             if has_room_for_round(spec, published):
-                turn.event("Normal", "RoundStarted", round_begun(step))
+                turn.event("Normal", "RoundStarted", check_status.describe_round(step))
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
         status = check_status.with_places(status, step)
         status = check_status.with_classes(status, step.classes, turn.now)
         speeds = speeds_of(references_of(history, fleet, settings), fleet)
         status = status.model_copy(update={"class_speeds": speeds})
-        results = check_status.node_results(step, history)
-        status, results = check_status.without_replaced(status, results, nodes, turn.now)
-        results = with_all_evidence(turn.check, status, results, fleet, nodes, turn.now)
-        return self._finish(turn, status, results)
+        status, findings = check_status.without_replaced(status, step.nodes, nodes, turn.now)
+        findings = with_all_evidence(status, findings, fleet, nodes, turn.now)
+        return self._finish(turn, status, findings)
 
-    def _finish(self, turn: _Turn, status: NodeCheckStatus, results: Sequence[NodeResult]) -> NodeCheckStatus:
-        verdicts = {result.node: result.verdict for result in results}
-        summary = summary_of(verdicts, results, status.faulty_links, status.faulty_domains)
+    def _finish(self, turn: _Turn, status: NodeCheckStatus, findings: Sequence[Finding]) -> NodeCheckStatus:
+        verdicts = {finding.node: finding.verdict for finding in findings}
+        summary = check_status.summary_of(verdicts, findings, status.faulty_links, status.faulty_domains)
         type_: EventType = "Normal" if summary.healthy is ConditionStatus.TRUE else "Warning"
         turn.event(type_, "CheckFinished", summary.message)
-        return check_status.concluded(status, results, summary, turn.now)
+        return check_status.concluded(status, findings, summary, turn.now)
 
     async def _refuse_unless_behind(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
         """A refusal is for good, and what was made a moment before the check may not be in our cache yet."""

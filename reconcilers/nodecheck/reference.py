@@ -3,7 +3,7 @@
 A check compares nodes with one another, so a fleet that is slow as a whole looks healthy by itself. Each
 Node keeps what was typical of its class when it first passed a check, as long as it is of that class; what
 the nodes of a check say together is what the check is measured by. The noderecord controller writes it,
-with the node's record; `kubectl annotate nodes --all elastic.iml.github.io/reference-` lets it begin anew.
+with the node's record; `kubectl annotate nodes --all elastic.iml.github.io/reference-` resets it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from crds import names
+from crds.findings import Figures, Verdict
 from crds.model import Model
-from crds.nodecheck import ClassSpeed, Figures, NodeCheck, NodeVerdict
+from crds.nodecheck import ClassSpeed, NodeCheck
 from crds.ranges import from_text, to_text
 from healthcheck.fleet import Node
-from healthcheck.measurements import Metric, is_plausible
-from reconcilers.nodecheck.steps import rounded
+from healthcheck.measurements import Metric, is_plausible, rounded
 
 MAX_CLASSES = 32
 
@@ -45,7 +45,7 @@ def read_reference(node: Mapping[str, Any]) -> Reference | None:
 
 @lru_cache(1024)
 def _parsed(written: str) -> Reference | None:
-    """Nodes that one check was the first of have the same text."""
+    """Parse once for all nodes with the same text: those that one check was the first of."""
     try:
         return Reference.model_validate_json(written)
     except ValidationError:
@@ -96,7 +96,7 @@ def speeds_of(typical: Mapping[tuple[str, Metric], float], fleet: Iterable[Node]
     ]
 
 
-def references_left_by(check: NodeCheck, verdicts: Mapping[str, NodeVerdict]) -> dict[str, Reference]:
+def references_left_by(check: NodeCheck, verdicts: Mapping[str, Verdict]) -> dict[str, Reference]:
     """What a check leaves for the nodes that it found healthy, by name."""
     status, left = check.status, dict[str, Reference]()
     if status.completion_time is None:
@@ -106,5 +106,5 @@ def references_left_by(check: NodeCheck, verdicts: Mapping[str, NodeVerdict]) ->
             hardware_class=speed.hardware_class, figures=speed.figures, time=status.completion_time
         )
         names_of_class = (status.nodes[place] for place in from_text(speed.nodes))
-        left |= {name: reference for name in names_of_class if verdicts.get(name) is NodeVerdict.HEALTHY}
+        left |= {name: reference for name in names_of_class if verdicts.get(name) is Verdict.HEALTHY}
     return left

@@ -7,13 +7,11 @@ from typing import Any
 
 import orjson
 
-from crds.further_nodes import folded
+from crds.further_nodes import MOST_NAMED, folded
 from crds.nodecheck import MAX_NODES, NodeCheckSpec, NodeCheckStatus
 from reconcilers.nodecheck.scope import Scope
 from reconcilers.nodecheck.steps import Told, first_told
 
-MAX_DETAILED = 250
-"""Nodes whose verdict is kept with evidence and figures, or whose leaving is told with a reason."""
 MAX_TEXTS = 125_000
 """Characters of all their messages together, of verdicts and of leavings each."""
 MAX_BYTES = 1_350_000
@@ -28,15 +26,14 @@ FIRST_ROUND_BYTES_A_NODE = 44
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
     """Returns the wire form: of thousands of results, the first ones with texts, the others as ranges."""
     shortened = {
-        "withdrawn": _within_budget(first_told(status.withdrawn, MAX_DETAILED)),
-        "node_results": _within_budget(first_told(status.node_results, MAX_DETAILED)),
+        "withdrawn": _within_budget(first_told(status.withdrawn, MOST_NAMED)),
+        "node_results": _within_budget(first_told(status.node_results, MOST_NAMED)),
     }
     wire = status.model_copy(update=shortened).to_wire()
     for done in wire["rounds"]:
         done["failed"] = [_full(test) for test in done["failed"]]
     wire["rounds"] = [_full(done) for done in wire["rounds"]]
     wire["withdrawn"] = [_full(left) for left in wire["withdrawn"]]
-    wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
     return folded(wire)
 
 

@@ -1,36 +1,35 @@
-"""What a NodeCheck's status says at each step of the check. Pure."""
+"""What a NodeCheck's status says at each step of the check, in fields, conditions and sentences. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controller.wording import counted
-from crds.model import Condition, ConditionStatus
-from crds.nodecheck import (
-    Action,
-    CheckGroup,
+from controller.wording import counted, some_of
+from crds.findings import (
+    MAX_TEXT,
+    WORST_FIRST,
+    Cause,
     FaultyDomain,
     FaultyLink,
-    NodeCheck,
-    NodeCheckPhase,
-    NodeCheckStatus,
-    NodeResult,
-    NodeVerdict,
-    Withdrawal,
+    Finding,
+    Verdict,
+    dropped,
 )
-from healthcheck.diagnosis import Cause, Verdicts
+from crds.further_nodes import MOST_NAMED
+from crds.model import Condition, ConditionStatus
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckPhase, NodeCheckStatus, Withdrawal
+from healthcheck.diagnosis import Diagnosis
 from healthcheck.measurements import History
 from healthcheck.plan import Round
 from healthcheck.stragglers import ClassFinding
-from reconcilers.nodecheck.nodes import CheckedNode, Out
+from reconcilers.nodecheck.nodes import CheckedNode, Out, created_at
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
-from reconcilers.nodecheck.size import MAX_DETAILED
-from reconcilers.nodecheck.steps import Ended, round_to_record, rounded
-from reconcilers.nodecheck.told import Summary, first_names, round_begun
+from reconcilers.nodecheck.steps import Ended, round_to_record
 from reconcilers.observed.conditions import with_condition
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
@@ -38,12 +37,11 @@ ACCELERATORS_TESTED = "AcceleratorsTested"
 NODES_TESTED = "NodesTested"
 NODES_ALIKE = "NodesAlike"
 
-MAX_TEXT = 1_024
 MAX_REASON = 64
-WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE, NodeVerdict.HEALTHY)
-MAX_EVIDENCE = 300
-"""Of a link or rack."""
 MAX_PLACES = 100
+"""Links and domains that the status names."""
+MAX_NAMED = 10
+"""Names in a sentence."""
 REPLACED = Out("its Node was deleted during the check, and is another one now", reason="NodeReplaced")
 
 
@@ -97,15 +95,11 @@ def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: 
     """Adds what is wrong with whole classes of hardware, if anything is: it speaks against no node."""
     if not classes:
         return status
-    message = "; ".join(_kind_told(found) for found in classes)[:MAX_TEXT]
+    message = "; ".join(f"{found.evidence} ({first_names(found.nodes)})" for found in classes)[:MAX_TEXT]
     conditions = with_condition(
         status.conditions, NODES_ALIKE, ConditionStatus.FALSE, "SpeedsDiffer", message, now
     )
     return status.model_copy(update={"conditions": conditions})
-
-
-def _kind_told(found: ClassFinding) -> str:
-    return f"{found.evidence} ({first_names(found.nodes)})"
 
 
 def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
@@ -128,7 +122,7 @@ def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckSt
             "conditions": _with_untested_nodes(status, withdrawn, now),
             "node_results": [
                 *status.node_results,
-                *(_dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items()),
+                *(dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items()),
             ],
         }
     )
@@ -138,7 +132,7 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
     """Adds the nodes that failed their own tests, so that it is kept even if their Pods go."""
     known = {result.node for result in status.node_results}
     failures = [
-        _dropped(node, Cause.LOCAL_TEST, result.reason)
+        dropped(node, Cause.LOCAL_TEST, result.reason)
         for node, result in history.local.items()
         if not result.passed and node not in known
     ]
@@ -148,9 +142,9 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
 def in_round(
     status: NodeCheckStatus, step: Round, participants: Iterable[CheckedNode], now: datetime
 ) -> NodeCheckStatus:
-    """The next round is to be carried out."""
+    """Publishes the next round."""
     by_node = {participant.node: participant for participant in participants}
-    message = round_begun(step)
+    message = describe_round(step)
     conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "PairTests", message, now)
     return status.model_copy(
         update={
@@ -162,7 +156,7 @@ def in_round(
 
 
 def concluded(
-    status: NodeCheckStatus, results: Sequence[NodeResult], summary: Summary, now: datetime
+    status: NodeCheckStatus, findings: Sequence[Finding], summary: Summary, now: datetime
 ) -> NodeCheckStatus:
     """The verdicts are there, and the check is over."""
     conditions = list(status.conditions)
@@ -177,98 +171,62 @@ def concluded(
             "phase": NodeCheckPhase.SUCCEEDED,
             "conditions": conditions,
             "groups": [],
-            "node_results": _detailed(results),
-            "faulty_nodes": _named(results, NodeVerdict.FAULTY),
-            "stragglers": _named(results, NodeVerdict.STRAGGLER),
-            "inconclusive": _named(results, NodeVerdict.INCONCLUSIVE),
+            "node_results": _detailed(findings),
+            "faulty_nodes": _named(findings, Verdict.FAULTY),
+            "stragglers": _named(findings, Verdict.STRAGGLER),
+            "inconclusive": _named(findings, Verdict.INCONCLUSIVE),
             "completion_time": now,
         }
     )
 
 
 def seconds_to_expiry(check: NodeCheck, now: datetime) -> float | None:
-    """Until a finished check is to be deleted; None if it is to stay."""
+    """Seconds until a finished check is deleted; None if it stays."""
     ttl, completed = check.spec.ttl_seconds_after_finished, check.status.completion_time
     return None if ttl is None or completed is None else ttl - (now - completed).total_seconds()
 
 
-def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
-    """Adds the links and racks that the verdicts name: the first ones, where there are many."""
-    links = []
-    for link in verdicts.links[:MAX_PLACES]:
-        a, b = sorted(link.link)
-        told = link.evidence[:MAX_EVIDENCE]
-        action = Action.LOOK_AT_LINK
-        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=told, action=action))
+def with_places(status: NodeCheckStatus, diagnosis: Diagnosis) -> NodeCheckStatus:
+    """Adds the links and racks at fault: the first ones, where there are many."""
     domains = [
-        FaultyDomain(
-            level=found.domain.level,
-            name=found.domain.name,
-            nodes=list(found.nodes[:MAX_NAMED_IN_DOMAIN]),
-            message=found.evidence[:MAX_EVIDENCE],
-        )
-        for found in verdicts.domains[:MAX_PLACES]
+        domain.model_copy(update={"nodes": domain.nodes[:MAX_NAMED_IN_DOMAIN]})
+        for domain in diagnosis.domains[:MAX_PLACES]
     ]
+    links = list(diagnosis.links[:MAX_PLACES])
     return status.model_copy(update={"faulty_links": links, "faulty_domains": domains})
-
-
-def node_results(verdicts: Verdicts, history: History) -> list[NodeResult]:
-    """The verdicts on all nodes."""
-    results = []
-    for found in verdicts.nodes:
-        local = history.local.get(found.node)
-        measured = local.measured if local is not None else {}
-        results.append(
-            NodeResult(
-                node=found.node,
-                verdict=NodeVerdict(found.verdict.value),
-                causes=[cause.value for cause in found.causes],
-                message=found.evidence[:MAX_TEXT],
-                figures={metric.value: rounded(value) for metric, value in measured.items()},
-            )
-        )
-    return results
 
 
 def without_replaced(
     status: NodeCheckStatus,
-    results: Sequence[NodeResult],
+    findings: Sequence[Finding],
     nodes: Mapping[str, Mapping[str, Any]],
     now: datetime,
-) -> tuple[NodeCheckStatus, list[NodeResult]]:
-    """What was found out about a machine says nothing of another, which has taken over its name meanwhile.
+) -> tuple[NodeCheckStatus, list[Finding]]:
+    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one.
 
     Args:
         status: of a check that ends now.
-        results: its verdicts.
+        findings: of the check.
         nodes: the raw Nodes that are there by now, by name.
         now: the time of the verdicts.
     """
-    replaced = {name for name, raw in nodes.items() if _was_added_since(raw, status.start_time or now)}
-    known = {left.node for left in status.withdrawn}
-    status = settled(status, Ended(dict.fromkeys(sorted(replaced - known), REPLACED), {}), now)
-    verdict = {
-        "verdict": NodeVerdict.INCONCLUSIVE,
-        "causes": [Cause.WITHDRAWN.value],
-        "message": REPLACED.message,
-    }
+    replaced = {name for name, raw in nodes.items() if created_at(raw) > (status.start_time or now)}
+    withdrawn = {left.node for left in status.withdrawn}
+    status = settled(status, Ended(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
+    verdict = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.WITHDRAWN,), "message": REPLACED.message}
     return status, [
-        result.model_copy(update=verdict) if result.node in replaced else result for result in results
+        finding.model_copy(update=verdict) if finding.node in replaced else finding for finding in findings
     ]
 
 
-def _was_added_since(node: Mapping[str, Any], began: datetime) -> bool:
-    return datetime.fromisoformat(node["metadata"]["creationTimestamp"]) > began
+def _detailed(findings: Sequence[Finding]) -> list[Finding]:
+    """Returns the findings that are kept, in rank order: of many, the worst."""
+    by_need = sorted(range(len(findings)), key=lambda at: WORST_FIRST.index(findings[at].verdict))
+    return [findings[at] for at in sorted(by_need[:MOST_NAMED])]
 
 
-def _detailed(results: Sequence[NodeResult]) -> list[NodeResult]:
-    """Returns the results that are kept, in rank order: of many, the worst."""
-    by_need = sorted(range(len(results)), key=lambda at: WORST_FIRST.index(results[at].verdict))
-    return [results[at] for at in sorted(by_need[:MAX_DETAILED])]
-
-
-def _named(results: Iterable[NodeResult], verdict: NodeVerdict) -> list[str]:
-    return [result.node for result in results if result.verdict is verdict]
+def _named(findings: Iterable[Finding], verdict: Verdict) -> list[str]:
+    return [finding.node for finding in findings if finding.verdict is verdict]
 
 
 def _withdrawals(withdrawn: Mapping[str, Out]) -> list[Withdrawal]:
@@ -293,13 +251,104 @@ def _with_untested_nodes(
     return with_condition(conditions, NODES_TESTED, ConditionStatus.FALSE, reason, message, now)
 
 
-def _dropped(node: str, cause: Cause, message: str) -> NodeResult:
-    """A node that drops out at the local tests. The last word on it comes with the other verdicts."""
-    verdict = NodeVerdict.FAULTY if cause is Cause.LOCAL_TEST else NodeVerdict.INCONCLUSIVE
-    return NodeResult(node=node, verdict=verdict, causes=[cause.value], message=message[:MAX_TEXT])
-
-
 def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
     report = first.report
     assert report is not None, "a node whose agent never reported takes part in no round"
     return CheckGroup(members=list(members), master_address=report.address, master_port=report.store_port)
+
+
+# --- sentences --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The condition Healthy."""
+
+    healthy: ConditionStatus
+    reason: str
+    message: str
+
+
+def summary_of(
+    verdicts: Mapping[str, Verdict],
+    findings: Sequence[Finding] = (),
+    links: Sequence[FaultyLink] = (),
+    domains: Sequence[FaultyDomain] = (),
+) -> Summary:
+    """Sums up a check, the worst first.
+
+    Args:
+        verdicts: on all nodes, by name.
+        findings: whose evidence is kept.
+        links: faulty links.
+        domains: racks and switches to look at first.
+    """
+    faulty, slow, open_, _ = (
+        [node for node, found in verdicts.items() if found is verdict] for verdict in WORST_FIRST
+    )
+    found = []
+    if faulty:
+        found.append(f"{len(faulty)} faulty ({first_names(faulty)})")
+    if slow:
+        found.append(f"{len(slow)} slow ({first_names(slow)})")
+    if open_:
+        found.append(f"{len(open_)} inconclusive ({first_names(open_)})")
+    places = []
+    if links:
+        places.append(f"faulty links: {first_names(list(map(str, links)))}")
+    if domains:
+        places.append(f"look first at {first_names(list(map(str, domains)))}")
+    healthy, reason = _verdict(faulty, links, slow, open_)
+    return Summary(healthy, reason, _sentence(verdicts, findings, found, places))
+
+
+def describe_round(step: Round) -> str:
+    """Describes a round that begins; nodes alone test no other."""
+    alone = sum(len(group) == 1 for group in step.groups)
+    meeting = len(step.groups) - alone
+    parts = []
+    if meeting:
+        parts.append(f"{meeting} group{'' if meeting == 1 else 's'} of nodes that test each other")
+    if alone:
+        parts.append(f"{alone} node{'' if alone == 1 else 's'} that measure{'s' if alone == 1 else ''} again")
+    return f"round {step.number}: {', '.join(parts)}"
+
+
+def describe_step(ended: Ended, nodes: int) -> str:
+    """Describes what one step gave."""
+    if ended.round is None:
+        out = len(ended.withdrawn) + len(ended.unanswered)
+        return f"local tests: {nodes - out} of {counted(nodes, 'node has', 'nodes have')} answered"
+    groups = ended.round.groups
+    failed = ["+".join(group.members) for group in groups if not group.passed]
+    text = f"round {ended.round.number}: {len(groups) - len(failed)} of {len(groups)} groups passed"
+    return f"{text}; not: {first_names(failed)}" if failed else text
+
+
+def _verdict(
+    faulty: Collection[str], links: Collection[FaultyLink], slow: Collection[str], open_: Collection[str]
+) -> tuple[ConditionStatus, str]:
+    for named, reason in ((faulty, "FaultyNodes"), (links, "FaultyLinks"), (slow, "Stragglers")):
+        if named:
+            return ConditionStatus.FALSE, reason
+    return (ConditionStatus.UNKNOWN, "Inconclusive") if open_ else (ConditionStatus.TRUE, "AllHealthy")
+
+
+def _sentence(
+    verdicts: Mapping[str, Verdict],
+    findings: Sequence[Finding],
+    found: Sequence[str],
+    places: Sequence[str],
+) -> str:
+    if len(verdicts) == 1:
+        ((node, verdict),) = verdicts.items()
+        evidence = next((f": {finding.message}" for finding in findings if finding.message), "")
+        return f"node {node} is {verdict.value.lower()}{evidence}"
+    count = len(verdicts)
+    text = f"of {count} nodes, {', '.join(found)}" if found else f"all {count} nodes are healthy"
+    return "; ".join((text, *places))
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Names the first ones, and counts the others."""
+    return some_of(names, MAX_NAMED)

@@ -12,16 +12,15 @@ from typing import TypeVar
 
 from crds.agent_report import PairOutcome, ProbeOutcome
 from crds.elasticworker import ElasticWorker, ProbeEnding
+from crds.findings import Cause, Finding
 from crds.nodecheck import (
     CheckGroup,
     CheckRound,
     FailedTest,
     NodeCheck,
     NodeCheckStatus,
-    NodeResult,
     Withdrawal,
 )
-from healthcheck.diagnosis import Cause
 from healthcheck.local import local_result
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -31,9 +30,8 @@ from healthcheck.measurements import (
     Metric,
     RoundResult,
     is_plausible,
+    rounded,
 )
-from healthcheck.probes.report import Report
-from healthcheck.probes.runner import ProbeResult
 from reconcilers.nodecheck.nodes import (
     MAX_MESSAGE,
     TOO_LATE,
@@ -45,7 +43,7 @@ from reconcilers.nodecheck.nodes import (
     out_of,
 )
 
-Told = TypeVar("Told", FailedTest, NodeResult, Withdrawal)
+Told = TypeVar("Told", FailedTest, Finding, Withdrawal)
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
@@ -104,7 +102,7 @@ def ended_step(
     Args:
         status: of the check.
         participants: in rank order.
-        overdue: the time for the step has passed: whoever has not answered will not.
+        overdue: the time for the step has passed; a node that has not answered will not.
     """
     settled = settled_nodes(status)
     present = [participant for participant in participants if participant.node not in settled]
@@ -220,23 +218,18 @@ def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dic
     """Every member reports the group's figures; should they differ, the worst counts."""
     figures: dict[Metric, float] = {}
     for metric in metrics:
-        told = (answer.figures[metric] for answer in answers if metric in answer.figures)
-        values = [value for value in told if is_plausible(value)]
+        reported = (answer.figures[metric] for answer in answers if metric in answer.figures)
+        values = [value for value in reported if is_plausible(value)]
         if values:
             figures[metric] = rounded(min(values) if metric.higher_is_better else max(values))
     return figures
-
-
-def rounded(figure: float) -> float:
-    """To four digits, which is more than any figure means."""
-    return float(f"{figure:.4g}")
 
 
 def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
     """What could not be tested, of a node whose other tests passed; empty if there is nothing."""
     outcomes = list(outcomes)
     missing = [outcome for outcome in outcomes if outcome.ending is ProbeEnding.UNAVAILABLE]
-    if not missing or not local_result([_probe_result(outcome) for outcome in outcomes]).passed:
+    if not missing or not local_result(outcomes).passed:
         return ""
     return "; ".join(dict.fromkeys(outcome.reason for outcome in missing))[:MAX_MESSAGE]
 
@@ -268,7 +261,7 @@ def _with_measured_again(round_: RoundResult, participants: Sequence[CheckedNode
 
 def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> dict[str, LocalResult]:
     results = {
-        participant.node: local_result([_probe_result(outcome) for outcome in participant.local])
+        participant.node: local_result(participant.local)
         for participant in participants
         if participant.local and not participant.reused
     }
@@ -336,14 +329,3 @@ def _round_result(done: CheckRound, nodes: Sequence[str]) -> RoundResult:
 def _column(result: RoundResult, metric: Metric) -> list[float]:
     figures = [group.measured.get(metric, 0.0) for group in result.groups]
     return figures if any(figures) else []
-
-
-def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
-    report = Report(
-        ending=outcome.ending,
-        reason=outcome.reason,
-        figures=outcome.figures,
-        faults=tuple(outcome.faults),
-        notes=tuple(outcome.notes),
-    )
-    return ProbeResult(outcome.probe, report, outcome.seconds)

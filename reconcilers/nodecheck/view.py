@@ -16,6 +16,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
+from reconcilers.nodecheck.nodes import created_at
 from reconcilers.nodecheck.scope import lost_job
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.trust import Trust
@@ -27,7 +28,7 @@ Labels: TypeAlias = dict[str, Mapping[str, str]]
 
 class CheckView:
     def __init__(self, cache: Cache, client: Client) -> None:
-        self.finished = FinishedChecks(cache)
+        self.finished = cache.shared(FinishedChecks)
         self._trust = Trust(cache)
         self._client = client
         self._checks = cache.store(NODECHECKS)
@@ -106,7 +107,7 @@ class CheckView:
         job = self.job_of(check)
         if job is not None and job.status.suspected_at is not None:
             since = max(since, job.status.suspected_at)
-        created = {name: _created(raw) for name, raw in self.nodes(nodes).items()}
+        created = {name: created_at(raw) for name, raw in self.nodes(nodes).items()}
         reader = check.metadata.namespace
         return frozenset(
             node
@@ -118,7 +119,7 @@ class CheckView:
         """When these raw Nodes passed the newest check that counts here, by name, as far as they did."""
         reader = check.metadata.namespace
         found = (
-            (name, last_pass(name, self.finished.on(name, reader), _created(raw)))
+            (name, last_pass(name, self.finished.on(name, reader), created_at(raw)))
             for name, raw in nodes.items()
         )
         return {name: passed for name, passed in found if passed is not None}
@@ -140,7 +141,3 @@ class CheckView:
             workers += self._parse_worker.readable([raw])
             await slices.pause()
         return workers
-
-
-def _created(node: Mapping[str, Any]) -> datetime:
-    return datetime.fromisoformat(node["metadata"]["creationTimestamp"])

@@ -22,6 +22,8 @@ from reconcilers.observed.token import give_token_to_agent
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' terminationGracePeriodSeconds."""
+DEFAULT_TERMINATION_LOG = "/dev/termination-log"
+"""Kubernetes' terminationMessagePath."""
 GPU_RESOURCE = "nvidia.com/gpu"
 MIN_HEARTBEAT_SECONDS = 10.0
 WORKERS_PER_HEARTBEAT_SECOND = 100.0
@@ -202,9 +204,11 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
     never_on(spec, worker.spec.faulty_nodes)
     if worker.spec.node_name:
         only_on(spec, worker.spec.node_name)
-    with_agent = replace(environment, fixed={**environment.fixed, **environment.of_agent})
     for container in containers(spec):
-        mine = with_agent if container is spec["containers"][0] else environment
+        mine = environment
+        if container is spec["containers"][0]:
+            fixed = {**environment.fixed, **environment.of_agent, **_termination_log(container)}
+            mine = replace(environment, fixed=fixed)
         container["env"] = _merged(container.get("env") or [], mine)
         # What ends before its agent can say why says so in the last lines of its log.
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
@@ -226,6 +230,12 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
         },
         "spec": spec,
     }
+
+
+def _termination_log(container: Object) -> Variables:
+    """Where the agent's container leaves its termination message."""
+    path = container.get("terminationMessagePath") or DEFAULT_TERMINATION_LOG
+    return {names.ENV_TERMINATION_LOG: plain(path)}
 
 
 def containers(spec: Object) -> list[Object]:

@@ -34,7 +34,7 @@ class State:
     data: ConditionData | None = None
 
 
-Judgement = State | Condition | None
+NextState = State | Condition | None
 """The next state of a condition; the condition that is there, to keep it as it is; None, to have none."""
 
 

@@ -78,6 +78,11 @@ class Container:
         return self.is_running or self.newest_end is not None
 
     @property
+    def has_passed_startup(self) -> bool:
+        """Whether its startup probe has passed, where it has one."""
+        return bool((self.status or {}).get("started"))
+
+    @property
     def restarted_ends(self) -> int:
         """How often it ended, and was or will be started again by its kubelet."""
         waits = self.waiting_reason == CRASH_LOOP or ("terminated" in self._state and not self.is_over)

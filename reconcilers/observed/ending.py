@@ -6,8 +6,8 @@ when a sidecar crashes after training has ended well, and Succeeded of a pipe wh
 of a shell that answers an eviction with exit code 0. What the job needs of a worker that has succeeded, the
 world says: one that is in a later round than it has finished is missing there (`world/breaks.py`).
 
-* Succeeded is what the agent calls so; where no agent has reported, and the command is not certain to start
-  one (`launcher.py`), a training container that left with exit code 0.
+* Succeeded is what the agent calls so; where no agent has reported, none is certain to start (`launcher.py`)
+  and no launcher has begun (`agent/report/launch_mark.py`), a training container that left with exit code 0.
 * Failed is a Pod whose training container has ended otherwise, or that is deleted, lost, or cannot start.
 * A container that its kubelet starts again has not ended; how often it failed is told, to be counted.
 """
@@ -52,6 +52,9 @@ PROCESS_FAILED = "ProcessFailed"
 LEFT_EARLY = "LeftEarly"
 """Reason of the end of a training container with exit code 0, of whose success its agent has not spoken."""
 
+KEEP_THE_EXIT_CODE = "keep its exit code by `exec`, `wait` or `set -o pipefail`"
+"""Advice for a shell that hides how its launcher ended: in its place, in the background, or in a pipe."""
+
 Object = Mapping[str, Any]
 
 
@@ -76,14 +79,17 @@ class Situation:
 
     @property
     def has_agent(self) -> bool:
-        """Whether its agent has reported, or its command is certain to start one."""
+        """Whether its agent has reported, or its launcher has begun or is certain to."""
         return self.report is not None or self.is_unreadable or bool(self.launcher)
 
     @property
     def launcher(self) -> str:
-        """The launcher that the training container is certain to start; empty where there is none."""
-        annotations = (self.pod or {}).get("metadata", {}).get("annotations") or {}
-        return str(annotations.get(names.ANNOTATION_LAUNCHER, "")) if self.trains else ""
+        """The launcher that has begun in the training container, or is certain to; empty without one."""
+        if not self.trains or self.pod is None:
+            return ""
+        annotations = self.pod.get("metadata", {}).get("annotations") or {}
+        certain = str(annotations.get(names.ANNOTATION_LAUNCHER, ""))
+        return certain or _begun(training_container(containers_of(self.pod)).newest_end)
 
 
 @dataclass(frozen=True)
@@ -209,6 +215,13 @@ def _says_nothing(end: Object) -> bool:
     return succeeded(end) or end.get("exitCode") in KILL_EXIT_CODES
 
 
+def _begun(end: Object | None) -> str:
+    """The launcher that began and was not heard, by a container's termination message; empty without one."""
+    lines = str((end or {}).get("message") or "").splitlines()
+    marks = (line for line in lines if line.endswith(names.HAS_BEGUN))
+    return next(marks, "").removesuffix(names.HAS_BEGUN).removeprefix("dlr:").strip()
+
+
 def _hidden_failure(seen: Situation, training: Container, end: Object | None) -> PodEnd:
     """The failure behind exit code 0 of a training container whose agent has not reported success."""
     whose: dict[str, Any] = {"container": training.name, "role": training.role}
@@ -219,14 +232,10 @@ def _hidden_failure(seen: Situation, training: Container, end: Object | None) ->
         return classify_container(training, end)
     said = "its agent's report cannot be read"
     if not seen.is_unreadable:
-        said = f"{seen.launcher} has not reported once; its log says why"
+        said = f"{seen.launcher} has not reported once, see its log"
     if report is not None:
-        said = f"its agent's last word was {report.state} in round {report.observed_round}"
-    message = (
-        f"the training container left with exit code 0 before training had succeeded ({said}): a shell "
-        "that ends so at SIGTERM, or goes on after its launcher has failed, hides that; begin its text with "
-        "`set -eo pipefail`, or start the launcher with `exec`"
-    )
+        said = f"its agent reported {report.state} in round {report.observed_round}"
+    message = f"exit code 0 without success ({said}): {KEEP_THE_EXIT_CODE}"
     return PodEnd(ExitClass.UNKNOWN, LEFT_EARLY, 0, message, **whose)
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from controller.resources import Object
 from crds.model import Condition
 from crds.names import LABEL_CHECK, key_secret
-from reconcilers.observed.containers import CRASH_LOOP
+from reconcilers.observed.containers import CRASH_LOOP, Role, containers_of
 
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
 _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
@@ -50,6 +50,8 @@ class Hindrance(NamedTuple):
     message: str
 
 
+RUNS_BEFORE = "PodInitializing"
+"""Reason of a Pod whose training container waits for one that runs first."""
 NOTHING = Hindrance("", "")
 """Its Events were read, and nothing keeps it from starting any more."""
 
@@ -76,6 +78,18 @@ def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
         if known is not None and known.reason == IMAGE_PULL[-1]:
             return Hindrance(known.reason, known.message)
         return Hindrance(IMAGE_PULL[-1], text)
+    return None
+
+
+def unfinished_before_training(pod: Object) -> Hindrance | None:
+    """The init container that runs, or the native sidecar that has not started: training starts after it."""
+    for container in containers_of(pod):
+        if container.role is Role.INIT and container.is_running:
+            return Hindrance(RUNS_BEFORE, f"the init container {container.name} still runs")
+        is_sidecar = container.role is Role.SIDECAR and container.is_running
+        if is_sidecar and not container.has_passed_startup:
+            message = f"the native sidecar {container.name} runs and its startupProbe has not passed"
+            return Hindrance(RUNS_BEFORE, message)
     return None
 
 

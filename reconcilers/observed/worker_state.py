@@ -18,6 +18,8 @@ SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
 AGENT_HEARD = "AgentHeard"
 """Condition of an ElasticWorker: there, and False, while its agent is silent and its node is not lost."""
+SIDECARS_WELL = "SidecarsWell"
+"""Condition of an ElasticWorker: there, and False, once a sidecar of its Pod failed by itself."""
 POD_REFUSED = "PodRefused"
 """Its reason where the API server does not take the Pod."""
 

@@ -16,7 +16,7 @@ from crds.protocol import PROTOCOL, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import labels, owner_reference
 from reconcilers.observed.slots import Slot, present_slots, training_types
-from reconcilers.observed.worker_state import silent_since
+from reconcilers.observed.worker_state import AGENT_HEARD, SIDECARS_WELL
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def simply_runs(worker: ElasticWorker) -> bool:
         and report.failure is None
         and report.protocol >= PROTOCOL
         and report.state is not AgentState.SUCCEEDED
-        and silent_since(worker) is None
+        and not any(condition.type in (AGENT_HEARD, SIDECARS_WELL) for condition in status.conditions)
     )
 
 

@@ -13,7 +13,7 @@ from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.protocol import RendezvousPhase
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
-from reconcilers.observed.conditions import Judgement, State
+from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.shards.by_shards import expected_workers
@@ -104,7 +104,7 @@ def ending(job: ElasticJob) -> str:
     return ""
 
 
-def judge(known: Condition | None, sets: Sequence[ShardSet] | None, *, has_ended: bool) -> Judgement:
+def judge(known: Condition | None, sets: Sequence[ShardSet] | None, *, has_ended: bool) -> NextState:
     """Judges the sets: it changes when one begins, ends, or has elements that failed, and not by progress.
 
     Args:

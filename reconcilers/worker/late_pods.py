@@ -17,6 +17,7 @@ from reconcilers.observed.start import (
     Hindrance,
     is_starting,
     next_reading,
+    unfinished_before_training,
     warning_of,
 )
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -33,15 +34,18 @@ class LatePods:
         self._asked: Memory[Asked] = jobs.memory()
 
     async def hindrance_of(self, pod: Object, owner: Object) -> tuple[Hindrance | None, float | None]:
-        """What its Events say, if it is late; and seconds until it might be, or is to be looked at again.
+        """Why it does not start, if it is late; and seconds until it might be, or is to be looked at again.
 
-        None if they were not read, `NOTHING` if they say of nothing that lasts.
+        A container that runs before training is the reason, or what its Events say: None if they were not
+        read, `NOTHING` if they say of nothing that lasts.
         """
         if not is_starting(pod):
             return None, None
         age_seconds = self._starting.age_seconds(pod["metadata"]["uid"], True)
         if age_seconds < LATE_SECONDS:
             return None, LATE_SECONDS - age_seconds
+        if (container := unfinished_before_training(pod)) is not None:
+            return container, None
         uid = owner["metadata"]["uid"]
         reading = next_reading(self._asked.get(uid), pod["metadata"]["uid"], self._monotonic())
         if reading is None:

@@ -34,11 +34,19 @@ from reconcilers.observed.exit_class import PodEnd
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.start import (
     NOTHING,
+    RUNS_BEFORE,
     STARTED,
     Hindrance,
     hindrance_of,
 )
-from reconcilers.observed.worker_state import AGENT_HEARD, ENDED, MAX_MESSAGE, SCHEDULED, current_report
+from reconcilers.observed.worker_state import (
+    AGENT_HEARD,
+    ENDED,
+    MAX_MESSAGE,
+    SCHEDULED,
+    SIDECARS_WELL,
+    current_report,
+)
 from reconcilers.worker.ends import (
     counted,
     ended,
@@ -95,6 +103,8 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     conditions = _with_report_fault(status.conditions, worker.status.report_fault, now)
     silence = seen.silence if status.phase not in ENDED else None
     conditions = _with_silence(conditions, silence, status.pod_name or "", now)
+    if status.phase is not WorkerPhase.FAILED:
+        conditions = _with_sidecars(conditions, seen.pod, now)
     return status if conditions == status.conditions else status.model_copy(update={"conditions": conditions})
 
 
@@ -118,6 +128,17 @@ def _with_silence(
         return [condition for condition in conditions if condition.type != AGENT_HEARD]
     message = f"no heartbeat from {pod}, and {silence.node}; the Pod is left alone"
     return with_condition(conditions, AGENT_HEARD, ConditionStatus.FALSE, "NoHeartbeat", message, now)
+
+
+def _with_sidecars(conditions: list[Condition], pod: dict[str, Any] | None, now: datetime) -> list[Condition]:
+    """The conditions with `SidecarsWell` once a sidecar failed; of a Pod that is gone, as they were."""
+    if pod is None:
+        return conditions
+    if failures := failed_sidecars(pod):
+        return with_condition(
+            conditions, SIDECARS_WELL, ConditionStatus.FALSE, "SidecarFailed", failures, now
+        )
+    return [condition for condition in conditions if condition.type != SIDECARS_WELL]
 
 
 def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
@@ -375,7 +396,7 @@ def _alive(
 
 def _as_before(known: Condition | None) -> Hindrance | None:
     """What an Event said holds until they are read again, or the Pod starts."""
-    return None if known is None else Hindrance(known.reason, known.message)
+    return None if known is None or known.reason == RUNS_BEFORE else Hindrance(known.reason, known.message)
 
 
 def _why_pending(scheduled: dict[str, Any] | None, hindrance: Hindrance | None) -> str:

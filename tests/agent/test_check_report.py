@@ -11,7 +11,6 @@ from agent.facts.check_report import CheckReport
 from crds.agent_report import AgentCheck
 from crds.protocol import MAX_PAIR_PROBES, ProbeEnding
 from healthcheck.probes.report import Report
-from healthcheck.probes.runner import ProbeResult
 
 texts = st.text(max_size=9) | st.sampled_from(["ö" * 600, "x" * 1_024, "ö" * 1_025])
 many_texts = st.builds(lambda text, count: (text,) * count, texts, st.sampled_from([0, 1, 40]))
@@ -20,18 +19,15 @@ figures = st.dictionaries(st.sampled_from(["a", "b", "x" * 99]), st.floats()) | 
 )
 
 results = st.builds(
-    ProbeResult,
-    st.sampled_from(["device_state", "gemm", "copies", "intra_node", "pair"]),
-    st.builds(
-        Report,
-        st.sampled_from(ProbeEnding),
-        texts,
-        figures,
-        many_texts,
-        many_texts,
-    ),
-    st.floats(0, 3_600),
+    Report,
+    st.sampled_from(ProbeEnding),
     texts,
+    figures,
+    many_texts,
+    many_texts,
+    probe=st.sampled_from(["device_state", "gemm", "copies", "intra_node", "pair"]),
+    seconds=st.floats(0, 3_600),
+    stderr_tail=texts,
 )
 
 
@@ -41,9 +37,7 @@ results = st.builds(
     st.lists(results, max_size=3),
     st.sampled_from([1, MAX_PAIR_PROBES]),
 )
-def test_what_is_written_is_what_the_crd_takes(
-    local: list[ProbeResult], some: list[ProbeResult], times: int
-) -> None:
+def test_what_is_written_is_what_the_crd_takes(local: list[Report], some: list[Report], times: int) -> None:
     pairs = some * times
     report = CheckReport("uid").with_local(local)
     for round_, result in enumerate(pairs, start=1):

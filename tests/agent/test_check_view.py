@@ -14,10 +14,9 @@ from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty
 from crds.nodecheck import CheckGroup, NodeCheckPhase, NodeCheckStatus
 from crds.protocol import ProbeEnding
 from healthcheck.probes.report import Report
-from healthcheck.probes.runner import ProbeResult
 
 UID = "the-check"
-PASSED = ProbeResult("pair", Report(ProbeEnding.PASSED), 1.0)
+PASSED = Report(ProbeEnding.PASSED, probe="pair", seconds=1.0)
 
 
 def check(status: NodeCheckStatus | dict[str, Any], **spec: Any) -> dict[str, Any]:

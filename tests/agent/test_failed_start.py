@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,14 @@ from crds.agent_report import AgentReport
 from tests.agent.fake_cluster import FakeCluster
 
 
-def _torchrun(cluster: FakeCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _torchrun(
+    cluster: FakeCluster, *arguments: str, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """`torchrun` in a worker's Pod."""
     main = "import sys; from agent.main import main; sys.exit(main(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", main, "torchrun", *arguments],
-        env={"PATH": "/usr/bin:/bin", **cluster.environ(0)},
+        env={"PATH": "/usr/bin:/bin", **(environ or cluster.environ(0))},
         capture_output=True,
         text=True,
         timeout=60,
@@ -43,6 +46,19 @@ def test_arguments_that_are_refused_are_a_failure_with_their_sentence(
     assert (report.state, report.observed_round) == ("Failed", 0)
     assert report.failure is not None and why in report.failure.message
     assert (report.failure.sequence, report.failure.exit_code) == (1, 2)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_the_first_report_that_is_taken_deletes_the_launchers_mark(
+    cluster: FakeCluster, tmp_path: Path, is_taken: bool
+) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    environ = {**cluster.environ(0), "DLR_TERMINATION_LOG": str(message)}
+    if not is_taken:
+        environ["DLR_JOB_NAME"] = ""
+    _torchrun(cluster, "--rdzv-backend=dlr", "--bogus", environ=environ)
+    assert bool(message.read_text()) is not is_taken
 
 
 def test_help_is_no_failure(cluster: FakeCluster) -> None:

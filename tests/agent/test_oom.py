@@ -8,7 +8,6 @@ from agent.monitor.oom import OomWatch
 from agent.node_check.duties import excused
 from crds.protocol import ProbeEnding
 from healthcheck.probes.report import Report
-from healthcheck.probes.runner import ProbeResult
 
 V1 = ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n")
 V2 = ("memory.events", "low 0\nhigh 0\nmax 3\noom 3\noom_kill {}\noom_group_kill 9\n")
@@ -49,11 +48,10 @@ def test_probe_that_was_killed_for_the_containers_memory_says_nothing_of_the_nod
     events = tmp_path / "memory.events"
     events.write_text("oom_kill 1\n")
     watch = OomWatch(tmp_path)
-    killed = ProbeResult("gemm", Report(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL"), 1.0)
+    killed = Report(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL", probe="gemm", seconds=1.0)
     assert excused(killed, watch) is killed, "somebody else killed it"
     events.write_text("oom_kill 2\n")
-    assert excused(killed, watch).report == Report(
-        ProbeEnding.UNAVAILABLE, "gemm was killed: the container had no memory left"
-    )
-    crashed = ProbeResult("gemm", Report(ProbeEnding.CRASHED, "ended by SIGSEGV", signal="SIGSEGV"), 1.0)
+    reason = "gemm was killed: the container had no memory left"
+    assert excused(killed, watch) == Report(ProbeEnding.UNAVAILABLE, reason, probe="gemm", seconds=1.0)
+    crashed = Report(ProbeEnding.CRASHED, "ended by SIGSEGV", signal="SIGSEGV", probe="gemm", seconds=1.0)
     assert excused(crashed, watch) is crashed

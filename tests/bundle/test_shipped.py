@@ -213,6 +213,33 @@ def test_a_command_that_needs_more_than_the_agent_is_refused_by_name(folder: Pat
     assert "`dlr job` is not one of them" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "begun"),
+    [(("torchrun", "x.py"), "torchrun"), (("dlr", "exec", "x"), "dlr"), (("dlr", "check-worker"), "")],
+)
+def test_a_launcher_marks_the_termination_message_as_its_first_act(
+    folder: Path, tmp_path: Path, arguments: tuple[str, ...], begun: str
+) -> None:
+    """Without a Python, so nothing of the agent has run: the mark stays, with the reason behind it."""
+    message = tmp_path / "termination-log"
+    message.touch()
+    done = launch(folder, *arguments, PATH=str(tmp_path), DLR_TERMINATION_LOG=str(message))
+    assert done.returncode == 127
+    expected = f"dlr: {begun} has begun, and its agent has not reported yet\n{done.stderr}" if begun else ""
+    assert message.read_text() == expected
+
+
+def test_a_launcher_of_another_rendezvous_takes_its_mark_back(folder: Path, tmp_path: Path) -> None:
+    script, message = tmp_path / "train.py", tmp_path / "termination-log"
+    script.write_text(f"print(open({str(message)!r}).read())")
+    message.write_text("words of the user's\n")
+    job = {"DLR_JOB_NAME": "digits", "DLR_TERMINATION_LOG": str(message)}
+    done = launch(folder, "torchrun", "--standalone", str(script), **job)
+    assert done.stdout == "words of the user's\n\n", done.stderr
+    assert launch(folder, "torchrun", "--help", **job).returncode == 0
+    assert message.read_text() == "words of the user's\n"
+
+
 def test_an_image_without_python_is_told_so(folder: Path, tmp_path: Path) -> None:
     done = launch(folder, "torchrun", "train.py", PATH=str(tmp_path))
     assert done.returncode == 127

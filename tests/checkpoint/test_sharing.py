@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.checkpoint import sharing, storage
-from dlr.checkpoint.plan import Piece, divide, own_name
+from dlr.checkpoint.plan import Piece, Plans, divide, encode_plan, own_name
 from dlr.checkpoint.sharing import SaveError, Savers
 from dlr.checkpoint.unshared import Digest
 
@@ -72,8 +72,8 @@ def agree(folder: Path, ranks: int, *, own_values: bool) -> list[list[Piece]]:
         for rank, saver in enumerate(savers)
         if rank
     ]
-    written = [list(shares.pieces[0]), *followed]
-    assert written == [list(pieces) for pieces in shares.pieces]
+    written = [share.of(plans[rank], rank) for rank, share in enumerate(shares.of_ranks)]
+    assert written[1:] == followed
     return written
 
 
@@ -112,7 +112,8 @@ def test_each_saver_writes_what_all_plans_together_say(
             own_name("experts", rank) for rank in range(ranks)
         )
     else:
-        assert written == divide(plans)
+        assert all(set(mine) <= set(plans[rank]) for rank, mine in enumerate(written))
+        assert sorted(names) == sorted(piece.name for of_rank in divide(plans) for piece in of_rank)
     assert len([name for name in names if name == "norm"]) == 1
     assert len([name for name in names if name.startswith("layer")]) == 8 * ranks
 
@@ -125,3 +126,16 @@ def test_a_rank_that_gives_up_is_passed_on_by_rank_0_in_its_own_words(tmp_path: 
     storage.give_up(tmp_path, 0, str(error.value))
     with pytest.raises(SaveError, match="rank 2 has not saved it: its disk is full"):
         savers[1].follow([], digests_of(1))  # type: ignore[arg-type]
+
+
+def test_only_what_several_ranks_have_is_read_in_full_by_rank_0() -> None:
+    plans = [plan(rank, 3, own_values=False) for rank in range(3)]
+    read = Plans.read(map(encode_plan, plans))
+    assert [{piece.name for piece in of_rank.values()} for of_rank in read.contested] == [
+        {"norm", "experts"}
+    ] * 3
+    assert [list(numbers) for numbers in read.alone] == [list(range(8))] * 3
+    assert read.loads == (8 * 1024,) * 3
+    everything = Plans.read(map(encode_plan, plans), everything=True)
+    assert [list(of_rank.values()) for of_rank in everything.contested] == plans
+    assert everything.loads == (0, 0, 0)

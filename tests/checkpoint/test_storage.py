@@ -163,7 +163,7 @@ def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_
     (working / "gave-up-0").touch()
     with pytest.raises(SaveError):
         persist(earlier, lambda: None)
-    assert (working / "plan-1.json").exists()
+    assert (working / "plan-1").exists()
     others = storage.working_folder(tmp_path, 3, "other")
     others.mkdir()
     checkpointer = Checkpointer(tmp_path, state(0), every=1, persist_every=None)

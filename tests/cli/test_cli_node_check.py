@@ -67,15 +67,13 @@ def finished(*verdicts: str, message: str = "2 of 2 nodes are healthy", **status
 
 def marked(state: str, **more: Any) -> JSON:
     """A node that a check judged."""
-    verdict = {
+    finding = {
+        "node": "node-1",
+        "verdict": "Faulty",
         "time": "2026-01-01T00:00:36Z",
-        "healthy": False,
-        "reason": "CheckFailed",
-        "kind": "NodeCheck",
-        "namespace": "default",
-        "name": "node-check-abcde",
+        "source": "default/node-check-abcde",
     }
-    mark = json.dumps({"state": state, "verdict": verdict} | more)
+    mark = json.dumps({"state": state, "finding": finding} | more)
     return {"metadata": {"name": "node-1", "annotations": {"elastic.iml.github.io/cordon": mark}}}
 
 
@@ -426,14 +424,14 @@ class TestWait:
 class TestHistory:
     RECORD: ClassVar[list[JSON]] = [
         {
-            "check": "ops/nightly-1",
+            "source": "ops/nightly-1",
             "uid": "1",
             "time": "2026-01-01T00:00:00Z",
             "verdict": "Healthy",
             "passed": 2,
         },
         {
-            "check": "ops/nightly-2",
+            "source": "ops/nightly-2",
             "uid": "2",
             "time": "2026-01-02T00:00:00Z",
             "verdict": "Faulty",
@@ -457,7 +455,7 @@ class TestHistory:
             "in 2 checks 3 tests with other nodes passed and 2 failed; 1 of the checks found it faulty; in 1"
             in shown.out
         )
-        assert dlr("node-check", "history", "node-1", "-o", "json").json[0]["check"] == "ops/nightly-2"
+        assert dlr("node-check", "history", "node-1", "-o", "json").json[0]["source"] == "ops/nightly-2"
 
     def test_a_record_that_cannot_be_read_is_not_none(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers[f"GET {NODE}"] = {

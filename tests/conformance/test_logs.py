@@ -121,6 +121,17 @@ async def test_a_pod_reports_how_it_ended(api: Api, namespace: str) -> None:
     assert (ended["exitCode"], ended["reason"]) == (7, "Error")
 
 
+@pytest.mark.parametrize(
+    ("script", "message"), [("echo why >/dev/termination-log", "why\n"), ("exit 1", None)]
+)
+async def test_a_container_leaves_a_termination_message_however_it_ends(
+    api: Api, namespace: str, script: str, message: str | None
+) -> None:
+    body = await finished(api, namespace, container(script=script))
+    ended = body["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert ended.get("message") == message
+
+
 async def test_a_running_pod_is_deleted_gracefully(api: Api, namespace: str) -> None:
     obj = pod(namespace, "p", container(script="trap 'exit 0' TERM; while :; do sleep 0.1; done"))
     obj["spec"]["terminationGracePeriodSeconds"] = 20

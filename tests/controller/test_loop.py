@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.api.api_wait import current_wait
 from controller.api.namespaces import TerminatingNamespaces
-from controller.errors import Conflict, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
+from controller.errors import Conflict, Invalid, InvalidStatus, NamespaceTerminating, NotFound, Unavailable
 from controller.queue.loop import ReconcileLoop, make_queue
 from controller.queue.metrics import QueueMetrics, ReconcileMetrics
 from controller.queue.workqueue import BACKOFF_CAP_SECONDS
@@ -173,6 +173,15 @@ def test_foreseen_error_is_logged_in_one_line(caplog):
     (entry,) = caplog.records
     assert "Unavailable: the server is away" in entry.message and not entry.exc_info
     assert read("controller_runtime_reconcile_panics_total") == 0
+
+
+def test_an_object_that_was_deleted_meanwhile_is_no_warning_unless_it_lasts(caplog):
+    gone = [NotFound(404, "NotFound", "elasticjobs x not found")]
+    for failures, warned in ((5, False), (12, True)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            play(Scripted(*gone * failures), seconds=60)
+        assert bool(caplog.records) is warned
 
 
 def test_server_says_when_to_come_back():

@@ -191,6 +191,21 @@ def test_worker_may_renew_its_own_lease() -> None:
     assert lease_refusals(user("digits-worker-0-2"), renewed) == []
 
 
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_worker_may_not_mark_its_lease(field: str) -> None:
+    me, mark = user("digits-worker-0-2"), {f"metadata__{field}": {"a": "b"}}
+    for old, new in (
+        (LEASE, changed(LEASE, **mark)),
+        (changed(LEASE, **mark), LEASE),
+        (changed(LEASE, **mark), changed(LEASE, **{f"metadata__{field}": {"a": "c"}})),
+    ):
+        assert lease_refusals(me, new, old) == [
+            "a worker may renew its Lease, not change its labels or annotations"
+        ]
+    marked = changed(LEASE, **mark)
+    assert lease_refusals(me, changed(marked, spec__renewTime="now"), marked) == []
+
+
 @pytest.mark.parametrize(
     "pod", ["digits-worker-1-2", "digits-worker-0-worker-1-2", "x-digits-worker-0-2", None]
 )

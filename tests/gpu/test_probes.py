@@ -18,7 +18,8 @@ from crds.protocol import ProbeEnding
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes import nvml, suite
-from healthcheck.probes.runner import Probe, ProbeResult, run
+from healthcheck.probes.report import Report
+from healthcheck.probes.runner import Probe, run
 from tests.forks import forks
 
 KEY = bytes(range(32))
@@ -29,12 +30,12 @@ def test_a_healthy_gpu_passes_all_local_probes() -> None:
     for result in results:
         print(result)
     assert judge(results).health is Health.HEALTHY, judge(results)
-    figures = {name: value for result in results for name, value in result.report.figures.items()}
+    figures = {name: value for result in results for name, value in result.figures.items()}
     assert figures["gpu_count"] == torch.cuda.device_count()
     assert {Metric.GEMM_BF16_TFLOPS, Metric.GEMM_FP32_TFLOPS} <= set(figures)
 
 
-def member(rank: int, port: int) -> ProbeResult:
+def member(rank: int, port: int) -> Report:
     """NCCL refuses to have one GPU twice on a host, so each member says that it is on another."""
     os.environ["NCCL_HOSTID"] = str(rank)
     meeting = ("--members=node-a,node-b", "--master-address=127.0.0.1", f"--master-port={port}")
@@ -55,7 +56,7 @@ def test_a_pair_gathers_over_nccl() -> None:
     listener.close()
     print(a, b)
     assert (a.ending, b.ending) == (ProbeEnding.PASSED, ProbeEnding.PASSED), (a, b)
-    assert a.report.figures == b.report.figures
+    assert a.figures == b.figures
 
 
 def test_the_agent_sees_the_devices() -> None:

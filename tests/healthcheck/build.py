@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from healthcheck.diagnosis import NodeVerdict, Verdict, Verdicts
+from crds.findings import Finding, Verdict
+from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.plan import Round, next_step
@@ -19,9 +20,9 @@ Probe = Callable[[int, Group], GroupResult]
 @dataclass(frozen=True)
 class Played:
     rounds: tuple[RoundResult, ...]
-    verdicts: Verdicts
+    verdicts: Diagnosis
 
-    def of(self, name: str) -> NodeVerdict:
+    def of(self, name: str) -> Finding:
         return next(found for found in self.verdicts.nodes if found.node == name)
 
     def named(self, verdict: Verdict) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthcheck.diagnosis import Cause, Verdict
+from crds.findings import Cause, Verdict
 from healthcheck.fleet import Node
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.plan import Round, next_step
@@ -19,7 +19,7 @@ def test_node_without_an_answer_to_the_local_tests_is_faulty_and_meets_nobody() 
     played = play(fleet(4), hard({"2"}), unanswered={"2": "its agent never reported"})
     assert played.groups == [[("1", "3", "4")]]
     assert played.faulty == {"2"} and played.of("2").causes == (Cause.NO_ANSWER,)
-    assert played.of("2").evidence == ("it gave no answer to the local tests (its agent never reported)")
+    assert played.of("2").message == ("it gave no answer to the local tests (its agent never reported)")
 
 
 def test_where_most_give_no_answer_to_the_local_tests_nobody_is_blamed() -> None:
@@ -32,7 +32,7 @@ def test_withdrawn_node_is_inconclusive_with_the_reason_and_meets_nobody() -> No
     played = play(fleet(4), hard({"2"}), withdrawn={"2": "its Pod was evicted"})
     assert played.groups == [[("1", "3", "4")]]
     assert played.of("2").verdict is Verdict.INCONCLUSIVE and played.of("2").causes == (Cause.WITHDRAWN,)
-    assert "its Pod was evicted" in played.of("2").evidence
+    assert "its Pod was evicted" in played.of("2").message
 
 
 def test_withdrawn_node_whose_own_tests_failed_is_faulty() -> None:
@@ -88,7 +88,7 @@ def test_nodes_to_be_tested_meet_vouched_ones_and_a_reserve_idles() -> None:
     played = play(vouched("A", "b", "C", "D"), hard(()))
     assert played.groups == [[("a", "b")], [("b", "c")]]
     assert played.named(Verdict.HEALTHY) == {"a", "b", "c", "d"}
-    assert "earlier check" in played.of("d").evidence
+    assert "earlier check" in played.of("d").message
 
 
 def test_those_without_a_vouched_partner_meet_each_other_and_a_last_one_makes_a_triple() -> None:

@@ -9,7 +9,8 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from healthcheck.diagnosis import Cause, Verdict, conclude, investigate
+from crds.findings import Cause, Verdict
+from healthcheck.diagnosis import conclude, investigate
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.settings import Settings
@@ -25,7 +26,7 @@ def test_dlrover_example_six_nodes_of_which_the_sixth_is_broken() -> None:
     assert len(played.groups) == 5
     assert played.faulty == {"6"}
     assert played.named(Verdict.HEALTHY) == names(1, 2, 3, 4, 5)
-    assert played.of("6").evidence == (
+    assert played.of("6").message == (
         "it failed in round 1 with 1, in round 2 with 4, in round 3 with 2, in round 4 with 3 and in round 5 "
         "with 5, who do well with others, and never passed: odds 700,000:1 for a fault of its own "
         "(connection lost)"
@@ -95,7 +96,7 @@ def test_local_failures_decide_at_once_and_take_no_part_in_pairs() -> None:
     assert played.rounds == ()
     assert played.faulty == {"1"} and played.named(Verdict.HEALTHY) == {"2"}
     assert played.of("1").causes == (Cause.LOCAL_TEST,)
-    assert played.of("1").evidence == "its local tests failed: GPU 3: uncorrectable ECC error"
+    assert played.of("1").message == "its local tests failed: GPU 3: uncorrectable ECC error"
 
 
 def test_a_node_that_answers_in_no_round_is_faulty_and_its_partners_are_not() -> None:
@@ -106,7 +107,7 @@ def test_a_node_that_answers_in_no_round_is_faulty_and_its_partners_are_not() ->
     played = play(fleet(8), probe)
     assert played.faulty == {"2"}
     assert played.of("2").causes == (Cause.NO_ANSWER,)
-    assert played.of("2").evidence == "it gave no answer in round 1, 2 and 3"
+    assert played.of("2").message == "it gave no answer in round 1, 2 and 3"
     assert played.named(Verdict.HEALTHY) == names(1, 3, 4, 5, 6, 7, 8)
 
 
@@ -126,7 +127,7 @@ def test_the_word_of_a_nodes_own_agent_needs_no_witness() -> None:
 
     played = play(fleet(2), probe)
     assert played.faulty == {"2"} and played.of("2").causes == (Cause.CRASHED,)
-    assert "ended by a signal in round 1, 2 and 3" in played.of("2").evidence
+    assert "ended by a signal in round 1, 2 and 3" in played.of("2").message
 
 
 def test_silence_of_most_nodes_condemns_nobody_and_ends_soon() -> None:
@@ -150,7 +151,7 @@ def test_a_bad_link_is_named_and_blames_no_node(size: int) -> None:
     played = play(fleet(size), hard((), links=[("1", "2")]))
     assert [set(found.link) for found in played.verdicts.links] == [{"1", "2"}]
     assert len(played.named(Verdict.HEALTHY)) == size
-    assert "while 1 passed in" in played.verdicts.links[0].evidence
+    assert "while 1 passed in" in played.verdicts.links[0].message
 
 
 def test_one_pass_does_not_clear_a_node_that_failed() -> None:
@@ -161,14 +162,14 @@ def test_one_pass_does_not_clear_a_node_that_failed() -> None:
 
     played = play(fleet(8), probe)
     assert played.faulty == {"2"}
-    assert "who do well with others, and passed in 1 of" in played.of("2").evidence
+    assert "who do well with others, and passed in 1 of" in played.of("2").message
 
 
 def test_a_single_failure_that_never_returns_is_cleared_after_many_passes() -> None:
     played = play(fleet(8), scripted({1: [("1", "8")]}))
     assert played.named(Verdict.HEALTHY) == names(*range(1, 9))
     assert 6 <= len(played.rounds) <= 12
-    assert "a fault would have shown again" in played.of("1").evidence
+    assert "a fault would have shown again" in played.of("1").message
 
 
 def racks(size: int, rack_size: int) -> list[Node]:
@@ -179,8 +180,8 @@ def test_a_dead_rack_is_reported_as_a_rack() -> None:
     played = play(racks(16, 4), hard(names(5, 6, 7, 8)))
     assert played.faulty == names(5, 6, 7, 8)
     (found,) = played.verdicts.domains
-    assert (str(found.domain), found.nodes) == ("rack=r1", ("5", "6", "7", "8"))
-    assert found.evidence == "4 of its 4 nodes are faulty, and 0 of the 12 elsewhere"
+    assert (str(found), tuple(found.nodes)) == ("rack=r1", ("5", "6", "7", "8"))
+    assert found.message == "4 of its 4 nodes are faulty, and 0 of the 12 elsewhere"
 
 
 def test_faults_spread_over_racks_are_not_a_rack() -> None:
@@ -191,7 +192,7 @@ def test_a_rack_that_lost_its_uplink_is_named_and_its_nodes_are_not() -> None:
     inside = names(4, 5, 6)
     played = play(racks(15, 3), cut(inside))
     assert played.faulty == set() and played.verdicts.links == ()
-    assert [str(found.domain) for found in played.verdicts.domains] == ["rack=r1"]
+    assert [str(found) for found in played.verdicts.domains] == ["rack=r1"]
     assert played.named(Verdict.INCONCLUSIVE) <= inside
 
 
@@ -228,7 +229,7 @@ def test_a_half_that_is_cut_off_is_one_verdict_and_no_node_of_it_is_blamed(label
     assert played.faulty == set() and played.verdicts.links == ()
     (found,) = played.verdicts.domains
     assert set(found.nodes) in (inside, names(*range(1, 13)) - inside)
-    assert found.domain.level == ("zone" if labelled else "partition")
+    assert found.level == ("zone" if labelled else "partition")
 
 
 def test_two_parts_of_one_label_are_one_verdict_though_tests_between_them_failed() -> None:
@@ -242,8 +243,8 @@ def test_two_parts_of_one_label_are_one_verdict_though_tests_between_them_failed
     tests += [GroupResult(pair, False) for pair in across + between]
     rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
     (found,) = conclude(investigate(History({}, rounds), nodes, Settings()), Settings()).domains
-    assert (str(found.domain), found.nodes) == ("zone=True", tuple(inside))
-    assert "all 16 tests of 8 of them with 16 nodes elsewhere failed" in found.evidence
+    assert (str(found), tuple(found.nodes)) == ("zone=True", tuple(inside))
+    assert "all 16 tests of 8 of them with 16 nodes elsewhere failed" in found.message
 
 
 @pytest.mark.parametrize(

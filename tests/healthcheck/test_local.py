@@ -1,6 +1,7 @@
 """What a machine says of itself, and how `dlr node-check --local` shows it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,13 @@ from healthcheck.local import Health, judge, local_result
 from healthcheck.measurements import Metric
 from healthcheck.probes import suite
 from healthcheck.probes.report import Report
-from healthcheck.probes.runner import Probe, ProbeResult
+from healthcheck.probes.runner import Probe
 
 PASSED = Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 600.0, "gemm_bf16_spread": 0.01})
 
 
-def result(probe: str, report: Report) -> ProbeResult:
-    return ProbeResult(probe, report, 1.0)
+def result(probe: str, report: Report) -> Report:
+    return replace(report, probe=probe, seconds=1.0)
 
 
 def failing(ending: ProbeEnding, reason: str, **said: Any) -> Report:
@@ -63,7 +64,7 @@ def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Report]:
     """By probe, what it reports instead of running; the others pass."""
     reports: dict[str, Report] = {}
 
-    def run(probe: Probe, cancellation: object) -> ProbeResult:
+    def run(probe: Probe, cancellation: object) -> Report:
         return result(probe.name, reports.get(probe.name, PASSED))
 
     monkeypatch.setattr(suite, "run", run)
@@ -126,7 +127,7 @@ def test_a_device_state_that_hangs_ends_the_check(endings: dict[str, Report]) ->
 def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Probe] = []
 
-    def run(probe: Probe, cancellation: object) -> ProbeResult:
+    def run(probe: Probe, cancellation: object) -> Report:
         asked.append(probe)
         return result(probe.name, Report(ProbeEnding.PASSED, figures={"gpu_count": 8}))
 

@@ -59,15 +59,15 @@ def member(rank: int, port: int, *arguments: str, prefix: str = "check/uid/1", k
 def test_a_pair_agrees_on_its_figures(agent: Agent) -> None:
     a, b = run_together([member(0, agent.listener.port), member(1, agent.listener.port)])
     assert (a.ending, b.ending) == (ProbeEnding.PASSED, ProbeEnding.PASSED), (a, b)
-    assert set(a.report.figures) == PAIR_METRICS
-    assert a.report.figures == b.report.figures
-    bus, algorithm = (a.report.figures[m] for m in (Metric.PAIR_BUS_GBPS, Metric.PAIR_ALGORITHM_GBPS))
+    assert set(a.figures) == PAIR_METRICS
+    assert a.figures == b.figures
+    bus, algorithm = (a.figures[m] for m in (Metric.PAIR_BUS_GBPS, Metric.PAIR_ALGORITHM_GBPS))
     assert bus == pytest.approx(algorithm / 2)
 
 
 @pytest.mark.parametrize(("rank", "other"), [(0, "node-b"), (1, "node-a")])
 def test_who_does_not_come_is_named(agent: Agent, rank: int, other: str) -> None:
-    report = run(member(rank, agent.listener.port, "--join-seconds=1")).report
+    report = run(member(rank, agent.listener.port, "--join-seconds=1"))
     assert (report.ending, report.reason) == (ProbeEnding.FAILED, f"no word from {other} within 1 s")
 
 
@@ -79,13 +79,13 @@ def test_a_second_group_finds_none_of_the_keys_of_the_first(agent: Agent) -> Non
 
 
 def test_a_first_member_that_is_gone_is_missed() -> None:
-    report = run(member(1, free_port(), "--join-seconds=1")).report
+    report = run(member(1, free_port(), "--join-seconds=1"))
     assert report.ending is ProbeEnding.FAILED
     assert "node-a, where the group meets, cannot be reached" in report.reason
 
 
 def test_a_stranger_joins_no_group(agent: Agent) -> None:
-    report = run(member(1, agent.listener.port, "--join-seconds=1", key=bytes(32))).report
+    report = run(member(1, agent.listener.port, "--join-seconds=1", key=bytes(32)))
     assert report.ending is ProbeEnding.FAILED
     assert "node-a, where the group meets, cannot be reached" in report.reason
     assert not agent.store.values.has(b"check/uid/1/came/1")
@@ -94,7 +94,7 @@ def test_a_stranger_joins_no_group(agent: Agent) -> None:
 def test_the_devices_of_one_node_gather_in_a_process_each() -> None:
     result = run(Probe("intra_node", ("--device=cpu", "--cpu-ranks=2"), timeout_seconds=60))
     assert result.ending is ProbeEnding.PASSED, result
-    assert set(result.report.figures) == {Metric.INTRA_NODE_BUS_GBPS}
+    assert set(result.figures) == {Metric.INTRA_NODE_BUS_GBPS}
 
 
 def test_a_node_with_one_device_has_nobody_to_gather_from() -> None:

@@ -38,19 +38,19 @@ def misbehaving(how: str, *arguments: str, timeout_seconds: float = 30.0) -> Pro
     ],
 )
 def test_every_end_is_a_result(how: str, ending: ProbeEnding, reason: str) -> None:
-    report = run(misbehaving(how)).report
+    report = run(misbehaving(how))
     assert (report.ending, report.reason) == (ending, reason)
 
 
 def test_a_crash_leaves_its_signal_and_where_it_was() -> None:
     result = run(misbehaving("SIGSEGV"))
-    assert (result.ending, result.report.signal) == (ProbeEnding.CRASHED, "SIGSEGV")
+    assert (result.ending, result.signal) == (ProbeEnding.CRASHED, "SIGSEGV")
     assert "in measure" in result.stderr_tail
 
 
 def test_a_hang_is_ended_and_leaves_where_it_was() -> None:
     result = run(misbehaving("sleep", timeout_seconds=4.0))  # of which it takes some to begin
-    assert (result.ending, result.report.reason) == (ProbeEnding.TIMED_OUT, "no end after 4 s")
+    assert (result.ending, result.reason) == (ProbeEnding.TIMED_OUT, "no end after 4 s")
     assert "in measure" in result.stderr_tail
 
 
@@ -69,7 +69,7 @@ def test_when_one_of_a_group_fails_the_others_are_ended_soon(monkeypatch: pytest
     monkeypatch.setattr(runner, "WITNESS_SECONDS", 0.2)
     failed, other = run_together([misbehaving("fail"), misbehaving("sleep")])
     assert failed.ending is ProbeEnding.FAILED
-    assert other.report.reason == "ended, because one that it worked with had failed"
+    assert other.reason == "ended, because one that it worked with had failed"
     assert other.seconds < 25  # of the 30 that it may take
 
 

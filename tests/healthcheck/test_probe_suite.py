@@ -1,6 +1,7 @@
 """Which local probes are run, for how long, and on what."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from crds.protocol import ProbeEnding
 from healthcheck.local import Health, judge
 from healthcheck.probes import suite
 from healthcheck.probes.report import Report
-from healthcheck.probes.runner import WEDGED, Probe, ProbeResult
+from healthcheck.probes.runner import WEDGED, Probe
 
 ALL = list(suite.TIMEOUT_SECONDS)
 
@@ -35,12 +36,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Run:
     def script(endings: dict[str, tuple[ProbeEnding, float]], figures: bool = False) -> list[Probe]:
         clock, started = Clock(), []
 
-        def run(probe: Probe, cancellation: object) -> ProbeResult:
+        def run(probe: Probe, cancellation: object) -> Report:
             started.append(probe)
             ending, seconds = endings.get(probe.name, (ProbeEnding.PASSED, 0.0))
             clock.now += min(seconds, probe.timeout_seconds)
             measured = {f"of {probe.name}": 1.0} if figures and ending is ProbeEnding.PASSED else {}
-            return ProbeResult(probe.name, Report(ending, figures=measured), seconds)
+            return Report(ending, figures=measured, probe=probe.name, seconds=seconds)
 
         monkeypatch.setattr(suite, "run", run)
         monkeypatch.setattr(suite, "time", clock)
@@ -76,14 +77,14 @@ def test_what_passes_when_it_is_tried_once_more_was_an_accident(
 ) -> None:
     ends = iter([ending])
 
-    def run(probe: Probe, cancellation: object) -> ProbeResult:
+    def run(probe: Probe, cancellation: object) -> Report:
         ended = next(ends, ProbeEnding.PASSED) if probe.name == "gemm" else ProbeEnding.PASSED
-        return ProbeResult(probe.name, Report(ended, "ended by SIGKILL", signal="SIGKILL"), 1.0)
+        return Report(ended, "ended by SIGKILL", signal="SIGKILL", probe=probe.name, seconds=1.0)
 
     monkeypatch.setattr(suite, "run", run)
     results = suite.run_local(require_gpu=False, budget_seconds=1000.0)
     assert [result.ending for result in results] == [ProbeEnding.PASSED] * len(ALL)
-    assert results[1].report.notes == ("gemm was tried twice; first: ended by SIGKILL",)
+    assert results[1].notes == ("gemm was tried twice; first: ended by SIGKILL",)
 
 
 def test_what_crashes_twice_is_told_and_what_cannot_even_be_killed_at_once(
@@ -91,12 +92,12 @@ def test_what_crashes_twice_is_told_and_what_cannot_even_be_killed_at_once(
 ) -> None:
     started = []
 
-    def run(probe: Probe, cancellation: object) -> ProbeResult:
+    def run(probe: Probe, cancellation: object) -> Report:
         started.append(probe.name)
         killed = Report(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL")
         wedged = Report(ProbeEnding.TIMED_OUT, f"no end after 90 s; {WEDGED}")
         reports = {"gemm": killed, "copies": wedged}
-        return ProbeResult(probe.name, reports.get(probe.name, Report(ProbeEnding.PASSED)), 1.0)
+        return replace(reports.get(probe.name, Report(ProbeEnding.PASSED)), probe=probe.name, seconds=1.0)
 
     monkeypatch.setattr(suite, "run", run)
     results = suite.run_local(require_gpu=False, budget_seconds=1000.0)
@@ -109,7 +110,7 @@ def test_what_finds_the_budget_spent_was_not_tested_and_blames_nobody(asked: Run
     results = suite.run_local(require_gpu=False, budget_seconds=40.0)
     assert [probe.name for probe in started] == ["device_state", "gemm"]
     assert [result.ending for result in results[2:]] == [ProbeEnding.UNAVAILABLE] * 2
-    assert results[2].report.reason == "copies was not run: the 40 s for all local tests were spent before"
+    assert results[2].reason == "copies was not run: the 40 s for all local tests were spent before"
     assert judge(results).health is Health.UNKNOWN
 
 
@@ -117,7 +118,7 @@ def test_a_time_out_with_what_slow_probes_left_of_the_budget_blames_nobody(asked
     asked({"gemm": (ProbeEnding.PASSED, 60.0), "copies": (ProbeEnding.TIMED_OUT, 1e9)})
     results = suite.run_local(require_gpu=False, budget_seconds=100.0)
     assert results[-1].probe == "copies" and results[-1].ending is ProbeEnding.UNAVAILABLE
-    assert results[-1].report.reason == "copies did not end: the 100 s for all local tests were spent before"
+    assert results[-1].reason == "copies did not end: the 100 s for all local tests were spent before"
     assert judge(results).health is Health.UNKNOWN
 
 
@@ -131,7 +132,7 @@ def test_a_suspect_measures_again_with_all_that_has_figures(asked: Run) -> None:
     started = asked({}, FIGURES)
     result = suite.measure_again(False, cpu_only=True, budget_seconds=100.0, cancellation=None)
     assert [probe.name for probe in started] == ["gemm", "copies", "intra_node"]
-    assert result.ending is ProbeEnding.PASSED and result.report.figures == {
+    assert result.ending is ProbeEnding.PASSED and result.figures == {
         "of gemm": 1.0,
         "of copies": 1.0,
         "of intra_node": 1.0,
@@ -141,7 +142,7 @@ def test_a_suspect_measures_again_with_all_that_has_figures(asked: Run) -> None:
 def test_a_fault_while_measuring_again_is_told(asked: Run) -> None:
     asked({"copies": (ProbeEnding.FAILED, 1.0)}, FIGURES)
     result = suite.measure_again(False, cpu_only=True, budget_seconds=100.0, cancellation=None)
-    assert result.ending is ProbeEnding.FAILED and not result.report.figures
+    assert result.ending is ProbeEnding.FAILED and not result.figures
 
 
 def test_what_hangs_and_leaves_no_time_for_a_second_try_blames_nobody(asked: Run) -> None:

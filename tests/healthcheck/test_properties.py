@@ -10,12 +10,12 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthcheck.components import Components
-from healthcheck.cuts import log_parts
-from healthcheck.diagnosis import Verdict, investigate
+from crds.findings import Verdict
+from healthcheck.diagnosis import investigate
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, RoundResult
 from healthcheck.odds import log_odds
+from healthcheck.parts import Components, log_parts
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
 from healthcheck.trials import Symptom, Trial

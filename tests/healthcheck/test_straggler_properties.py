@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthcheck.diagnosis import Verdict
+from crds.findings import Verdict
 from healthcheck.fleet import Node
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.settings import Settings

@@ -29,7 +29,7 @@ from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
 from reconcilers.job.workers import plan_relaunches
-from reconcilers.nodecheck.claim_view import ClaimView
+from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     Claim,

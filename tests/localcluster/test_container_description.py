@@ -17,7 +17,7 @@ from localcluster.kubelet.environment import Surroundings, command_line, contain
 from localcluster.kubelet.errors import ConfigError, MountError
 from localcluster.kubelet.fields import field_value, resource_value
 from localcluster.kubelet.grace import Grace
-from localcluster.kubelet.logs import log_tail
+from localcluster.kubelet.logs import log_tail, termination_message
 from localcluster.kubelet.probes import Streak
 from localcluster.kubelet.sources import Source, SourceKind, references
 from localcluster.kubelet.volumes import container_mounts, prepare_volume, volume_files
@@ -232,3 +232,11 @@ def test_the_tail_of_a_log_is_its_text(tmp_path: Path) -> None:
     assert tail[-1] == "line 499"
     assert len(tail) <= 80
     assert log_tail(tmp_path / "none") == ""
+
+
+def test_a_termination_message_is_the_last_4_kib_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "message"
+    path.write_text("a" * 5_000 + "why\n")
+    message = termination_message(path)
+    assert len(message) == 4_096 and message.endswith("why\n")
+    assert termination_message(tmp_path / "none") == ""

@@ -14,8 +14,8 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import events as job_events
+from reconcilers.job.basis import Basis
 from reconcilers.job.seen import Seen
-from reconcilers.job.situation import Situation
 from reconcilers.job.status import ended
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
@@ -105,7 +105,7 @@ class Life:
             world = decision.rendezvous
         else:
             seen = Seen(self.job, {"status": self.job.status.to_wire()}, workers)
-            look = Situation(seen, DesiredJob.of(self.job), workers, Freshness(), self.now)
+            look = Basis(seen, DesiredJob.of(self.job), workers, Freshness(), self.now)
             status = ended(look, JobPhase.FAILED, found.ending.reason, found.ending.message, found)
             self.ended = next(c.message for c in status.conditions if c.type == "Failed")
             self.events += [*job_events.of_culprit(found.incident), *job_events.of_phase(look, status)]

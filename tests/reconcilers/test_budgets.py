@@ -55,6 +55,13 @@ def test_the_sentence_says_who_how_often_and_why() -> None:
     over = budgets.overdrawn(spend(*different(2, ExitClass.OOM)), 1, "digits-worker-0")
     assert over is not None
     assert over.text == "digits-worker-0 failed 2 times by OOM without getting further, with restartCount 1"
+    for ends, classes in (
+        (different(2, ExitClass.UNKNOWN), "Unknown"),
+        (different(2), "UserError"),
+        ([*different(1), *different(1, ExitClass.UNKNOWN)], "Unknown and UserError"),
+    ):
+        over = budgets.overdrawn(spend(*ends), 1, "w")
+        assert over is not None and f"failed 2 times by {classes} without" in over.text
     again = budgets.overdrawn(spend(failed(), failed(), failed()), 9, "training")
     assert again is not None and again.text == (
         "training failed 3 times in a row by the same error without getting further"

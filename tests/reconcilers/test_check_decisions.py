@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult, NodeVerdict
+from crds.findings import Finding, Verdict
+from crds.further_nodes import MOST_NAMED
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
 from healthcheck.plan import Round
@@ -35,8 +39,8 @@ from reconcilers.nodecheck.scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.nodecheck.size import MAX_DETAILED, to_wire
-from reconcilers.nodecheck.status import concluded, settled, with_classes
+from reconcilers.nodecheck.size import to_wire
+from reconcilers.nodecheck.status import concluded, describe_round, settled, summary_of, with_classes
 from reconcilers.nodecheck.steps import (
     Ended,
     ended_gathering,
@@ -46,7 +50,6 @@ from reconcilers.nodecheck.steps import (
     rounds_of,
     settled_nodes,
 )
-from reconcilers.nodecheck.told import round_begun, summary_of
 from tests.reconcilers.build import NOW, worker
 from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
 
@@ -173,6 +176,37 @@ def test_older_check_and_one_that_has_begun_go_first_if_they_want_the_same_node(
 def test_of_two_of_the_same_second_exactly_one_waits() -> None:
     a, b = claim(check("a")), claim(check("b"))
     assert in_the_way(a, [a, b]) == {} and in_the_way(b, [a, b]) == {"n1": a}
+
+
+@given(st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.integers(0, 9), st.booleans()), max_size=8))
+def test_a_node_is_contested_by_the_claim_that_goes_first_of_those_that_want_it(
+    others: list[tuple[set[str], int, bool]],
+) -> None:
+    mine = claim_of(check("mine", age=5), Precedence.OTHERS, wanted=frozenset("abcd"))
+    claims = [
+        claim_of(check(f"c{number}", age), Precedence.OTHERS, wanted=frozenset(nodes), tests=tests)
+        for number, (nodes, age, tests) in enumerate(others)
+    ]
+    first: dict[str, Claim] = {}
+    for each in sorted(claims, key=lambda claim: claim.order):
+        for node in mine.wanted & each.wanted:
+            if each.tests or each.order < mine.order:
+                first.setdefault(node, each)
+    assert in_the_way(mine, claims) == first
+
+
+def test_three_thousand_claims_on_a_thousand_nodes_are_looked_through_in_20_ms() -> None:
+    nodes = [f"node-{number}" for number in range(1_001)]
+    mine = claim_of(check("mine"), Precedence.OTHERS, wanted=frozenset(nodes))
+    claims = [
+        replace(mine, uid=f"{number}", wanted=frozenset(nodes[:1_000]), tests=True) for number in range(3_000)
+    ]
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        assert len(in_the_way(mine, claims)) == 1_000
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.02
 
 
 # --- who is out ---------------------------------------------------------------------------------------
@@ -323,7 +357,7 @@ def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() 
 
 
 def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
-    known = NodeResult.model_validate(
+    known = Finding.model_validate(
         {"node": "n0", "verdict": "Faulty", "causes": ["LocalTest"], "message": "Xid 79"}
     )
     status = NodeCheckStatus(round=1, node_results=[known])
@@ -376,10 +410,8 @@ def test_unknown_accelerators_are_named(resource: str) -> None:
 # --- what is said at the end --------------------------------------------------------------------------
 
 
-def results(**verdicts: str) -> list[NodeResult]:
-    return [
-        NodeResult.model_validate({"node": node, "verdict": verdict}) for node, verdict in verdicts.items()
-    ]
+def results(**verdicts: str) -> list[Finding]:
+    return [Finding.model_validate({"node": node, "verdict": verdict}) for node, verdict in verdicts.items()]
 
 
 @pytest.mark.parametrize(
@@ -400,12 +432,12 @@ def results(**verdicts: str) -> list[NodeResult]:
 def test_summary_tells_the_worst_first(
     verdicts: dict[str, str], status: str, reason: str, message: str
 ) -> None:
-    summary = summary_of({node: NodeVerdict(verdict) for node, verdict in verdicts.items()})
+    summary = summary_of({node: Verdict(verdict) for node, verdict in verdicts.items()})
     assert (summary.healthy, summary.reason, summary.message) == (status, reason, message)
 
 
 def test_summary_of_many_names_some() -> None:
-    summary = summary_of({f"n{i}": NodeVerdict.FAULTY for i in range(MAX_DETAILED)})
+    summary = summary_of({f"n{i}": Verdict.FAULTY for i in range(MOST_NAMED)})
     assert len(summary.message) < 200 and "and 240 more" in summary.message
 
 
@@ -448,12 +480,12 @@ def test_status_of_7000_nodes_that_all_drop_out_fits_into_etcd(step: str) -> Non
     ended = Ended(outs, {}) if step == "withdrawn" else Ended({}, why)
     status = settled(NodeCheckStatus(nodes=list(why), workers=list(range(7_000))), ended, NOW)
     verdicts = [
-        NodeResult(node=node, verdict="Inconclusive", causes=["Withdrawn"], message=message)
+        Finding(node=node, verdict="Inconclusive", causes=["Withdrawn"], message=message)
         for node, message in why.items()
     ]
     for written in (
         status,
-        concluded(status, verdicts, summary_of(dict.fromkeys(why, NodeVerdict.INCONCLUSIVE)), NOW),
+        concluded(status, verdicts, summary_of(dict.fromkeys(why, Verdict.INCONCLUSIVE)), NOW),
     ):
         wire = to_wire(written)
         assert len(orjson.dumps(wire)) < 1.5 * 2**20
@@ -465,10 +497,10 @@ def test_verdicts_of_many_nodes_are_complete_and_the_evidence_is_of_the_worst() 
         f"n{i:04}": "Inconclusive" for i in range(400)
     }
     verdicts |= {"n0500": "Faulty", "n0999": "Straggler"}
-    summary = summary_of({node: NodeVerdict(verdict) for node, verdict in verdicts.items()})
+    summary = summary_of({node: Verdict(verdict) for node, verdict in verdicts.items()})
     status = concluded(NodeCheckStatus(nodes=list(verdicts)), results(**verdicts), summary, NOW)
     assert status.faulty_nodes == ["n0500"] and status.stragglers == ["n0999"]
-    assert len(status.inconclusive) == 400 and len(status.node_results) == MAX_DETAILED
+    assert len(status.inconclusive) == 400 and len(status.node_results) == MOST_NAMED
     assert {"n0500", "n0999"} < {result.node for result in status.node_results}
     assert summary.message.startswith("of 1000 nodes, 1 faulty (n0500), 1 slow (n0999), 400 inconcl")
 
@@ -482,7 +514,7 @@ def test_verdicts_of_many_nodes_are_complete_and_the_evidence_is_of_the_worst() 
     ],
 )
 def test_node_alone_is_no_group_that_tests_each_other(groups: tuple[tuple[str, ...], ...], told: str) -> None:
-    assert round_begun(Round(3, groups)) == told
+    assert describe_round(Round(3, groups)) == told
 
 
 def test_what_is_wrong_with_a_whole_class_is_a_condition() -> None:

@@ -10,24 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.findings import FaultyDomain, FaultyLink, Finding, Verdict
 from crds.further_nodes import has_further, whole
-from crds.nodecheck import (
-    MAX_NODES,
-    CheckRound,
-    FailedTest,
-    FaultyDomain,
-    FaultyLink,
-    NodeCheckSpec,
-    NodeCheckStatus,
-    NodeResult,
-    NodeVerdict,
-    Withdrawal,
-)
+from crds.nodecheck import MAX_NODES, CheckRound, FailedTest, NodeCheckSpec, NodeCheckStatus, Withdrawal
 from dlr.job.check_outcome import rounds_of, verdicts_of
 from reconcilers.nodecheck.scope import choose, one_each
 from reconcilers.nodecheck.size import FOUND_BYTES, has_no_room, to_wire
-from reconcilers.nodecheck.status import MAX_PLACES, concluded
-from reconcilers.nodecheck.told import summary_of
+from reconcilers.nodecheck.status import MAX_PLACES, concluded, summary_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 TEST_BYTES = 30
@@ -47,7 +36,7 @@ def statuses(draw: st.DrawFn) -> NodeCheckStatus:
     text = st.sampled_from(["", "why"])
     left = [Withdrawal(node=node, message=draw(text)) for node in draw(some)]
     results = [
-        NodeResult(node=node, verdict=verdict, causes=[cause], message=draw(text))
+        Finding(node=node, verdict=verdict, causes=[cause], message=draw(text))
         for node in draw(some)
         for verdict, cause in [
             draw(
@@ -97,7 +86,7 @@ def largest(count: int, rounds: int) -> NodeCheckStatus:
     """All nodes faulty, silent in each test, withdrawn; as many links and racks as are told."""
     nodes = [name(i) for i in range(count)]
     results = [
-        NodeResult(
+        Finding(
             node=node,
             verdict="Faulty",
             causes=["LocalTest"],
@@ -127,7 +116,7 @@ def largest(count: int, rounds: int) -> NodeCheckStatus:
         faulty_links=links,
         faulty_domains=domains,
     )
-    summary = summary_of(dict.fromkeys(nodes, NodeVerdict.FAULTY), results)
+    summary = summary_of(dict.fromkeys(nodes, Verdict.FAULTY), results)
     return concluded(status, results, summary, NOW)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.findings import Cause, Finding, Verdict
 from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
 from reconcilers.cordon.options import DEFAULT_POOLS
 from reconcilers.cordon.policy import (
@@ -16,12 +17,11 @@ from reconcilers.cordon.policy import (
     Mark,
     MarkState,
     NodeState,
-    Verdict,
-    VerdictReason,
     admit,
     decide_cordon,
-    newest_verdict,
+    newest,
     read_mark,
+    reason_of,
     write_mark,
 )
 from tests.reconcilers.build import later
@@ -29,14 +29,13 @@ from tests.reconcilers.build import later
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-def verdict(at: float, healthy: bool = False, name: str = "check", **more: Any) -> Verdict:
-    reason = VerdictReason.CHECK_PASSED if healthy else VerdictReason.CHECK_FAILED
-    fields = {"kind": "NodeCheck", "namespace": "default", "name": name, "reason": reason}
-    return Verdict(**(fields | more), time=later(at), healthy=healthy)
+def found(at: float, healthy: bool = False, name: str = "check", **more: Any) -> Finding:
+    fields = {"node": "node-6", "verdict": Verdict.HEALTHY if healthy else Verdict.FAULTY}
+    return Finding(**(fields | more), source=f"default/{name}", time=later(at))
 
 
 def faulty(name: str = "node-6", at: float = 1, **more: Any) -> NodeState:
-    return NodeState(name, verdict=verdict(at), **more)
+    return NodeState(name, finding=found(at), **more)
 
 
 def looked_at(node: NodeState, fleet: Iterable[NodeState], limit: int) -> NodeState:
@@ -44,17 +43,17 @@ def looked_at(node: NodeState, fleet: Iterable[NodeState], limit: int) -> NodeSt
     return decide_cordon(node, admit(fleet, Limits(limit)).full.get(node.name))
 
 
-def heard(node: NodeState, said: Verdict) -> NodeState:
+def heard(node: NodeState, said: Finding) -> NodeState:
     """The node after another verdict."""
-    return replace(node, verdict=newest_verdict([said] if node.verdict is None else [node.verdict, said]))
+    return replace(node, finding=newest([said] if node.finding is None else [node.finding, said]))
 
 
 # --- one node ---------------------------------------------------------------------------------------
 
 
 def test_fault_that_comes_and_goes_is_forgiven_after_enough_passes_in_a_row() -> None:
-    accused = decide_cordon(NodeState("node-6", verdict=verdict(1, comes_and_goes=True)))
-    passed = heard(accused, verdict(2, healthy=True))
+    accused = decide_cordon(NodeState("node-6", finding=found(1, causes=[Cause.PAIR_TEST], passed=1)))
+    passed = heard(accused, found(2, healthy=True))
     assert decide_cordon(replace(passed, passes=ENOUGH_PASSES - 1)) == replace(
         passed, passes=ENOUGH_PASSES - 1
     )
@@ -66,51 +65,51 @@ def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
     after = decide_cordon(faulty())
     assert (after.taint, after.unschedulable) == ("CheckFailed", True)
     assert after.mark == Mark(
-        state=MarkState.CORDONED, verdict=verdict(1), taint="CheckFailed", unschedulable=True
+        state=MarkState.CORDONED, finding=found(1), taint="CheckFailed", unschedulable=True
     )
 
 
 def test_later_pass_lifts_all_of_it() -> None:
     cordoned = decide_cordon(faulty())
-    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
+    after = decide_cordon(heard(cordoned, found(2, healthy=True)))
     assert (after.taint, after.unschedulable) == (None, False)
     assert after.mark is not None and after.mark.state is MarkState.LIFTED
 
 
 def test_earlier_pass_lifts_nothing() -> None:
     cordoned = decide_cordon(faulty(at=5))
-    assert decide_cordon(heard(cordoned, verdict(4, healthy=True))) == cordoned
+    assert decide_cordon(heard(cordoned, found(4, healthy=True))) == cordoned
 
 
 def test_report_from_before_the_last_pass_does_not_count_when_the_check_is_deleted() -> None:
     cordoned = decide_cordon(faulty(at=1))
-    lifted = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
+    lifted = decide_cordon(heard(cordoned, found(2, healthy=True)))
     assert lifted.mark is not None
-    with_check_deleted = replace(lifted, verdict=newest_verdict([verdict(1), lifted.mark.verdict]))
+    with_check_deleted = replace(lifted, finding=newest([found(1), lifted.mark.finding]))
     assert decide_cordon(with_check_deleted) == lifted
 
 
 def test_cordon_made_by_hand_outlives_ours() -> None:
     cordoned = decide_cordon(faulty(unschedulable=True))
     assert cordoned.mark is not None and not cordoned.mark.unschedulable
-    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
+    after = decide_cordon(heard(cordoned, found(2, healthy=True)))
     assert (after.taint, after.unschedulable) == (None, True)
 
 
 def test_taint_of_our_key_that_was_there_before_is_not_ours() -> None:
     cordoned = decide_cordon(faulty(taint="by-hand"))
-    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
+    after = decide_cordon(heard(cordoned, found(2, healthy=True)))
     assert (after.taint, after.unschedulable) == ("by-hand", False)
 
 
 @pytest.mark.parametrize("undone", [{"unschedulable": False}, {"taint": None}])
-def test_uncordon_by_hand_is_respected_until_a_newer_verdict(undone: dict[str, Any]) -> None:
+def test_uncordon_by_hand_is_respected_until_a_newer_found(undone: dict[str, Any]) -> None:
     cordoned = decide_cordon(faulty(at=1))
     overruled = decide_cordon(replace(cordoned, **undone))
     assert (overruled.taint, overruled.unschedulable) == (None, False)
     assert overruled.mark is not None and overruled.mark.state is MarkState.OVERRULED
     assert decide_cordon(overruled) == overruled
-    assert decide_cordon(heard(overruled, verdict(2))).cordoned
+    assert decide_cordon(heard(overruled, found(2))).cordoned
 
 
 def test_hand_cordon_lifted_by_hand_leaves_our_taint() -> None:
@@ -120,9 +119,9 @@ def test_hand_cordon_lifted_by_hand_leaves_our_taint() -> None:
 
 
 def test_another_check_that_confirms_the_fault_is_what_a_person_then_overrules() -> None:
-    confirmed = decide_cordon(heard(decide_cordon(faulty(at=1)), verdict(3)))
+    confirmed = decide_cordon(heard(decide_cordon(faulty(at=1)), found(3)))
     overruled = decide_cordon(replace(confirmed, unschedulable=False))
-    assert overruled.mark is not None and overruled.mark.verdict == verdict(3)
+    assert overruled.mark is not None and overruled.mark.finding == found(3)
     assert not overruled.cordoned
 
 
@@ -155,7 +154,12 @@ def test_unreadable_mark_is_none(text: str) -> None:
 
 
 def test_reasons_are_valid_taint_values() -> None:
-    assert all(LABEL_VALUE.fullmatch(reason) for reason in VerdictReason)
+    findings = [
+        found(1, verdict=verdict, causes=causes)
+        for verdict in Verdict
+        for causes in ((), [Cause.HARDWARE_ERROR])
+    ]
+    assert all(LABEL_VALUE.fullmatch(reason_of(finding)) for finding in findings)
 
 
 # --- the limit --------------------------------------------------------------------------------------
@@ -217,11 +221,11 @@ def test_overruled_node_takes_no_room_and_asks_for_none() -> None:
 
 # --- properties -------------------------------------------------------------------------------------
 
-VERDICTS = st.builds(verdict, st.integers(0, 5), st.booleans(), st.sampled_from("xy"))
+FINDINGS = st.builds(found, st.integers(0, 5), st.booleans(), st.sampled_from("xy"))
 MARKS = st.builds(
     Mark,
     state=st.sampled_from(MarkState),
-    verdict=VERDICTS,
+    finding=FINDINGS,
     taint=st.sampled_from([None, "CheckFailed", "HardwareError"]),
     unschedulable=st.booleans(),
 )
@@ -230,13 +234,13 @@ MARKS = st.builds(
 @st.composite
 def nodes(draw: st.DrawFn, marked: bool = True) -> NodeState:
     mark = draw(st.none() | MARKS) if marked else None
-    said = draw(st.lists(VERDICTS, max_size=3)) + ([mark.verdict] if mark else [])
+    said = draw(st.lists(FINDINGS, max_size=3)) + ([mark.finding] if mark else [])
     return NodeState(
         name=draw(st.text("abcd", min_size=1, max_size=2)),
         mark=mark,
         taint=draw(st.sampled_from([None, "CheckFailed", "by-hand"])),
         unschedulable=draw(st.booleans()),
-        verdict=newest_verdict(said),
+        finding=newest(said),
     )
 
 
@@ -252,17 +256,17 @@ def test_node_without_our_mark_is_never_touched_other_than_to_cordon_it(
 ) -> None:
     after = decide_cordon(node, None if admitted else ALL_NODES)
     if after.cordoned:
-        assert node.verdict is not None and not node.verdict.healthy and admitted
-        assert after.taint == (node.taint or node.verdict.reason) and after.unschedulable
+        assert node.finding is not None and not node.finding.healthy and admitted
+        assert after.taint == (node.taint or reason_of(node.finding)) and after.unschedulable
     else:
         assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
 
 
 @given(nodes(marked=False), st.integers(0, 5))
 def test_newer_healthy_verdict_lifts_ours_and_leaves_the_rest(node: NodeState, at: int) -> None:
-    accused = replace(node, verdict=verdict(at))
+    accused = replace(node, finding=found(at))
     cordoned = decide_cordon(accused)
-    after = decide_cordon(heard(cordoned, verdict(at + 1, healthy=True)))
+    after = decide_cordon(heard(cordoned, found(at + 1, healthy=True)))
     assert not after.cordoned
     assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
 
@@ -308,7 +312,7 @@ def test_fleet_stays_within_the_limit_and_hand_made_cordons_stay(
     for time, (step, name) in enumerate(steps):
         node = fleet[name]
         if step in ("accuse", "clear"):
-            fleet[name] = heard(node, verdict(time, healthy=step == "clear"))
+            fleet[name] = heard(node, found(time, healthy=step == "clear"))
         elif step == "cordon by hand" and not node.unschedulable:
             by_hand.add(name)
             seen = looked_at(node, fleet.values(), limit) if node.cordoned else node

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Departed
-from reconcilers.job.situation import with_departed
+from reconcilers.job.basis import with_departed
 from reconcilers.observed.desired import DesiredJob
 from tests.reconcilers.build import job, worker
 

@@ -38,7 +38,7 @@ COMPUTED = {
     },
     ("table.py", "new.type if status is TRUE else new.reason"): {
         *(answer.value for answer in REFUSED),
-        *("NoSteps", "NonFinite", "ParameterServerHot", "WorkersGivenUp"),
+        *("NoSteps", "NonFinite", "ParameterServerHot", "WorkersGivenUp", "SidecarsFailed"),
         *("MasterReplicaIgnored", "TFConfigKept", "Oversized", "Undersized"),
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *("WaitingForDeletion", "ImagePullBackOff", "CreateContainerConfigError", "FailedMount"),

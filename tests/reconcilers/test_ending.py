@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -10,7 +11,11 @@ from typing import Any
 import pytest
 
 from crds.agent_report import AgentReport
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from crds.model import ConditionStatus
+from crds.names import HAS_BEGUN
+from reconcilers.conditions.training import SIDECARS_FAILED
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.observed.ending import (
     LEFT_EARLY,
@@ -20,9 +25,11 @@ from reconcilers.observed.ending import (
     judge,
 )
 from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.runtime.acts import Event
 from reconcilers.worker.shapes import kept_of_pod
 from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
+from tests.reconcilers import judging
 from tests.reconcilers.build import NOW, check_worker, failure, job, report, worker
 from tests.reconcilers.failure_life import Life
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
@@ -69,8 +76,8 @@ TAKEN: dict[str, JSON] = {
 }
 SILENCES = (Verdict.SILENT, Verdict.AGENT_LOST, Verdict.NODE_LOST)
 GONE = Silence(60.0, Verdict.NODE_LOST, "its node is gone")
-LAUNCHED = (False, True)
-"""Whether the command is certain to start an agent."""
+LAUNCHED = ("", "certain", "begun")
+"""Whether the command is certain to start an agent, or one that nobody can see has begun to."""
 
 ENDED = (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED)
 HAS_ENDED = {"left with 0": 0, "left with 3": 3, "killed": 137, "out of memory": 137}
@@ -89,7 +96,7 @@ class Case:
     said: str
     taken: str
     silence: Verdict
-    launched: bool
+    launched: str
 
     @property
     def is_over(self) -> bool:
@@ -110,14 +117,17 @@ class Case:
 def cases() -> Iterator[tuple[Case, Judgement]]:
     bodies = product(MAIN, COMPANION, NATIVE, INIT, POLICIES, PHASES, TAKEN, LAUNCHED)
     for main, companion, native, init, policy, phase, taken, launched in bodies:
+        has_ended = main in HAS_ENDED or main in IN_A_LOOP or main == "runs again"
+        if launched == "begun" and not has_ended:
+            continue  # the kubelet reads the termination message at the end
         pod = pod_with(
-            MAIN[main],
+            with_mark(MAIN[main]) if launched == "begun" else MAIN[main],
             companion=COMPANION[companion],
             native=NATIVE[native],
             init=INIT[init],
             policy=policy,
             phase=phase,
-            launcher="torchrun" if launched else "",
+            launcher="torchrun" if launched == "certain" else "",
             **TAKEN[taken],
         )
         for said, verdict in product(REPORTS, SILENCES):
@@ -127,9 +137,9 @@ def cases() -> Iterator[tuple[Case, Judgement]]:
 
 
 def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_invariants() -> None:
-    """907,200 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
+    """1,224,720 Pods: 10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init
     container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, 3 verdicts on silence, with a
-    command that is certain to start an agent or not."""
+    command that is certain to start an agent or not, or of which one has begun."""
     count = 0
     by_training: dict[tuple[object, ...], Judgement] = {}
     for case, judged in cases():
@@ -141,7 +151,17 @@ def test_every_combination_of_containers_policies_phases_and_reports_keeps_the_i
         if case.has_begun and case.init in ("none", "done"):
             key = (case.main, case.policy, case.phase, case.said, case.taken, case.silence, case.launched)
             assert by_training.setdefault(key, judged) == judged, f"a sidecar makes a difference: {case}"
-    assert count == 907_200
+    assert count == 1_224_720
+
+
+def with_mark(container: JSON | None) -> JSON:
+    """The container whose launcher began, and was not heard."""
+    assert container is not None
+    made = copy.deepcopy(container)
+    for state in (made["state"], made.get("lastState", {})):
+        if end := state.get("terminated"):
+            end["message"] += f"dlr: torchrun {HAS_BEGUN}\n"
+    return made
 
 
 def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, judged: Judgement) -> None:
@@ -259,14 +279,17 @@ def test_03_a_pipe_that_ends_well_does_not_hide_the_failure_that_the_agent_repor
 
 
 def test_03_a_launcher_that_dies_before_its_first_report_behind_a_pipe_has_not_succeeded() -> None:
+    begun = pod_with(ended(0, message=f"my own words\ndlr: torchrun {HAS_BEGUN}\n"), phase="Succeeded")
     left = pod_with(ended(0), phase="Succeeded", launcher="torchrun")
     status = seen(worker(), left)
+    assert seen(worker(), begun) == status, (
+        "behind a wrapper that nobody can read, the launcher's mark says it"
+    )
     assert (status.phase, status.last_exit.reason) == (WorkerPhase.FAILED, LEFT_EARLY)
     assert status.failure_budget.spent == {"Unknown": 1}
     assert status.message == (
-        "the training container left with exit code 0 before training had succeeded (torchrun has not reported "
-        "once; its log says why): a shell that ends so at SIGTERM, or goes on after its launcher has failed, "
-        "hides that; begin its text with `set -eo pipefail`, or start the launcher with `exec`"
+        "exit code 0 without success (torchrun has not reported once, see its log): "
+        "keep its exit code by `exec`, `wait` or `set -o pipefail`"
     )
     without = seen(worker(), pod_with(ended(0), phase="Succeeded"))
     assert without.phase is WorkerPhase.SUCCEEDED, "nobody knows of an agent: inject: false, a plain command"
@@ -306,6 +329,22 @@ def test_06_a_plain_sidecar_that_crashes_after_training_has_succeeded_is_no_fail
     assert seen(worker(), final).phase is WorkerPhase.SUCCEEDED, "without an agent too"
     over = seen(saying(AgentState.STOPPED), final, released=True, owner_ended=WorkerPhase.SUCCEEDED)
     assert over.phase is WorkerPhase.SUCCEEDED
+
+
+@pytest.mark.parametrize(("said", "main"), [(AgentState.RUNNING, RUNS), (AgentState.SUCCEEDED, ended(0))])
+def test_06_a_sidecar_that_crashed_shows_on_the_job(said: AgentState, main: JSON) -> None:
+    def look(companion: JSON, of: ElasticJob) -> tuple[ElasticJob, list[Event]]:
+        reporting = saying(said)
+        status = seen(reporting, pod_with(main, companion=companion))
+        return judging.judge(of, SIDECARS_FAILED, workers=[reporting.model_copy(update={"status": status})])
+
+    assert look(RUNS, job()) == (job(), []) == look(ended(137), job())
+    crashed, events = look(ended(1), job())
+    (told,) = crashed.status.conditions
+    assert (told.type, told.message) == ("SidecarsFailed", "sidecar proxy: exit code 1 (digits-worker-0)")
+    assert [(event.type, event.message) for event in events] == [("Warning", told.message)]
+    assert look(ended(1), crashed) == (crashed, [])
+    assert look(RUNS, crashed)[0].status.conditions[0].status is ConditionStatus.FALSE
 
 
 def test_07_a_crash_loop_is_told_counted_once_a_failure_and_ended_by_the_budget() -> None:

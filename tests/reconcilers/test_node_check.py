@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from controller.reconciler import Request
 from crds.nodecheck import NodeCheck
-from healthcheck.diagnosis import Verdicts
+from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
-from reconcilers.nodecheck.claim_view import MOST_WAITING, ClaimView
+from reconcilers.nodecheck.claiming import MOST_WAITING, ClaimView
 from reconcilers.nodecheck.claims import in_the_way
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -166,7 +166,7 @@ async def test_node_whose_own_tests_fail_is_faulty_and_meets_nobody() -> None:
     assert check.status.faulty_nodes == ["node-2"]
     assert not any("node-2" in group for done in groups(staged) for group in done)
     result = next(r for r in check.status.node_results if r.node == "node-2")
-    assert result.causes == ["LocalTest"] and "Xid 79" in result.message
+    assert result.causes == ("LocalTest",) and "Xid 79" in result.message
 
 
 async def test_node_without_local_results_in_time_is_left_out_and_not_blamed() -> None:
@@ -450,7 +450,7 @@ async def test_one_broken_node_beside_nodes_that_passed_lately_is_found() -> Non
 async def test_witnesses_are_as_old_as_their_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     fleets = []
 
-    def seen(history: History, fleet: Sequence[Node], settings: Settings) -> Round | Verdicts:
+    def seen(history: History, fleet: Sequence[Node], settings: Settings) -> Round | Diagnosis:
         fleets.append(fleet)
         return next_step(history, fleet, settings)
 

@@ -10,23 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds import names
-from crds.nodecheck import Action, NodeCheck, NodeResult, NodeVerdict
+from crds.findings import Action, Finding, Verdict
+from crds.nodecheck import NodeCheck
 from healthcheck.fleet import Node
 from healthcheck.probes import device_faults
 from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState
-from healthcheck.records import NodeRecord
 from reconcilers.nodecheck.actions import action_for, action_for_text
-from reconcilers.nodecheck.further_evidence import with_all_evidence
-from reconcilers.nodecheck.own_fault import own_fault
+from reconcilers.nodecheck.evidence import own_fault, with_all_evidence
+from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.record import (
     MOST_BYTES,
     MOST_RESULTS,
-    CheckResult,
-    as_evidence,
     read_record,
-    results_of,
-    with_results,
+    recent,
+    with_findings,
     write_record,
 )
 from tests.reconcilers.build import NOW
@@ -55,14 +53,21 @@ def check(*tests: tuple[str, bool], **status: Any) -> NodeCheck:
     )
 
 
+def results_of(check: NodeCheck) -> dict[str, Finding]:
+    """What the records of its nodes get."""
+    done = FinishedCheck(check)
+    findings = ((node, done.finding_on(node)) for node in NODES if node not in done.untested)
+    return {node: finding for node, finding in findings if finding is not None}
+
+
 # --- what a check leaves ----------------------------------------------------------------------------------
 
 
 def test_record_counts_tests_and_names_partners_of_failures_that_nothing_explains() -> None:
     found = results_of(check(("ab", True), ("ac", False), ("ad", False), ("ef", True)))
-    assert (found["a"].passed, found["a"].failed, found["a"].failed_with) == (1, 2, ["c", "d"])
-    assert (found["c"].failed_with, found["e"].failed) == (["a"], 0)
-    assert (found["a"].check, found["a"].uid, found["a"].time) == ("n/c", "01234567", NOW)
+    assert (found["a"].passed, found["a"].failed, found["a"].failed_with) == (1, 2, ("c", "d"))
+    assert (found["c"].failed_with, found["e"].failed) == (("a",), 0)
+    assert (found["a"].source, found["a"].uid, found["a"].time) == ("n/c", "01234567", NOW)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_record_counts_tests_and_names_partners_of_failures_that_nothing_explain
 )
 def test_failure_that_something_explains_speaks_against_nobody(named: dict[str, Any]) -> None:
     found = results_of(check(("ab", False), **named))["a"]
-    assert (found.failed, found.failed_with) == (1, [])
+    assert (found.failed, found.failed_with) == (1, ())
 
 
 def test_node_that_was_not_tested_has_nothing_recorded() -> None:
@@ -95,47 +100,48 @@ def test_test_alone_and_test_with_a_node_that_dropped_out_are_no_tests_with_othe
 # --- the annotation ---------------------------------------------------------------------------------------
 
 
-def result(number: int) -> CheckResult:
+def result(number: int) -> Finding:
     """Of one check, which gave what it gave."""
-    return CheckResult(
-        check="default/" + "nightly" * (number % 7),
+    return Finding(
+        node="a",
+        source="default/" + "nightly" * (number % 7),
         uid=str(number),
         time=NOW - timedelta(hours=number // 2),
-        verdict=list(NodeVerdict)[number % 4],
+        verdict=list(Verdict)[number % 4],
         passed=number % 12,
-        failed_with=[f"{i}" * 60 for i in range(number % 7)],
+        failed_with=tuple(f"{i}" * 60 for i in range(number % 7)),
     )
 
 
 RESULTS = st.integers(0, 60).map(result)
 
 
-def node_with(record: list[CheckResult]) -> dict[str, Any]:
-    return {"metadata": {"annotations": {names.ANNOTATION_RECORD: write_record(record)}}}
+def node_with(record: list[Finding], name: str = "a") -> dict[str, Any]:
+    return {"metadata": {"name": name, "annotations": {names.ANNOTATION_RECORD: write_record(record)}}}
 
 
 @given(st.lists(RESULTS, max_size=30), st.lists(RESULTS, max_size=30))
 def test_record_is_bounded_keeps_the_newest_and_takes_nothing_in_twice(
-    known: list[CheckResult], new: list[CheckResult]
+    known: list[Finding], new: list[Finding]
 ) -> None:
-    record = with_results(with_results([], known), new)
+    record = with_findings(with_findings([], known), new)
     assert len(record) <= MOST_RESULTS and len(write_record(record)) <= MOST_BYTES
-    assert with_results(record, new) == record
+    assert with_findings(record, new) == record
     assert read_record(node_with(record)) == record
     assert sorted(record, key=lambda result: (result.time, result.uid)) == record
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"check": "x"}]'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"source": "x"}]', '[{"verdict": "Healthy"}]'])
 def test_unreadable_record_is_none(text: str) -> None:
     assert read_record({"metadata": {"annotations": {names.ANNOTATION_RECORD: text}}}) == []
 
 
 def test_results_of_long_ago_say_nothing() -> None:
     old, new = (
-        CheckResult(check="n/c", uid=uid, time=NOW - timedelta(days=days), verdict="Faulty", passed=2)
+        Finding(node="a", uid=uid, time=NOW - timedelta(days=days), verdict="Faulty", passed=2)
         for uid, days in (("1", 30), ("2", 3))
     )
-    assert as_evidence([old, new], NOW) == [NodeRecord(2, (), faulty=True)]
+    assert recent([old, new], NOW) == [new]
 
 
 # --- conditions of the node's own -------------------------------------------------------------------------
@@ -222,13 +228,13 @@ def test_what_a_fault_says_tells_what_to_do(text: str, action: Action) -> None:
 def test_verdict_and_cause_tell_what_to_do(
     verdict: str, cause: list[str], again: bool, action: Action | None
 ) -> None:
-    assert action_for(NodeResult(node="a", verdict=verdict, causes=cause), again) is action
+    assert action_for(Finding(node="a", verdict=verdict, causes=cause), again) is action
 
 
 # --- in a check -------------------------------------------------------------------------------------------
 
 
-def staged(nodes: int, fails: str, record: list[CheckResult], **status: Any) -> Stage:
+def staged(nodes: int, fails: str, record: list[Finding], **status: Any) -> Stage:
     """A check in which one node fails once, with what it has on its Node."""
     names_of = [f"node-{i}" for i in range(nodes)]
     failures = iter([True])
@@ -236,27 +242,28 @@ def staged(nodes: int, fails: str, record: list[CheckResult], **status: Any) -> 
         agents=Agents(passes=lambda round_, members: not (fails in members and next(failures, False)))
     )
     stage.add_nodes(*names_of)
-    stage.update(NODE_KIND, fails, node_with(record) | {"status": status})
+    stage.update(NODE_KIND, fails, node_with(record, fails) | {"status": status})
     stage.add_check(nodes=names_of)
     return stage
 
 
 async def test_node_that_fails_once_more_is_faulty_by_its_record() -> None:
     record = [
-        CheckResult(
-            check="n/nightly",
+        Finding(
+            node="node-5",
+            source="n/nightly",
             uid=str(day),
             time=NOW - timedelta(days=day),
             verdict="Healthy",
             passed=3,
-            failed_with=[f"other-{day}", f"another-{day}", f"third-{day}"],
+            failed_with=(f"other-{day}", f"another-{day}", f"third-{day}"),
         )
         for day in (3, 2, 1)
     ]
     check = await staged(24, "node-5", record).play()
     assert check.status.faulty_nodes == ["node-5"]
     (found,) = (result for result in check.status.node_results if result.node == "node-5")
-    assert found.causes == ["Intermittent"] and found.action is Action.LOOK_AT_LINK
+    assert found.causes == ("Intermittent",) and found.action is Action.LOOK_AT_LINK
     assert "in 4 of its last 4 checks" in found.message
 
 
@@ -269,9 +276,9 @@ async def test_first_failure_of_a_node_without_a_record_is_an_accident() -> None
 def test_condition_of_a_node_counts_unless_it_may_be_behind_a_cut(named: int, verdict: str) -> None:
     domain = {"level": "rack", "name": "r", "nodes": [f"n{i}" for i in range(named)]}
     ended = check(faultyDomains=[domain])
-    open_ = NodeResult(node="a", verdict=NodeVerdict.INCONCLUSIVE, causes=["PairTest"])
+    open_ = Finding(node="a", verdict=Verdict.INCONCLUSIVE, causes=["PairTest"])
     nodes = {"a": {"metadata": {"name": "a"}} | conditioned("NetworkingReady", "False")}
-    told = with_all_evidence(ended, ended.status, [open_], [Node("a")], nodes, NOW)
+    told = with_all_evidence(ended.status, [open_], [Node("a")], nodes, NOW)
     assert [found.verdict for found in told] == [verdict]
 
 
@@ -279,9 +286,9 @@ def test_condition_of_a_node_counts_unless_it_may_be_behind_a_cut(named: int, ve
 def test_node_that_was_lost_and_is_back_at_the_end_was_seen_to_be_gone_only_once(
     ready: str, verdict: str
 ) -> None:
-    lost = NodeResult(node="a", verdict=NodeVerdict.INCONCLUSIVE, causes=["NoAnswer"], message="NodeLost")
+    lost = Finding(node="a", verdict=Verdict.INCONCLUSIVE, causes=["NoAnswer"], message="NodeLost")
     ended = check(nodeResults=[lost.to_wire()])
-    found = lost.model_copy(update={"verdict": NodeVerdict.FAULTY})
+    found = lost.model_copy(update={"verdict": Verdict.FAULTY})
     nodes = {"a": {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}}
-    told = with_all_evidence(ended, ended.status, [found], [Node("a")], nodes, NOW)
+    told = with_all_evidence(ended.status, [found], [Node("a")], nodes, NOW)
     assert [result.verdict for result in told] == [verdict]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from crds import names
-from crds.nodecheck import NodeCheck, NodeVerdict
+from crds.findings import Verdict
+from crds.nodecheck import NodeCheck
 from healthcheck.fleet import Node
 from healthcheck.measurements import History, LocalResult, Metric
 from healthcheck.settings import Settings
@@ -44,7 +45,7 @@ def checked(
     check = NodeCheck.model_validate(
         {"metadata": metadata, "spec": {"nodes": status["nodes"]}, "status": status}
     )
-    verdicts = dict.fromkeys(status["nodes"], NodeVerdict.HEALTHY) | {faulty: NodeVerdict.FAULTY}
+    verdicts = dict.fromkeys(status["nodes"], Verdict.HEALTHY) | {faulty: Verdict.FAULTY}
     left = references_left_by(check, verdicts)
     return {
         name: {"metadata": {"annotations": {names.ANNOTATION_REFERENCE: write_reference(reference)}}}

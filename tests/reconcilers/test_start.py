@@ -14,6 +14,10 @@ from controller.errors import Forbidden
 from controller.resources import PODS
 from crds import names
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
+from crds.protocol import JobPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.job.status import progress_conditions
+from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import (
     AGAIN_SECONDS,
     ASK_AFTER_SECONDS,
@@ -26,10 +30,11 @@ from reconcilers.observed.start import (
     next_reading,
     warning_of,
 )
+from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.late_pods import LatePods
 from reconcilers.worker.worker_status import Observation, observe
-from tests.reconcilers.build import later, pod, worker
+from tests.reconcilers.build import NOW, job, later, pod, worker
 
 JSON = dict[str, Any]
 
@@ -174,6 +179,48 @@ async def test_the_newest_warning_of_a_late_pod_is_read() -> None:
     assert await server.late.hindrance_of(late, server.owner) == (None, LATE_SECONDS)
     server.seconds = LATE_SECONDS
     assert await server.late.hindrance_of(late, server.owner) == (("FailedMount", "new"), AGAIN_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        ({"name": "fetch"}, "the init container fetch still runs"),
+        (
+            {"name": "mesh", "restartPolicy": "Always"},
+            "the native sidecar mesh runs and its startupProbe has not passed",
+        ),
+    ],
+)
+async def test_a_container_that_runs_before_training_is_named_once_it_is_late(
+    container: JSON, words: str
+) -> None:
+    server = Server()
+    (late,) = server.pods(1)
+    running = {"name": container["name"], "state": {"running": {}}, "started": False}
+    late["spec"]["initContainers"] = [container]
+    late["status"] |= {
+        "initContainerStatuses": [running],
+        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}],
+    }
+    assert await server.late.hindrance_of(late, server.owner) == (None, LATE_SECONDS)
+    server.seconds = LATE_SECONDS
+    named, _ = await server.late.hindrance_of(late, server.owner)
+    assert named == ("PodInitializing", words)
+    assert not server.asked
+    of = worker(phase=WorkerPhase.PENDING)
+    status = observe(of, Observation(pod=late, warning=named), NOW)
+    jobs = progress_conditions(
+        job(replicas=1),
+        Workers([of.model_copy(update={"status": status})]),
+        JobPhase.PENDING,
+        Rendezvous(),
+        NOW,
+    )
+    started = condition_of(jobs, "WorkersStarted")
+    assert started is not None and words in started.message
+    late["status"]["initContainerStatuses"] = []
+    after = observe(of.model_copy(update={"status": status}), Observation(pod=late), NOW)
+    assert not after.message, "what ran before has ended"
 
 
 async def test_ten_thousand_late_pods_of_a_job_ask_once_in_a_while() -> None:

@@ -16,7 +16,7 @@ from crds.progress import RoundProgress
 from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
-from reconcilers.observed.conditions import Judgement
+from reconcilers.observed.conditions import NextState
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import conditions, judge, with_status
@@ -46,7 +46,7 @@ def judged(known: Condition | None, of: ElasticJob, workers: Sequence[ElasticWor
     return conditions(judge(of, STEPS_KNOWN, workers=workers)[0]).get(STEPS_KNOWN)
 
 
-def said(found: Judgement) -> tuple[ConditionStatus, str] | None:
+def said(found: NextState) -> tuple[ConditionStatus, str] | None:
     return (found.status, found.reason) if found is not None else None
 
 

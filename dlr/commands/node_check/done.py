@@ -85,12 +85,11 @@ def _marked(mark: Mark) -> str:
 
 
 def _is_of(mark: Mark, check: JSON) -> bool:
-    """Whether the mark rests on this check, or on a newer word."""
-    metadata, verdict = check["metadata"], mark.verdict
-    named = (verdict.kind, verdict.namespace, verdict.name)
+    """Whether the mark rests on this check, or on a newer finding."""
+    metadata, finding = check["metadata"], mark.finding
     ended = check["status"].get("completionTime") or ""
-    newer = verdict.time.strftime("%Y-%m-%dT%H:%M:%SZ") >= ended
-    return named == ("NodeCheck", metadata["namespace"], metadata["name"]) or newer
+    newer = finding.time.strftime("%Y-%m-%dT%H:%M:%SZ") >= ended
+    return finding.source == f"{metadata['namespace']}/{metadata['name']}" or newer
 
 
 def _refused(api: Api, check: JSON) -> bool:

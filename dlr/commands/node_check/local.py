@@ -23,7 +23,7 @@ from dlr.job.wording import significant
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.runner import ProbeResult
+from healthcheck.probes.report import Report
 from healthcheck.probes.suite import run_local
 
 HEADERS = ("PROBE", "RESULT", "SECONDS", "MEASURED")
@@ -54,14 +54,14 @@ def check_this_machine(accelerator: str | None, output: Format) -> Health:
     if output is Format.JSON:
         shown = [_as_json(result) for result in results]
         print_json({"verdict": verdict.health, "reason": verdict.reason, "probes": shown})
-    elif gpu and not any(GPU_COUNT in result.report.figures for result in results):
+    elif gpu and not any(GPU_COUNT in result.figures for result in results):
         raise CouldNotTell(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.")
     else:
         _show_notes_and_verdict(results, f"{verdict.health}: {verdict.reason}".removesuffix(": "))
     return verdict.health
 
 
-def _run(gpu: bool, cpu_only: bool, output: Format) -> list[ProbeResult]:
+def _run(gpu: bool, cpu_only: bool, output: Format) -> list[Report]:
     """Run the probes: on a terminal with a table that grows, else with one at the end."""
     if output is Format.JSON:
         return run_local(gpu, cpu_only=cpu_only)
@@ -69,46 +69,46 @@ def _run(gpu: bool, cpu_only: bool, output: Format) -> list[ProbeResult]:
         results = run_local(gpu, cpu_only=cpu_only)
         show(_table({result.probe: result for result in results}))
         return results
-    so_far: dict[str, ProbeResult | None] = {}
+    so_far: dict[str, Report | None] = {}
     with Live(console=console(), auto_refresh=False) as live:
 
-        def progress(probe: str, result: ProbeResult | None) -> None:
+        def progress(probe: str, result: Report | None) -> None:
             so_far[probe] = result
             live.update(_table(so_far), refresh=True)
 
         return run_local(gpu, progress, cpu_only=cpu_only)
 
 
-def _table(results: Mapping[str, ProbeResult | None]) -> Table:
+def _table(results: Mapping[str, Report | None]) -> Table:
     return table(HEADERS, (_row(probe, result) for probe, result in results.items()))
 
 
-def _row(probe: str, result: ProbeResult | None) -> tuple[object, ...]:
+def _row(probe: str, result: Report | None) -> tuple[object, ...]:
     if result is None:
         return probe, "Running", "", ""
-    return probe, result.ending.value, f"{result.seconds:.1f}", result.report.reason or _figures(result)
+    return probe, result.ending.value, f"{result.seconds:.1f}", result.reason or _figures(result)
 
 
-def _figures(result: ProbeResult) -> str:
-    figures = result.report.figures
+def _figures(result: Report) -> str:
+    figures = result.figures
     return ", ".join(
         text.format(significant(figures[name])) for name, text in FIGURES.items() if name in figures
     )
 
 
-def _show_notes_and_verdict(results: list[ProbeResult], verdict: str) -> None:
-    for note in (note for result in results for note in result.report.notes):
+def _show_notes_and_verdict(results: list[Report], verdict: str) -> None:
+    for note in (note for result in results for note in result.notes):
         show(cell(note))
     show(cell(verdict))
 
 
-def _as_json(result: ProbeResult) -> dict[str, Any]:
+def _as_json(result: Report) -> dict[str, Any]:
     return {
         "probe": result.probe,
         "result": result.ending.value,
-        "reason": result.report.reason,
+        "reason": result.reason,
         "seconds": round(result.seconds, 3),
-        "figures": dict(result.report.figures),
-        "faults": list(result.report.faults),
-        "notes": list(result.report.notes),
+        "figures": dict(result.figures),
+        "faults": list(result.faults),
+        "notes": list(result.notes),
     }

@@ -1,4 +1,4 @@
-"""`dlr node-check history NODE`: what the last checks of a node gave, as its record says."""
+"""`dlr node-check history NODE`: the findings of a node's last checks, by its record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from controller.wording import counted
 from crds import names
-from crds.nodecheck import NodeVerdict
+from crds.findings import Finding, Verdict
 from dlr.commands.output import (
     Format,
     cell,
@@ -17,13 +17,13 @@ from dlr.commands.output import (
 from dlr.job.wording import age, utc_now
 from dlr.kube.api import NODES, Api
 from dlr.kube.errors import CommandError
-from reconcilers.nodecheck.record import CheckResult, read_record
+from reconcilers.nodecheck.record import read_record
 
 COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")
 
 
 def show_record(api: Api, name: str, output: Format) -> None:
-    """The newest result first.
+    """Show the newest finding first.
 
     Raises:
         CommandError: there is no such node, or it or its record cannot be read.
@@ -36,30 +36,30 @@ def show_record(api: Api, name: str, output: Format) -> None:
             "changed it. The next check that counts for its cordon writes it again."
         )
     if output is Format.JSON:
-        print_json([result.to_wire() for result in record])
+        print_json([finding.to_wire() for finding in record])
         return
     if record:
         now = utc_now()
-        rows = [(age(result.time.isoformat(), now), *columns(result)) for result in record]
+        rows = [(age(finding.time.isoformat(), now), *columns(finding)) for finding in record]
         show(table(COLUMNS, rows))
     show(cell(summary(name, record)))
 
 
-def columns(result: CheckResult) -> tuple[object, ...]:
+def columns(finding: Finding) -> tuple[object, ...]:
     """All of a row but the age. Partners are those of failures that nothing else explains."""
-    partners = ", ".join(result.failed_with)
-    return result.check, result.verdict.value, result.passed, result.failed, partners
+    partners = ", ".join(finding.failed_with)
+    return finding.source, finding.verdict.value, finding.passed, finding.failed, partners
 
 
-def summary(name: str, record: Sequence[CheckResult]) -> str:
+def summary(name: str, record: Sequence[Finding]) -> str:
     """One sentence."""
     if not record:
         return (
             f"{name} has no record: since it was added, no check of it has ended in a namespace that may "
             "have nodes cordoned."
         )
-    unexplained = sum(bool(result.failed_with) for result in record)
-    faulty = sum(result.verdict is NodeVerdict.FAULTY for result in record)
+    unexplained = sum(bool(finding.failed_with) for finding in record)
+    faulty = sum(finding.verdict is Verdict.FAULTY for finding in record)
     passed, failed = sum(r.passed for r in record), sum(r.failed for r in record)
     tests = f"{counted(passed, 'test')} with other nodes passed and {failed} failed"
     parts = [f"{name}: in {counted(len(record), 'check')} {tests}"]

@@ -13,7 +13,8 @@ from typing import Any
 
 from controller.wording import counted
 from crds.elasticworker import ProbeEnding
-from crds.nodecheck import Action, NodeCheckPhase, NodeVerdict
+from crds.findings import WORST_FIRST, Action
+from crds.nodecheck import NodeCheckPhase
 from dlr.job.check_outcome import (
     condition_message,
     health,
@@ -30,7 +31,6 @@ Row = tuple[object, ...]
 
 LIVE_COLUMNS = ("NODE", "STATE", "COMPUTE", "NETWORK", "WHY")
 FINAL_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK")
-WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
 MOST_REPORTS = 50
 """Nodes of which more than the table's row is shown; the others are in the NodeCheck."""
 LINK_COLUMNS = ("LINK", "SYMPTOM", "WHY")
@@ -252,7 +252,7 @@ def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
     look = Look(check)
     results = {result["node"]: result for result in look.status.get("nodeResults") or []}
     out, verdicts = withdrawals(look), verdicts_of(look.status)
-    guilty = [node for verdict in WORST_FIRST for node, found in verdicts.items() if found == verdict]
+    guilty = [node for verdict in WORST_FIRST[:-1] for node, found in verdicts.items() if found == verdict]
     lines = []
     for node in guilty[:MOST_REPORTS]:
         result = results.get(node, {})

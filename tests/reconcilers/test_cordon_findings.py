@@ -7,20 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.findings import Finding
 from crds.nodecheck import NodeCheck
+from reconcilers.cordon.findings import (
+    NodeFindings,
+    decided_nodes,
+    decision_of,
+    failed_nodes,
+    finding_of_worker,
+    suspicion_of,
+)
 from reconcilers.cordon.limits import ALL_NODES
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeState, Verdict, decide_cordon
+from reconcilers.cordon.policy import NodeState, decide_cordon, reason_of
 from reconcilers.cordon.statement import Statement, statement_on
-from reconcilers.cordon.verdicts import (
-    decided_nodes,
-    failed_nodes,
-    suspicion_of_check,
-    verdict_of_check,
-    verdict_of_worker,
-)
-from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks
+from reconcilers.nodecheck.view import CheckView
 from tests.reconcilers.build import NOW, verdicts, worker
+from tests.reconcilers.check_stage import Stage
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -35,8 +39,8 @@ def check(passed: tuple[str, ...] = NODES, cordon: bool = True, **status: Any) -
     }
 
 
-def verdict_on(node: str, raw: dict[str, Any]) -> Verdict | None:
-    return verdict_of_check(FinishedCheck(NodeCheck.model_validate(raw)), node)
+def verdict_on(node: str, raw: dict[str, Any]) -> Finding | None:
+    return decision_of(FinishedCheck(NodeCheck.model_validate(raw)), node)
 
 
 # --- checks -----------------------------------------------------------------------------------------
@@ -45,7 +49,7 @@ def verdict_on(node: str, raw: dict[str, Any]) -> Verdict | None:
 def test_check_accuses_the_faulty_and_clears_the_rest() -> None:
     raw = check(passed=NODES[:3], faultyNodes=["node-4"])
     accused, cleared = verdict_on("node-4", raw), verdict_on("node-1", raw)
-    assert accused is not None and (accused.healthy, accused.reason) == (False, "CheckFailed")
+    assert accused is not None and (accused.healthy, reason_of(accused)) == (False, "CheckFailed")
     assert cleared is not None and cleared.healthy and cleared.time == NOW
     assert verdict_on("node-9", raw) is None
 
@@ -81,11 +85,11 @@ def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> Non
 
 def test_hardware_error_accuses_the_node_it_happened_on_and_others_accuse_nobody() -> None:
     end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-3", "time": NOW}
-    said = verdict_of_worker(worker(lastExit=end))
-    assert said is not None and (said.healthy, said.reason, said.time) == (False, "HardwareError", NOW)
+    said = finding_of_worker(worker(lastExit=end))
+    assert said is not None and (said.healthy, reason_of(said), said.time) == (False, "HardwareError", NOW)
     assert failed_nodes({"status": {"lastExit": end}}) == ["node-3"]
     for harmless in (end | {"exitClass": "UserError"}, end | {"nodeName": ""}):
-        assert verdict_of_worker(worker(lastExit=harmless)) is None
+        assert finding_of_worker(worker(lastExit=harmless)) is None
         assert failed_nodes({"status": {"lastExit": harmless}}) == []
 
 
@@ -107,11 +111,11 @@ def faulty() -> NodeState:
     raw = check(faultyNodes=["node-4"])
     told = {"message": "gemm: a product is wrong", "causes": ["LocalTest"], "action": "Replace"}
     raw["status"]["nodeResults"] = [{"node": "node-4", "verdict": "Faulty"} | told]
-    return NodeState("node-4", verdict=verdict_on("node-4", raw))
+    return NodeState("node-4", finding=verdict_on("node-4", raw))
 
 
 @pytest.fixture
-def passed() -> Verdict | None:
+def passed() -> Finding | None:
     return verdict_on("node-4", check(completionTime="2026-01-01T13:00:00Z"))
 
 
@@ -141,44 +145,50 @@ def test_overruled_node_is_suspected_and_needs_no_remedy(faulty: NodeState) -> N
     assert statement.reason == "CordonOverruled" and "uncordoned by hand" in statement.message
 
 
-def test_dry_run_says_that_nothing_is_done(faulty: NodeState, passed: Verdict) -> None:
+def test_dry_run_says_that_nothing_is_done(faulty: NodeState, passed: Finding) -> None:
     statement = said(faulty, REPORT)
     assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", "CordonReported")
     assert "not cordoned: the controller runs with --cordon=report" in statement.message
     cordoned = decide_cordon(faulty)
     assert said(cordoned, REPORT).message == said(faulty).message
-    assert "lifts no cordon" in said(replace(cordoned, verdict=passed), REPORT).message
+    assert "lifts no cordon" in said(replace(cordoned, finding=passed), REPORT).message
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("stragglers", "Straggler"), ("inconclusive", "Inconclusive")])
 def test_suspicion_is_told_and_cordons_nobody(kind: str, reason: str) -> None:
-    found = suspicion_of_check(FinishedCheck(NodeCheck.model_validate(check(**{kind: ["node-4"]}))), "node-4")
+    found = suspicion_of(FinishedCheck(NodeCheck.model_validate(check(**{kind: ["node-4"]}))), "node-4")
     assert found is not None
     statement = said(NodeState("node-4", suspicion=found))
     assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", reason)
-    assert "that cordons nobody" in statement.message and statement.event_reason == "Suspected"
-    healthy = NodeState("node-4", verdict=verdict_on("node-4", check()))
+    assert "not cordoned for this" in statement.message and statement.event_reason == "Suspected"
+    healthy = NodeState("node-4", finding=verdict_on("node-4", check()))
     assert said(healthy, accused=True).event_reason == "SuspicionLifted"
 
 
 def test_node_that_could_not_be_tested_is_not_suspected() -> None:
     withdrawn = [{"node": "node-4", "message": "ErrImagePull", "reason": "ErrImagePull"}]
     raw = check(inconclusive=["node-4"], withdrawn=withdrawn)
-    assert suspicion_of_check(FinishedCheck(NodeCheck.model_validate(raw)), "node-4") is None
+    assert suspicion_of(FinishedCheck(NodeCheck.model_validate(raw)), "node-4") is None
 
 
-def test_pass_takes_the_accusation_back_once(faulty: NodeState, passed: Verdict) -> None:
-    cordoned = replace(decide_cordon(faulty), verdict=passed)
+def test_pass_takes_the_accusation_back_once(faulty: NodeState, passed: Finding) -> None:
+    cordoned = replace(decide_cordon(faulty), finding=passed)
     assert said(cordoned, accused=True).event_reason == "CordonLifted"
     lifted = decide_cordon(cordoned)
     assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
 
 
-def test_cordon_of_others_that_stays_is_mentioned(faulty: NodeState, passed: Verdict) -> None:
-    both = replace(decide_cordon(replace(faulty, unschedulable=True)), verdict=passed)
+def test_cordon_of_others_that_stays_is_mentioned(faulty: NodeState, passed: Finding) -> None:
+    both = replace(decide_cordon(replace(faulty, unschedulable=True)), finding=passed)
     assert "that others set stays" in said(both, accused=True).message
 
 
 def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() -> None:
     assert said(NodeState("node-4"), accused=True).reason == "VerdictGone"
     assert statement_on(NodeState("n"), NodeState("n"), ENFORCE, accused=False) is None
+
+
+def test_readers_of_one_cache_share_what_they_have_read_of_checks() -> None:
+    stage = Stage()
+    assert stage.stores.shared(NodeFindings) is stage.stores.shared(NodeFindings)
+    assert stage.stores.shared(FinishedChecks) is CheckView(stage.stores, None).finished  # type: ignore[arg-type]

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.findings import Finding, Verdict
 from healthcheck.fleet import Domain, Node
-from healthcheck.records import NodeRecord, intermittent
+from healthcheck.intermittent import intermittent
 
 WEEK = 7
+
+
+def finding(passed: int, failed_with: Sequence[str] = (), verdict: Verdict = Verdict.HEALTHY) -> Finding:
+    """What one check found of a node."""
+    return Finding(node="a", verdict=verdict, passed=passed, failed_with=tuple(failed_with))
 
 
 def fleet(size: int, rack_size: int = 0) -> list[Node]:
@@ -20,19 +26,19 @@ def fleet(size: int, rack_size: int = 0) -> list[Node]:
     ]
 
 
-def record(*checks: tuple[int, Sequence[str]]) -> list[NodeRecord]:
-    return [NodeRecord(passed, tuple(failed_with)) for passed, failed_with in checks]
+def record(*checks: tuple[int, Sequence[str]]) -> list[Finding]:
+    return [finding(passed, failed_with) for passed, failed_with in checks]
 
 
-def clean(nodes: Sequence[Node], checks: int = WEEK) -> dict[str, list[NodeRecord]]:
-    return {node.name: [NodeRecord(2)] * checks for node in nodes}
+def clean(nodes: Sequence[Node], checks: int = WEEK) -> dict[str, list[Finding]]:
+    return {node.name: [finding(2)] * checks for node in nodes}
 
 
 def weeks_of(
     nodes: Sequence[Node], bad: float, background: float, rng: random.Random, tests: int = 4
-) -> dict[str, list[NodeRecord]]:
+) -> dict[str, list[Finding]]:
     """Each node makes so many tests a check, with partners by chance; the first one fails a share `bad` more."""
-    results: dict[str, list[NodeRecord]] = {node.name: [] for node in nodes}
+    results: dict[str, list[Finding]] = {node.name: [] for node in nodes}
     for _ in range(WEEK):
         passed = dict.fromkeys(results, 0)
         failed: dict[str, list[str]] = {name: [] for name in results}
@@ -46,7 +52,7 @@ def weeks_of(
                     passed[a] += 1
                     passed[b] += 1
         for name, theirs in results.items():
-            theirs.append(NodeRecord(passed[name], tuple(dict.fromkeys(failed[name]))))
+            theirs.append(finding(passed[name], tuple(dict.fromkeys(failed[name]))))
     return results
 
 
@@ -61,7 +67,7 @@ def test_failures_that_no_check_could_tell_from_accidents_add_up() -> None:
     )
     found = intermittent(records, nodes)
     assert list(found) == ["a0"]
-    assert str(found["a0"]) == (
+    assert found["a0"] == (
         "it failed 7 of 19 tests, with 6 different nodes, in 3 of its last 6 checks, while others fail 0%"
     )
 
@@ -76,7 +82,7 @@ def test_node_whose_last_check_was_clean_is_not_judged() -> None:
 def test_what_was_before_a_verdict_is_settled() -> None:
     nodes = fleet(20)
     records = clean(nodes)
-    records["a0"] = [NodeRecord(3, ("a1", "a2", "a3"), faulty=True), *record((3, ["a4", "a5"]), (3, ["a6"]))]
+    records["a0"] = [finding(3, ("a1", "a2", "a3"), Verdict.FAULTY), *record((3, ["a4", "a5"]), (3, ["a6"]))]
     assert not intermittent(records, nodes)
 
 

@@ -21,12 +21,13 @@ What keeps healthy nodes from being blamed:
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log
 
-from healthcheck.fleet import Domain, Node, NodeName
+from crds.findings import Finding, Verdict
+from healthcheck.fleet import Domain, Link, Node, NodeName
 from healthcheck.odds import Tests, log_odds, log_odds_at_border
 
 MOST_PARTNERS = 12
@@ -42,44 +43,54 @@ MOST_BLAMED = 0.1
 """Of the nodes with a record; one always may be."""
 
 
-@dataclass(frozen=True)
-class NodeRecord:
-    """What one check gave on one node, as far as it is the node's own."""
+@dataclass
+class NodeTests:
+    """A node's tests with others in one check."""
 
-    passed: int
-    """Tests with others that passed."""
-    failed_with: tuple[NodeName, ...] = ()
-    """Partners of failed tests that nothing else explains: no faulty node, link or rack took part."""
-    faulty: bool = False
-    """The check found the node faulty: what was before is settled."""
+    passed: int = 0
+    failed: int = 0
+    """Failed tests, whatever was to blame."""
+    failed_with: list[NodeName] = field(default_factory=list)
+    """Partners in failed tests that nothing else explains, each once, in the order of tests."""
 
-
-@dataclass(frozen=True)
-class Intermittent:
-    """A node that fails now and then."""
-
-    node: NodeName
-    failed: int
-    tests: int
-    witnesses: int
-    """The partners that it failed with."""
-    checks: int
-    """Checks in which it failed."""
-    of_checks: int
-    background: float
-
-    def __str__(self) -> str:
-        """Evidence, in one sentence."""
-        return (
-            f"it failed {self.failed} of {self.tests} tests, with {self.witnesses} different nodes, "
-            f"in {self.checks} of its last {self.of_checks} checks, while others fail {self.background:.0%}"
+    def added_to(self, finding: Finding) -> Finding:
+        partners = tuple(self.failed_with[:MOST_PARTNERS])
+        return finding.model_copy(
+            update={"passed": self.passed, "failed": self.failed, "failed_with": partners}
         )
 
 
+def tests_by_node(
+    tests: Iterable[tuple[Sequence[NodeName], bool]],
+    nodes: Collection[NodeName] | None,
+    links: Collection[Link],
+) -> dict[NodeName, NodeTests]:
+    """Count the tests of each node. Linear in the number of tests.
+
+    Args:
+        tests: members of each test, and whether it passed; without tests in which a member dropped out.
+        nodes: faulty nodes, and those of faulty racks and parts, which explain a failure. None: any node may
+            be one, since not all are named.
+        links: faulty links.
+    """
+    found: defaultdict[NodeName, NodeTests] = defaultdict(NodeTests)
+    for members, passed in tests:
+        for name in members:
+            found[name].passed += passed
+            found[name].failed += not passed
+        if passed or len(members) != 2 or nodes is None or frozenset(members) in links:
+            continue
+        if not any(name in nodes for name in members):
+            for name, other in (members, members[::-1]):
+                if other not in found[name].failed_with:
+                    found[name].failed_with.append(other)
+    return dict(found)
+
+
 def intermittent(
-    records: Mapping[NodeName, Sequence[NodeRecord]], nodes: Collection[Node]
-) -> dict[NodeName, Intermittent]:
-    """The nodes that fail now and then, as the records show. Linear in the number of results.
+    records: Mapping[NodeName, Sequence[Finding]], nodes: Collection[Node]
+) -> dict[NodeName, str]:
+    """Find the nodes that fail now and then, each with the evidence. Linear in the number of findings.
 
     Args:
         records: of all nodes with one, the oldest result first; the last one is that of the newest check.
@@ -89,22 +100,22 @@ def intermittent(
     domains = {node.name: node.smallest_domain for node in nodes}
     most = max(1, MOST_BLAMED * len(current))
     open_ones = [node.name for node in nodes if current.get(node.name) and current[node.name][-1].failed_with]
-    found: dict[NodeName, Intermittent] = {}
+    found: dict[NodeName, str] = {}
     while len(found) <= most:
         seen = _Seen(current, domains, frozenset(found))
         ratios = {name: seen.judge(name, found)[0] for name in open_ones if name not in found}
         before = len(found)
         for name in sorted(ratios, key=lambda name: (-ratios[name], name)):
-            _, finding = seen.judge(name, found)  # without its failures with those who are worse
-            if finding is not None:
-                found[name] = finding
+            _, evidence = seen.judge(name, found)  # without its failures with those who are worse
+            if evidence:
+                found[name] = evidence
         if len(found) == before:
             return found
     return {}
 
 
-def _since_fault(results: Sequence[NodeRecord]) -> Sequence[NodeRecord]:
-    after = max((at + 1 for at, result in enumerate(results) if result.faulty), default=0)
+def _since_fault(results: Sequence[Finding]) -> Sequence[Finding]:
+    after = max((at + 1 for at, result in enumerate(results) if result.verdict is Verdict.FAULTY), default=0)
     return results[after:]
 
 
@@ -123,7 +134,7 @@ class _Seen:
 
     def __init__(
         self,
-        records: Mapping[NodeName, Sequence[NodeRecord]],
+        records: Mapping[NodeName, Sequence[Finding]],
         domains: Mapping[NodeName, Domain | None],
         found: frozenset[NodeName],
     ) -> None:
@@ -140,8 +151,8 @@ class _Seen:
                 counts.tests += tests
                 counts.with_.update(failures)
 
-    def judge(self, name: NodeName, found: Collection[NodeName]) -> tuple[float, Intermittent | None]:
-        """How much likelier a fault of its own is (a logarithm), and the finding if that is enough."""
+    def judge(self, name: NodeName, found: Collection[NodeName]) -> tuple[float, str]:
+        """Return the log odds for a fault of its own, and the evidence if they are high enough."""
         results = self._records[name]
         failures = [{other for other in result.failed_with if other not in found} for result in results]
         times = Counter(other for with_ in failures for other in with_)
@@ -155,11 +166,14 @@ class _Seen:
             and odds >= self._needed
         )
         if not proven:
-            return odds, None
+            return odds, ""
         others = self._others(self._fleet, name)
         rate = others.failed / max(sum(others), 1)
         failed = times.total()
-        return odds, Intermittent(name, failed, failed + passed, len(times), checks, len(results), rate)
+        return odds, (
+            f"it failed {failed} of {failed + passed} tests, with {len(times)} different nodes, "
+            f"in {checks} of its last {len(results)} checks, while others fail {rate:.0%}"
+        )
 
     def _own(self, name: NodeName) -> tuple[list[NodeName], int]:
         """Its failures, by partner, and how many tests it made in all."""

@@ -32,7 +32,7 @@ from reconcilers.shards.sets import ShardSet
 
 
 @dataclass(frozen=True)
-class Situation:
+class Basis:
     """Each property is worked out when it is first read."""
 
     seen: Seen

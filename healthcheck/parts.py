@@ -1,0 +1,215 @@
+"""Parts of the network: which nodes reach each other, what is cut off, and what reaches nobody.
+
+*Components* are nodes that pass with each other, directly or by way of others. A *cut* separates a part whose
+nodes pass among themselves, and with no other. Nodes *outside* do not reach the main part of the fleet: they
+are broken, or they are well behind a cut. Tests with the main part cannot tell these apart; tests among these
+nodes can. If some of them pass with each other, a node that never passed is one of theirs if it passes with
+them, and else broken. If none do, there may still be a part whose nodes have not met.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import lgamma, log
+
+from healthcheck.fleet import NodeName
+from healthcheck.trials import Trial
+
+LEAST_NODES = 2
+"""Nodes on either side of a cut. One node that reaches nobody is a faulty node."""
+PASSING_PAIRS = 1 / 16
+"""Share of all pairs outside, if three times as many nodes are broken as are cut off beside them."""
+
+
+class Components:
+    """Connected components of the graph in which a trial that passed joins its members."""
+
+    def __init__(
+        self, names: Sequence[NodeName], trials: Iterable[Trial], joined: Sequence[NodeName] = ()
+    ) -> None:
+        """
+        Args:
+            names: in rank order, which decides between components of one size.
+            trials: all trials.
+            joined: nodes known to reach each other.
+        """
+        self._parent = {name: name for name in names}
+        if joined:
+            self._join(joined)
+        for trial in trials:
+            if trial.passed:
+                self._join(trial.members)
+        members: dict[NodeName, list[NodeName]] = {}
+        for name in self._parent:
+            members.setdefault(self._root(name), []).append(name)
+        self.by_size: tuple[tuple[NodeName, ...], ...] = tuple(
+            tuple(found) for found in sorted(members.values(), key=lambda found: -len(found))
+        )
+        """The largest first."""
+        self._of: Mapping[NodeName, int] = {
+            name: number for number, found in enumerate(self.by_size) for name in found
+        }
+
+    def of(self, name: NodeName) -> int:
+        """The node's component, by its place in `by_size`."""
+        return self._of[name]
+
+    def size(self, name: NodeName) -> int:
+        return len(self.by_size[self._of[name]])
+
+    def is_in_main(self, name: NodeName) -> bool:
+        """Whether the node is in the largest component, if any two nodes have passed at all."""
+        return self._of[name] == 0 and self.size(name) > 1
+
+    def are_cut(self, a: NodeName, b: NodeName) -> bool:
+        """Whether both pass with somebody, and no chain of passes leads from one to the other."""
+        return self._of[a] != self._of[b] and self.size(a) > 1 and self.size(b) > 1
+
+    def _root(self, name: NodeName) -> NodeName:
+        while self._parent[name] != name:
+            self._parent[name] = name = self._parent[self._parent[name]]
+        return name
+
+    def _join(self, names: Sequence[NodeName]) -> None:
+        first = self._root(names[0])
+        for other in names[1:]:
+            self._parent.setdefault(other, other)
+            self._parent[self._root(other)] = first
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part that is cut off from the largest one."""
+
+    nodes: tuple[NodeName, ...]
+    """Nodes in rank order."""
+    crossing: tuple[Trial, ...]
+    """Its tests with the others. All failed."""
+
+
+@dataclass(frozen=True)
+class Cuts:
+    proven: tuple[Cut, ...] = ()
+    open: frozenset[NodeName] = frozenset()
+    """Nodes of parts that failed with the largest one, and have not been tested often enough."""
+
+
+def cuts_of(
+    names: Sequence[NodeName],
+    crossing: Iterable[Trial],
+    components: Components,
+    is_proven: Callable[[Collection[NodeName], Collection[Trial]], bool],
+    are_apart: Callable[[int], bool],
+) -> Cuts:
+    """The parts that are cut off from the largest one, with enough pairs of nodes that failed across.
+
+    Components that hardly failed with each other belong to one part: two halves of a rack that have not met.
+
+    Args:
+        names: all nodes, in rank order.
+        crossing: failures between components of two nodes and more.
+        components: who reaches whom.
+        is_proven: whether these failures of a part, with no pass, are more than bad luck.
+        are_apart: whether so many failures of two parts with each other, with no pass, are hardly bad luck.
+    """
+    failed = _failed_pairs(crossing, components)
+    largest, parts, open_ = {0}, list[set[int]](), set[int]()
+    for number in sorted(failed):
+        part = components.by_size[number]
+        pairs = {pair: t for other in largest for pair, t in failed[number].get(other, {}).items()}
+        if number == 0 or not pairs:
+            largest.add(number)
+        elif _is_cut(pairs, components, number) and is_proven(part, set(pairs.values())):
+            between = {other: len(set(met.values())) for other, met in failed[number].items()}
+            home = next((p for p in parts if not any(are_apart(between.get(other, 0)) for other in p)), None)
+            if home is None:
+                parts.append(home := set())
+            home.add(number)
+        else:
+            open_.add(number)
+    rank = {name: place for place, name in enumerate(names)}
+
+    def nodes(part: Iterable[int]) -> tuple[NodeName, ...]:
+        found = (name for number in part for name in components.by_size[number])
+        return tuple(sorted(found, key=rank.__getitem__))
+
+    def trials(part: Iterable[int]) -> tuple[Trial, ...]:
+        found = (failed[number][other] for number in sorted(part) for other in failed[number])
+        return tuple(dict.fromkeys(trial for pairs in found for trial in pairs.values()))
+
+    return Cuts(tuple(Cut(nodes(part), trials(part)) for part in parts), frozenset(nodes(open_)))
+
+
+def log_parts(nodes: int, failures: int) -> float:
+    """The logarithm of how many parts of so many nodes, that so many failures surround, one node is in.
+
+    Start at the node, and look at one test after the other that leads out of what is reached: there is a pass
+    for each further node, and there are the failures. In which order they come tells the part.
+    """
+    return lgamma(nodes + failures) - lgamma(failures + 1) - lgamma(nodes)
+
+
+Pairs = dict[frozenset[NodeName], Trial]
+
+
+def _failed_pairs(crossing: Iterable[Trial], components: Components) -> dict[int, dict[int, Pairs]]:
+    """Return the failed pairs by component and by the one on the other side."""
+    failed: dict[int, dict[int, Pairs]] = {}
+    for trial in crossing:
+        for a, b in combinations(trial.members, 2):
+            if components.are_cut(a, b):
+                one, other = components.of(a), components.of(b)
+                for number, against in ((one, other), (other, one)):
+                    failed.setdefault(number, {}).setdefault(against, {})[frozenset((a, b))] = trial
+    return failed
+
+
+def _is_cut(pairs: Iterable[frozenset[NodeName]], components: Components, number: int) -> bool:
+    names = {name for pair in pairs for name in pair}
+    inside = {name for name in names if components.of(name) == number}
+    return len(inside) >= LEAST_NODES and len(names - inside) >= LEAST_NODES
+
+
+class Outside:
+    """What the failures among these nodes say of those that never passed.
+
+    Args:
+        nodes: those that do not reach the main part.
+        failed: all failed trials of the fleet that no fault of another kind explains.
+        components: who reaches whom.
+        untestable: nodes that can be tested no further.
+        odds: needed, that no part is there whose nodes have not met.
+    """
+
+    def __init__(
+        self,
+        nodes: frozenset[NodeName],
+        failed: Iterable[Trial],
+        components: Components,
+        untestable: Collection[NodeName],
+        odds: float,
+    ) -> None:
+        trials = [trial for trial in failed if nodes.issuperset(trial.members)]
+        parts = {name for name in nodes if components.size(name) > 1}
+        self._have_parts = bool(parts)
+        self._with_parts = Counter(n for t in trials for n in t.members if parts.intersection(t.others(n)))
+        self._failed = len(trials)
+        self._testable = nodes.difference(untestable)
+        self._met: dict[NodeName, set[NodeName]] = defaultdict(set)
+        pairs = {frozenset(trial.members) for trial in trials if len(trial.members) == 2}
+        for a, b in pairs:
+            self._met[a].add(b)
+            self._met[b].add(a)
+        self._is_no_part_unseen = len(pairs) * -log(1 - PASSING_PAIRS) >= log(odds)
+
+    def failures_against(self, name: NodeName) -> int:
+        """The failures that the node, which never passed, would see behind a cut by bad luck alone."""
+        if self._have_parts:
+            return self._with_parts[name]
+        met = self._met.get(name, set())
+        if met and (self._is_no_part_unseen or self._testable <= met | {name}):
+            return self._failed
+        return 0

@@ -1,0 +1,173 @@
+"""Findings on single nodes: of finished NodeChecks, of ended workers, and those that the Nodes keep.
+
+A check decides on a node that it found faulty, or that passed tests with others. That it could not judge a
+node, or found it slow, is a suspicion: no node is cordoned for it, and no cordon is lifted. Checks with
+`cordon: false` are for reading only. `reconcilers/observed/trust.py` says whose findings count, before
+anything is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from controller.cache import Cache
+from controller.slices import Slices
+from controller.wording import shortened
+from crds.elasticworker import ElasticWorker, ExitClass
+from crds.findings import Cause, Finding, Verdict
+from crds.further_nodes import whole
+from reconcilers.cordon.policy import MAX_EVIDENCE
+from reconcilers.nodecheck.actions import action_for_text
+from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
+from reconcilers.nodecheck.nodes import created_at
+from reconcilers.nodecheck.record import read_record, with_findings
+from reconcilers.nodecheck.reference import Reference, read_reference
+from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+
+
+class NodeFindings:
+    """Reads the findings on nodes from the caches."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._checks = cache.store(NODECHECKS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._finished = cache.shared(FinishedChecks)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+        self._trust = Trust(cache)
+
+    def deciding(self, node: str) -> list[Finding]:
+        """Return the findings on one node that count for the cluster and decide."""
+        reports = self._trust.counting(self._workers.by_index(BY_VERDICT, node), CLUSTER)
+        found = [decision_of(done, node) for done in self._finished.on(node, CLUSTER)]
+        found += map(finding_of_worker, self._parse_worker.readable(reports))
+        return [finding for finding in found if finding is not None]
+
+    async def ignored(self, node: str) -> list[Finding]:
+        """Return those that would decide, but do not count for the cluster: they may be many, and long."""
+        slices, found = Slices(), list[Finding | None]()
+        for done in self._finished.ignored_on(node):
+            found.append(decision_of(done, node))
+            await slices.pause()
+        for raw in self._workers.by_index(BY_VERDICT, node):
+            if not self._trust.counts(raw["metadata"]["namespace"], CLUSTER):
+                found += map(finding_of_worker, self._parse_worker.readable([raw]))
+            await slices.pause()
+        return [finding for finding in found if finding is not None]
+
+    def suspicions(self, node: str) -> list[Finding]:
+        """Return findings of checks that could not judge one node, or found it slow."""
+        found = (suspicion_of(done, node) for done in self._finished.on(node, CLUSTER))
+        return [finding for finding in found if finding is not None]
+
+    def record_of(self, raw: dict[str, Any]) -> list[Finding]:
+        """Return a raw Node's record, with the findings of checks since it was written."""
+        name, new = raw["metadata"]["name"], list[Finding]()
+        for done in self._cordoning(raw):
+            finding = done.finding_on(name)
+            if finding is not None and name not in done.untested:
+                new.append(finding)
+        return with_findings(read_record(raw), new)
+
+    def reference_of(self, raw: dict[str, Any]) -> Reference | None:
+        """Return how fast the class of a raw Node was at first.
+
+        It stays while the hardware is of that class, so that a class which gets slower over time does not
+        take its checks along.
+        """
+        name = raw["metadata"]["name"]
+        found = [done.references[name] for done in self._cordoning(raw) if name in done.references]
+        known, new = read_reference(raw), max(found, key=lambda reference: reference.time, default=None)
+        same = known is not None and (new is None or known.hardware_class == new.hardware_class)
+        return known if same else new
+
+    def accused(self) -> set[str]:
+        """Return the nodes that a finding which counts calls faulty, the newest on them or not."""
+        reports = self._trust.counting(self._workers.by_index(BY_VERDICT, ACCUSERS), CLUSTER)
+        return self._finished.accused(CLUSTER).union(*map(failed_nodes, reports))
+
+    def accused_by_anybody(self) -> set[str]:
+        """Return the same for all findings, whether they count or not. Nothing is parsed for it."""
+        reports = self._workers.by_index(BY_VERDICT, ACCUSERS)
+        checks = self._checks.by_index(BY_VERDICT, ACCUSERS)
+        return set[str]().union(*map(failed_nodes, reports), *map(accused_nodes, checks))
+
+    def source(self, finding: Finding) -> dict[str, Any] | None:
+        """Return the NodeCheck or ElasticWorker that a finding is from, if it is still there."""
+        store = self._checks if finding.kind == NODECHECKS.kind else self._workers
+        return store.get(finding.namespace, finding.name)
+
+    def _cordoning(self, raw: dict[str, Any]) -> Iterable[FinishedCheck]:
+        """Return the checks of this machine that count, and may cordon."""
+        checks = self._finished.on(raw["metadata"]["name"], CLUSTER)
+        return (done for done in checks if done.check.spec.cordon and done.ended >= created_at(raw))
+
+
+def decision_of(done: FinishedCheck, node: str) -> Finding | None:
+    """Return the finding if it decides. A node that passed no round is not cleared, though not accused."""
+    finding = _finding_of(done, node)
+    if finding is None:
+        return None
+    decides = finding.verdict is Verdict.FAULTY or (finding.healthy and finding.passed > 0)
+    return finding if decides else None
+
+
+def suspicion_of(done: FinishedCheck, node: str) -> Finding | None:
+    """Return the finding if the node is slow, or was tested and could not be cleared."""
+    finding = _finding_of(done, node)
+    is_open = finding is not None and finding.verdict in (Verdict.STRAGGLER, Verdict.INCONCLUSIVE)
+    return finding if is_open and node not in done.withdrawn else None
+
+
+def _finding_of(done: FinishedCheck, node: str) -> Finding | None:
+    """Return the finding as a mark keeps it; None if the check is for reading only, or has not ended."""
+    if not done.check.spec.cordon or done.check.status.completion_time is None:
+        return None
+    finding = done.finding_on(node)
+    if finding is None:
+        return None
+    evidence = "" if finding.healthy else shortened(finding.message, MAX_EVIDENCE)
+    return finding.model_copy(update={"message": evidence, "figures": {}, "failed_with": ()})
+
+
+def finding_of_worker(worker: ElasticWorker) -> Finding | None:
+    """Return the finding on the node where the worker's last Pod ended, if by a hardware error."""
+    end, metadata = worker.status.last_exit, worker.metadata
+    if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR or not end.node_name:
+        return None
+    return Finding(
+        node=end.node_name,
+        verdict=Verdict.FAULTY,
+        causes=(Cause.HARDWARE_ERROR,),
+        message=shortened(end.message, MAX_EVIDENCE),
+        action=action_for_text(end.message),
+        time=end.time,
+        source=f"{metadata.namespace}/{metadata.name}",
+    )
+
+
+def decided_nodes(check: dict[str, Any]) -> list[str]:
+    """Return the nodes that a NodeCheck which may cordon has a verdict on, the faulty ones first."""
+    if not check["spec"].get("cordon"):
+        return []
+    faulty = accused_nodes(check)
+    return sorted(judged_nodes(check), key=lambda node: (node not in faulty, node))
+
+
+def accused_nodes(check: dict[str, Any]) -> set[str]:
+    """Return the nodes that a NodeCheck found faulty."""
+    return set(whole(check).get("status", {}).get("faultyNodes") or ())
+
+
+def failed_nodes(worker: dict[str, Any]) -> list[str]:
+    """Return the node that an ElasticWorker accuses, if it does."""
+    end = worker.get("status", {}).get("lastExit") or {}
+    accused = end.get("exitClass") == ExitClass.HARDWARE_ERROR and end.get("nodeName")
+    return [end["nodeName"]] if accused else []
+
+
+def accusation_keys(worker: dict[str, Any]) -> list[str]:
+    """Index function of `BY_VERDICT`."""
+    failed = failed_nodes(worker)
+    return [*failed, ACCUSERS] if failed else []

@@ -1,0 +1,197 @@
+"""Evidence on a check's nodes beside its own tests: their conditions, and their records. Pure.
+
+A node that the tests could not clear is faulty if an agent of the administrator's, on the node itself,
+reports a fault; and one that failed in this check is faulty if it failed like that in the ones before.
+
+These agents run on the node on behalf of the cluster's administrator, not in a user's container, so their
+conditions count where the findings of a user's namespace do not. Sources of the names, read in November 2026:
+
+* node-problem-detector: config/kernel-monitor.json and readonly-monitor.json; AKS adds the GPU ones
+  (learn.microsoft.com/azure/aks/node-problem-detector)
+* NVSentinel: its checks' names are the types, `<type>IsNotHealthy` is the reason (platform-connectors)
+* EKS node monitoring agent: docs.aws.amazon.com/eks/latest/userguide/node-health.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crds.findings import MAX_TEXT, Action, Cause, Finding, Verdict
+from crds.nodecheck import NodeCheckStatus
+from healthcheck.fleet import Node
+from healthcheck.intermittent import NodeTests, intermittent
+from reconcilers.nodecheck.actions import action_for
+from reconcilers.nodecheck.record import (
+    nodes_in_domains,
+    read_record,
+    recent,
+    tests_in,
+    untested_nodes,
+    with_findings,
+)
+
+
+def with_all_evidence(
+    status: NodeCheckStatus,
+    findings: Sequence[Finding],
+    fleet: Sequence[Node],
+    nodes: Mapping[str, dict[str, Any]],
+    now: datetime,
+) -> list[Finding]:
+    """Return the final findings, each with what to do.
+
+    Args:
+        status: of the check, with its finished rounds, links and racks.
+        findings: by its tests alone.
+        fleet: its nodes, as the diagnosis takes them.
+        nodes: the raw Nodes, by name.
+        now: the time of the verdicts.
+    """
+    lost = {dropped.node for dropped in status.node_results if Cause.NO_ANSWER in dropped.causes}
+    shared = nodes_in_domains(status)
+    judged = []
+    for finding in findings:
+        node = nodes.get(finding.node)
+        if finding.node in lost and is_ready(node):
+            finding = _back(finding)
+        if shared is not None and finding.node not in shared:
+            finding = _with_own_fault(finding, node)
+        judged.append(finding)
+    before = {finding.node: read_record(nodes[finding.node]) for finding in judged if finding.node in nodes}
+    found = intermittent(_with_this_check(before, status, judged, now), fleet)
+    return [
+        _with_action(
+            _faulty(finding, Cause.INTERMITTENT, found[finding.node]) if finding.node in found else finding,
+            faulty_before=any(past.verdict is Verdict.FAULTY for past in before.get(finding.node, ())),
+        )
+        for finding in judged
+    ]
+
+
+def _with_this_check(
+    records: Mapping[str, Sequence[Finding]],
+    status: NodeCheckStatus,
+    findings: Sequence[Finding],
+    now: datetime,
+) -> dict[str, list[Finding]]:
+    """Return the records of the nodes that this check has tested, with what it found."""
+    faulty = [finding.node for finding in findings if finding.verdict is Verdict.FAULTY]
+    tests = tests_in(status.model_copy(update={"faulty_nodes": faulty}))
+    untested = untested_nodes(status, tests)
+    return {
+        finding.node: recent(with_findings(records[finding.node], [this]), now)
+        for finding in findings
+        if finding.node in records and finding.node not in untested
+        for this in [tests.get(finding.node, NodeTests()).added_to(finding.model_copy(update={"time": now}))]
+    }
+
+
+def _back(finding: Finding) -> Finding:
+    """Judge a node that was lost at its local tests and is Ready at the end: it was gone only once."""
+    if finding.verdict is not Verdict.FAULTY:
+        return finding
+    message = f"{finding.message}; but its Node counts as Ready"[:MAX_TEXT]
+    return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "message": message})
+
+
+def _with_own_fault(finding: Finding, node: Mapping[str, Any] | None) -> Finding:
+    """Judge a node that failed tests and was not cleared; one that could not be tested stays untested."""
+    is_open = finding.verdict is Verdict.INCONCLUSIVE and Cause.WITHDRAWN not in finding.causes
+    fault = own_fault(node) if is_open and node is not None else None
+    if fault is None:
+        return finding
+    faulty = _faulty(finding, Cause.NODE_CONDITION, f"{fault}; {finding.message}")
+    return faulty.model_copy(update={"action": fault.action})
+
+
+def _faulty(finding: Finding, cause: Cause, message: str) -> Finding:
+    update = {"verdict": Verdict.FAULTY, "causes": (cause,), "message": message[:MAX_TEXT]}
+    return finding.model_copy(update=update)
+
+
+def _with_action(finding: Finding, faulty_before: bool) -> Finding:
+    """Add what to do, unless it is there already."""
+    if finding.action is not None:
+        return finding
+    return finding.model_copy(update={"action": action_for(finding, faulty_before)})
+
+
+# --- conditions of a Node ----------------------------------------------------------------------------------
+
+TRUE, FALSE = "True", "False"
+
+FAULTS: Mapping[str, tuple[str, Action]] = {
+    "CperHardwareErrorFatal": (TRUE, Action.REPLACE),
+    "KernelDeadlock": (TRUE, Action.REBOOT),
+    "ReadonlyFilesystem": (TRUE, Action.REBOOT),
+    "XfsShutdown": (TRUE, Action.REBOOT),
+    "GPUMissing": (TRUE, Action.REBOOT),
+    "NVLinkStatusInactive": (TRUE, Action.RESET_GPU),
+    "XIDErrors": (TRUE, Action.RESET_GPU),
+    "IBLinkFlapping": (TRUE, Action.LOOK_AT_LINK),
+    "AcceleratedHardwareReady": (FALSE, Action.REPLACE),
+    "NetworkingReady": (FALSE, Action.LOOK_AT_LINK),
+    "KernelReady": (FALSE, Action.REBOOT),
+    "StorageReady": (FALSE, Action.REPLACE),
+}
+"""By type: the status that tells of a fault, and what to do about it. Pressure, restarts of the kubelet and
+clocks that are slowed down are left out: they come and go with what runs there."""
+
+NVSENTINEL_REASON = "{type}IsNotHealthy"
+NVSENTINEL_ACTIONS: Mapping[str, Action] = {
+    "GpuNvlinkWatch": Action.RESET_GPU,
+    "GpuMemWatch": Action.RESET_GPU,
+    "SysLogsXIDError": Action.RESET_GPU,
+    "GpuInforomWatch": Action.REPLACE,
+    "SysLogsNICDriverError": Action.LOOK_AT_LINK,
+}
+"""Of its other checks a reboot is what it mostly asks for itself."""
+
+MAX_FAULT = 160
+
+
+@dataclass(frozen=True)
+class NodeFault:
+    """A condition of a Node that tells of a fault."""
+
+    type: str
+    status: str
+    message: str
+    action: Action
+
+    def __str__(self) -> str:
+        message = f": {self.message}" if self.message else ""
+        return f"its condition {self.type} is {self.status}{message}"
+
+
+def own_fault(node: Mapping[str, Any]) -> NodeFault | None:
+    """The first fault that the conditions of a raw Node tell of, by the names of their types."""
+    conditions = node.get("status", {}).get("conditions") or ()
+    found = sorted((c for c in conditions if _action_of(c) is not None), key=lambda c: str(c["type"]))
+    if not found:
+        return None
+    first = found[0]
+    action = _action_of(first)
+    assert action is not None
+    message = " ".join(str(first.get("message") or "").split())[:MAX_FAULT]
+    return NodeFault(first["type"], first["status"], message, action)
+
+
+def is_ready(node: Mapping[str, Any] | None) -> bool:
+    """Whether the kubelet of a raw Node reports, and says that it can run Pods."""
+    conditions = (node or {}).get("status", {}).get("conditions") or ()
+    return any((c.get("type"), c.get("status")) == ("Ready", TRUE) for c in conditions)
+
+
+def _action_of(condition: Mapping[str, Any]) -> Action | None:
+    """What to do about a condition; None if it tells of no fault."""
+    type_, status = condition.get("type", ""), condition.get("status")
+    if type_ in FAULTS:
+        bad, action = FAULTS[type_]
+        return action if status == bad else None
+    if status == TRUE and condition.get("reason") == NVSENTINEL_REASON.format(type=type_):
+        return NVSENTINEL_ACTIONS.get(type_, Action.REBOOT)
+    return None

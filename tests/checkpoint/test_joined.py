@@ -1,0 +1,85 @@
+"""`.metadata`, joined from the ranks' pickles, is what torch would have pickled of all of them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.storage import WriteResult
+
+from dlr.checkpoint.dcp import metadata
+from dlr.checkpoint.folder_pickles import read_pickle
+from dlr.checkpoint.joined import METADATA, Joined, part_of
+from dlr.checkpoint.plan import Piece
+
+
+def results_of(pieces: list[Piece], rank: int) -> list[WriteResult]:
+    return [
+        WriteResult(
+            MetadataIndex(piece.name, torch.Size(piece.global_offset)),
+            piece.nbytes,
+            _StorageInfo(f"__{rank}_0.distcp", number, piece.nbytes),
+        )
+        for number, piece in enumerate(pieces)
+    ]
+
+
+def check(folder: Path, ranks: list[list[Piece]], leaves: list[str]) -> None:
+    paths = {name: ("model", name, 0) for name in leaves}
+    expected = metadata((piece for pieces in ranks for piece in pieces), leaves, paths)
+    expected.storage_data = {}
+    expected.storage_meta = StorageMeta(checkpoint_id=folder)
+    outline = metadata((), leaves, paths)
+    outline.storage_data, outline.storage_meta = {}, expected.storage_meta
+    (folder / METADATA).write_bytes(pickle.dumps(outline))
+    joined = Joined()
+    for rank, pieces in enumerate(ranks):
+        results = results_of(pieces, rank)
+        expected.storage_data |= {each.index: each.storage_data for each in results}
+        joined.add(part_of(pieces, results))
+    joined.complete(folder)
+    data = (folder / METADATA).read_bytes()
+    assert pickle.loads(data) == expected
+    assert read_pickle(data, METADATA) == expected
+    sizes = [
+        entry.chunks[0].sizes for entry in expected.state_dict_metadata.values() if hasattr(entry, "chunks")
+    ]
+    assert all(isinstance(size, torch.Size) for size in sizes)
+
+
+pieces = st.builds(
+    Piece,
+    st.sampled_from(["a", "größe", "\0dlr", "offsets", "model.0.weight"]),
+    st.sampled_from(["float32", "bfloat16", "uint8"]),
+    st.tuples(st.integers(0, 300), st.integers(0, 70_000)),
+    st.just((9, 9)),
+    st.tuples(st.integers(0, 300), st.integers(0, 2**40)),
+    st.integers(0, 2**40),
+    st.just(0),
+)
+
+
+@given(
+    st.lists(st.lists(pieces, max_size=4), max_size=4),
+    st.lists(st.sampled_from(["x", "sizes", "y.0"]), unique=True),
+)
+@settings(deadline=None, max_examples=60)
+def test_joined_metadata_is_what_torch_would_have_pickled(
+    tmp_path_factory: object, ranks: list[list[Piece]], leaves: list[str]
+) -> None:
+    check(tmp_path_factory.mktemp("joined"), ranks, leaves)  # type: ignore[attr-defined]
+
+
+def test_thousands_of_tensors_outgrow_no_place_of_the_memo(tmp_path: Path) -> None:
+    ranks = [
+        [Piece(f"layer-{n}", "float32", (1, 4), (3, 4), (rank, 0), 16, n) for n in range(2_500)]
+        for rank in range(3)
+    ]
+    check(tmp_path, ranks, ["step"])
+    whole = pickle.dumps(metadata((piece for of_rank in ranks for piece in of_rank), ["step"]))
+    assert (tmp_path / METADATA).stat().st_size < 3 * len(whole) + 3 * 2_500 * 100
