@@ -7,12 +7,12 @@ commands, share it. So this module imports the standard library alone, and runs 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from crds import names
+from crds.ranges import from_ranges
 
 ROLES = (names.CHIEF, names.PS, names.WORKER)
 """The types that are in TensorFlow's map of a cluster. An evaluator is beside it."""
@@ -29,33 +29,6 @@ it; and who takes the place of a slot has a greater number, so a longer address.
 _GREATEST = 99_999
 TASKS_PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"
 MAX_TASKS_TEXT = 8_192
-
-_RUN = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-
-
-def tasks_to_text(slots: Sequence[int]) -> str:
-    """Such as `0-3,9,5`: in the order of the tasks, which need not ascend."""
-    runs: list[list[int]] = []
-    for slot in slots:
-        if runs and slot == runs[-1][1] + 1:
-            runs[-1][1] = slot
-        else:
-            runs.append([slot, slot])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
-
-
-def tasks_from_text(text: str) -> list[int]:
-    """The slots in the order of their tasks.
-
-    Raises:
-        ValueError: it is no such text.
-    """
-    slots: list[int] = []
-    for run in text.split(",") if text else ():
-        if (found := _RUN.fullmatch(run)) is None:
-            raise ValueError(f"{run[:20]!r} is no range of slots")
-        slots.extend(range(int(found[1]), int(found[2] or found[1]) + 1))
-    return slots
 
 
 @dataclass(frozen=True)
@@ -85,9 +58,9 @@ class Cluster:
                 job=str(metadata["labels"][names.LABEL_JOB]),
                 namespace=str(metadata.get("namespace") or "default"),
                 version=int(found["version"]),
-                tasks={type_: tasks_from_text(text) for type_, text in (found.get("tasks") or {}).items()},
+                tasks={type_: from_ranges(text) for type_, text in (found.get("tasks") or {}).items()},
                 ports={type_: int(port) for type_, port in (found.get("ports") or {}).items()},
-                lost=tasks_from_text(found.get("lost") or ""),
+                lost=from_ranges(found.get("lost") or ""),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None

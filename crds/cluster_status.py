@@ -13,10 +13,9 @@ from crds.cluster import (
     OFFSETS,
     PORT_NAME,
     TASKS_PATTERN,
-    tasks_from_text,
-    tasks_to_text,
 )
 from crds.model import Model, cel
+from crds.ranges import as_ranges, from_ranges
 
 MAX_PARAMETER_SERVERS = 256
 
@@ -91,13 +90,13 @@ CLUSTER_RULES = (
 
 
 def _tasks(value: Any) -> list[int]:
-    return tasks_from_text(value) if isinstance(value, str) else list(value)
+    return from_ranges(value) if isinstance(value, str) else list(value)
 
 
 Tasks = Annotated[
     list[int],
     PlainValidator(_tasks),
-    PlainSerializer(tasks_to_text, return_type=str),
+    PlainSerializer(as_ranges, return_type=str),
     WithJsonSchema({"type": "string", "pattern": TASKS_PATTERN, "maxLength": MAX_TASKS_TEXT}),
 ]
 """Slots in the order of their tasks; on the wire such as `0-3,9`."""

@@ -1,8 +1,10 @@
-"""Sets of large whole numbers as intervals, and as text: `0-41,43-999999999998`.
+"""Sets of whole numbers as intervals, and the one text of sets in statuses: `0-41,43-999999999998`.
 
-What `crds.ranges` is for the slots of a job, this is for the elements of a shard set: no turn is taken for
-each number, so a set of 10^12 costs no more than one of 10. An interval is (start, end), without its end; a
-set is a tuple of them that ascend and do not touch.
+A set of 10^12 elements costs no more than one of 10. An interval is (start, end), without its end; a set is a
+tuple of them that ascend and do not touch. `crds.ranges` writes indices by this module, `crds.leases` leases.
+
+A text beyond `READABLE_CHARACTERS` is packed, or half of 10,000 slots would have 18,000 characters; packed,
+any set of them has 2,300.
 
 Controller, agents and SDK share this module: it imports the standard library alone, on Python 3.10 too.
 """
@@ -21,8 +23,9 @@ NONE: Intervals = ()
 
 LIMIT = 2**53
 """No number is this or greater: whoever reads JSON keeps what is below exact."""
-READABLE_CHARACTERS = 256
+READABLE_CHARACTERS = 1_000
 """A longer text is packed: `z`, then base64 of deflated varints."""
+PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*|z[A-Za-z0-9+/]+=*)?$"
 
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 _MAX_BYTES = 1 << 20
@@ -89,16 +92,32 @@ def of_numbers(numbers: Iterable[int]) -> Intervals:
     return union(tuple((number, number + 1) for number in numbers))
 
 
+def as_ranges(runs: Iterable[tuple[int, int]]) -> str:
+    """Such as `0-41,43`, however long: both ends of a range are in it, as people write ranges.
+
+    Args:
+        runs: in any order.
+    """
+    return ",".join(f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in runs)
+
+
+def runs_from(text: str) -> list[tuple[int, int]]:
+    """Read what `as_ranges` wrote.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    return [_range(run) for run in text.split(",")] if text else []
+
+
 def to_text(of: Intervals) -> str:
-    """The set as text, the same for the same set; both ends of a range are in it, as people write ranges."""
-    text = ",".join(f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in of)
+    """The set as text, the same for the same set."""
+    text = as_ranges(of)
     if len(text) <= READABLE_CHARACTERS:
         return text
-    steps, at = [], 0
-    for start, end in of:
-        steps += [start - at, end - start]
-        at = end
-    return packed(steps)
+    ends = (0, *(end for _, end in of))
+    gaps = [start - before for before, (start, _) in zip(ends, of, strict=False)]
+    return packed([*gaps, *(end - start for start, end in of)])
 
 
 def from_text(text: str) -> Intervals:
@@ -107,16 +126,8 @@ def from_text(text: str) -> Intervals:
     Raises:
         ValueError: it is no such text.
     """
-    if text.startswith("z"):
-        steps, at, found = unpacked(text), 0, []
-        for gap, length in zip(steps[::2], steps[1::2], strict=True):
-            found.append((at + gap, at + gap + length))
-            at += gap + length
-    else:
-        found = [_range(run) for run in text.split(",")] if text else []
-    if any(start >= end or end > LIMIT for start, end in found) or any(
-        before[1] >= after[0] for before, after in pairwise(found)
-    ):
+    found = _unpacked_runs(text) if text.startswith("z") else runs_from(text)
+    if any(before[1] >= after[0] for before, after in pairwise(found)):
         raise ValueError(f"{text[:20]!r} is no set of ascending ranges")
     return tuple(found)
 
@@ -155,7 +166,22 @@ def unpacked(text: str) -> list[int]:
     return numbers
 
 
+def _unpacked_runs(text: str) -> list[tuple[int, int]]:
+    numbers, at, found = unpacked(text), 0, []
+    half = len(numbers) // 2
+    for gap, length in zip(numbers[:half], numbers[half:], strict=True):
+        found.append(_checked(at + gap, at + gap + length))
+        at += gap + length
+    return found
+
+
 def _range(run: str) -> tuple[int, int]:
     if (found := _RANGE.fullmatch(run)) is None:
         raise ValueError(f"{run[:20]!r} is no range")
-    return int(found[1]), int(found[2] or found[1]) + 1
+    return _checked(int(found[1]), int(found[2] or found[1]) + 1)
+
+
+def _checked(start: int, end: int) -> tuple[int, int]:
+    if not start < end <= LIMIT:
+        raise ValueError(f"{start}-{end - 1} is no range of numbers below {LIMIT}")
+    return start, end

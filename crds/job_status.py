@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from crds.cluster_status import ClusterStatus
 from crds.model import Conditions, Index, Indices, Model, Name, ResourceRequirements, cut
@@ -15,18 +15,13 @@ from crds.protocol import JobPhase
 from crds.rendezvous import Rendezvous
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSets
 
-# Its texts are short; Events and ElasticWorkers have more.
+# An ElasticJob of 10,000 workers has 32 KB at most (tests/crds/test_size.py); ElasticWorkers have more text.
 MAX_MESSAGE = 256
 MAX_FAILURE = 512
 MAX_SIGNATURE = 96
 MAX_EPISODES = 12
-MAX_EPISODES_OF_MANY = 2
-"""Number for a job of more than `MANY_WORKERS`: the present one and the last."""
-MANY_WORKERS = 1_000
-MAX_EPISODE_MEMBERS = 24
-MAX_EPISODE_REASON = 64
-
-
+MAX_EPISODE_MEMBERS = 64
+MAX_EPISODE_REASON = 128
 MAX_WHY_NOT_MORE = 256
 
 
@@ -61,7 +56,6 @@ class Scaling(Model):
 
 
 MAX_WORLD_SIZES = 8
-MAX_WORLD_SIZES_OF_MANY = 2
 
 
 class WorldSize(Model):
@@ -299,13 +293,3 @@ class ElasticJobStatus(Model):
     shards: ShardSets = Field(default_factory=list)
     shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
     """How many elements of each set are done, for `kubectl get`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_one_generation(cls, data: Any) -> Any:
-        """A large job's conditions do not repeat the generation, which is that of the status."""
-        if not isinstance(data, dict) or not isinstance(data.get("conditions"), list):
-            return data
-        observed = {"observedGeneration": data.get("observedGeneration")}
-        conditions = [observed | each if isinstance(each, dict) else each for each in data["conditions"]]
-        return {**data, "conditions": conditions}

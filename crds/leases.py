@@ -2,16 +2,19 @@
 
     0.1.17=0-41;1.1.18=42-83,90      worker 0, incarnation 1, lease 17: elements 0 to 41; and worker 1's
 
-Where that would be long it is packed in columns (workers, incarnations, numbers, counts, starts, lengths), of
-which most are constant and so deflate to nothing: 1,000 leases take some 8 KB.
+Where that would be long it is packed in columns: leases in the order of their numbers, then their ranges in
+the order of the elements, each with the place of its lease. Neighbours were given one after the other, so
+steps are small: 1,000 leases of two ranges take 10 KB.
 
 Controller and agents share this module, so it imports the standard library alone and runs on Python 3.10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, packed, to_text, unpacked
 
@@ -38,22 +41,20 @@ def leases_to_text(leases: Sequence[Lease]) -> str:
     )
     if len(text) <= READABLE_CHARACTERS:
         return text
-    workers, before = [], 0
-    for lease in leases:
-        workers.append(lease.worker - before)
-        before = lease.worker
-    newest = max(lease.number for lease in leases)
-    intervals = [interval for lease in leases for interval in lease.elements]
+    by_number = sorted(leases, key=lambda lease: lease.number)
+    intervals = sorted(
+        (start, end, place) for place, lease in enumerate(by_number) for start, end in lease.elements
+    )
+    ends = [0, *(end for _, end, _ in intervals)]
     return packed(
         [
-            len(leases),
-            newest,
-            *workers,
-            *(lease.incarnation for lease in leases),
-            *(newest - lease.number for lease in leases),
-            *(len(lease.elements) for lease in leases),
-            *(start for start, _ in intervals),
-            *(end - start for start, end in intervals),
+            len(by_number),
+            *(lease.worker for lease in by_number),
+            *(lease.incarnation for lease in by_number),
+            *map(_unsigned, _steps([lease.number for lease in by_number])),
+            *map(_unsigned, _steps([place for *_, place in intervals])),
+            *(_unsigned(start - before) for before, (start, *_) in zip(ends, intervals, strict=False)),
+            *(end - start for start, end, _ in intervals),
         ]
     )
 
@@ -66,24 +67,36 @@ def leases_from_text(text: str) -> tuple[Lease, ...]:
     """
     if not text.startswith("z"):
         return tuple(_lease(each) for each in text.split(";")) if text else ()
-    numbers = iter(unpacked(text))
+    columns = iter(unpacked(text))
+    size = next(columns, 0)
+    workers, incarnations, steps = (list(islice(columns, size)) for _ in range(3))
+    rest = list(columns)
+    places, gaps, lengths = (rest[i * len(rest) // 3 : (i + 1) * len(rest) // 3] for i in range(3))
+    elements: list[list[tuple[int, int]]] = [[] for _ in workers]
+    at = 0
     try:
-        leases, newest = next(numbers), next(numbers)
-        workers, incarnations, ages, counts = (
-            [next(numbers) for _ in range(leases)] for _ in ("workers", "incarnations", "ages", "counts")
-        )
-        starts = [next(numbers) for _ in range(sum(counts))]
-        lengths = [next(numbers) for _ in range(sum(counts))]
-    except (StopIteration, RuntimeError) as error:
+        for place, gap, length in zip(accumulate(map(_signed, places)), gaps, lengths, strict=True):
+            start = at + _signed(gap)
+            at = start + length
+            elements[place].append((start, at))
+        numbers = accumulate(map(_signed, steps))
+        found = map(Lease, workers, incarnations, numbers, map(tuple, elements))
+        return tuple(sorted(found, key=lambda lease: lease.worker))
+    except (IndexError, ValueError) as error:
         raise ValueError("packed leases are torn") from error
-    found, worker, at = [], 0, 0
-    for i in range(leases):
-        worker += workers[i]
-        places = range(at, at + counts[i])
-        elements = tuple((starts[place], starts[place] + lengths[place]) for place in places)
-        found.append(Lease(worker, incarnations[i], newest - ages[i], elements))
-        at += counts[i]
-    return tuple(found)
+
+
+def _steps(numbers: Sequence[int]) -> Iterable[int]:
+    return map(operator.sub, numbers, [0, *numbers])
+
+
+def _unsigned(number: int) -> int:
+    """Map 0, -1, 1, -2, … to 0, 1, 2, 3, …"""
+    return 2 * number if number >= 0 else -2 * number - 1
+
+
+def _signed(number: int) -> int:
+    return number // 2 if number % 2 == 0 else -(number + 1) // 2
 
 
 def _lease(text: str) -> Lease:

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from crds import ranges
+from crds import intervals, ranges
 from crds.protocol import MAX_INTEGER, MAX_SECONDS
 
 
@@ -166,7 +166,7 @@ Indices = Annotated[
     list[int],
     PlainValidator(_indices),
     PlainSerializer(ranges.to_text, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": ranges.PATTERN, "maxLength": ranges.MAX_CHARACTERS}),
+    WithJsonSchema({"type": "string", "pattern": intervals.PATTERN, "maxLength": ranges.MAX_CHARACTERS}),
 ]
 """Ascending. On the wire, ranges such as `0-41,43-9998`; packed, if they are too scattered for that."""
 MAX_QUANTITY = 64

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
-from crds import further_nodes, ranges
+from crds import further_nodes, intervals, ranges
 from crds.findings import ATOMIC, FaultyDomain, FaultyLink, Figures, Finding, NodeNames, Text
 from crds.job_spec import TopologyKeys
 from crds.model import MAX_TIME_SECONDS, Conditions, Index, Model, Name, ObjectMeta, cel, rules
@@ -31,7 +31,7 @@ Places = Annotated[
 NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 
 Further = Annotated[
-    dict[str, Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=ranges.PATTERN)]],
+    dict[str, Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=intervals.PATTERN)]],
     Field(max_length=8),
 ]
 
@@ -150,7 +150,7 @@ class ClassSpeed(Model):
 
     hardware_class: Annotated[str, Field(max_length=300)]
     """Kind and model of the accelerators, such as `nvidia NVIDIA H100 80GB HBM3`."""
-    nodes: Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=ranges.PATTERN)]
+    nodes: Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=intervals.PATTERN)]
     """Their places in `nodes` of the status, as ranges."""
     figures: Figures
     """Medians, by metric."""

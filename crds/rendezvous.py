@@ -7,9 +7,17 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, WithJsonSchema, model_serializer, model_validator
 
+from crds.intervals import PATTERN
 from crds.model import Indices, Model, cut
 from crds.protocol import RendezvousPhase, Tier
-from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
+from crds.ranges import (
+    MAX_GROUPS,
+    MAX_INCARNATIONS_CHARACTERS,
+    OTHERS,
+    from_text,
+    grouped,
+    incarnations_of,
+)
 
 MAX_WORLD_REASON = 384
 MAX_WAITS_FOR = 192
@@ -40,16 +48,17 @@ class World(Model):
         WithJsonSchema(
             {
                 "type": "object",
-                "maxProperties": 10_000,
+                "maxProperties": MAX_GROUPS,
                 "additionalProperties": {
                     "type": "string",
                     "pattern": INCARNATIONS_PATTERN,
-                    "maxLength": MAX_CHARACTERS,
+                    "maxLength": MAX_INCARNATIONS_CHARACTERS,
                 },
             }
         ),
     ] = Field(default_factory=list)
-    """By incarnation, the members that have it; `*` is all others. Who is not named has incarnation 1."""
+    """By incarnation, the members that have it; `*` is all others, and members that are not named have 1.
+    Where that would be long, `each` has the incarnations of all members, packed (`z…`)."""
     world_size: Annotated[int, Field(ge=0)] = 0
     """Processes in all."""
     master_address: Annotated[str, Field(max_length=253)] = ""

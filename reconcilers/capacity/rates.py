@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from crds.job_status import MAX_WORLD_SIZES, MAX_WORLD_SIZES_OF_MANY, JobUsage, WorldSize
+from crds.job_status import MAX_WORLD_SIZES, JobUsage, WorldSize
 from crds.progress import RoundProgress
 
 MIN_STEPS = 20
 """So many timed steps make a figure."""
-
-MANY = 1_000
-"""Number of workers from which a job keeps fewer sizes, so that its status stays small."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +101,8 @@ def with_round(usage: JobUsage, round_: int, workers: int, figures: Iterable[Rou
             seconds=round(rate.seconds, 3),
             samples_per_step=rate.samples_per_step,
         )
-        most = MAX_WORLD_SIZES if workers <= MANY else MAX_WORLD_SIZES_OF_MANY
         others = [each for each in usage.worlds if each.workers != workers]
-        kept = sorted(others, key=lambda each: each.seconds, reverse=True)[: most - 1]
+        kept = sorted(others, key=lambda each: each.seconds, reverse=True)[: MAX_WORLD_SIZES - 1]
         worlds = sorted([*kept, size], key=lambda each: each.workers)
     return usage.model_copy(update={"round": round_, "worlds": list(worlds)})
 

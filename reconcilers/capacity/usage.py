@@ -15,10 +15,9 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus, JobUsage, RoleUsage
 from crds.protocol import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.capacity.rates import MANY, with_round
+from reconcilers.capacity.rates import with_round
 from reconcilers.goodput.rounds import told_rounds
 from reconcilers.observed.builder import GPU_RESOURCE
-from reconcilers.observed.extra import policy_of
 from reconcilers.observed.quantities import parse
 from reconcilers.observed.resources import mapping, resources_of
 from reconcilers.observed.slots import training_types
@@ -26,11 +25,6 @@ from reconcilers.observed.workers import Workers
 
 _DIGITS = 3
 MAX_INTEGER = 2.0**53
-
-
-def keeps_while_it_runs(job: ElasticJob, workers: Workers) -> bool:
-    """Return whether a running job has this; a large one only if growth needs it, for a small status."""
-    return len(workers) <= MANY or policy_of(job) is not None
 
 
 def with_rounds(

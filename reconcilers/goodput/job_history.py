@@ -7,11 +7,9 @@ from datetime import datetime
 
 from controller.wording import shortened
 from crds.job_status import (
-    MANY_WORKERS,
     MAX_EPISODE_MEMBERS,
     MAX_EPISODE_REASON,
     MAX_EPISODES,
-    MAX_EPISODES_OF_MANY,
     Episode,
     EpisodeFailure,
     JobState,
@@ -21,13 +19,10 @@ from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
 
 
-def with_episode(history: Sequence[Episode], episode: Episode, workers: int) -> tuple[Episode, ...]:
+def with_episode(history: Sequence[Episode], episode: Episode) -> tuple[Episode, ...]:
     """Appends the new stretch, unless it is the same as the last; when full, the oldest goes.
 
     A round that fails before it has trained begins none: its failure is added to the last.
-
-    Args:
-        workers: how many the job has.
     """
     last = history[-1] if history else None
     if last is not None and _what(last) == _what(episode):
@@ -35,8 +30,7 @@ def with_episode(history: Sequence[Episode], episode: Episode, workers: int) -> 
         return (*history[:-1], last.model_copy(update={"failure": failure}))
     if last is not None and last.since > episode.since:
         episode = episode.model_copy(update={"since": last.since})
-    most = MAX_EPISODES if workers <= MANY_WORKERS else MAX_EPISODES_OF_MANY
-    return (*history, episode)[-most:]
+    return (*history, episode)[-MAX_EPISODES:]
 
 
 def episode_of(

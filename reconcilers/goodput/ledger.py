@@ -144,7 +144,7 @@ def _with_episodes(
         reason = _reason(transition.state, world, moment)
         failure = _news(moment) if transition.state is JobState.RECOVERING else None
         episode = episode_of(transition.state, at, world, reason, _in_brief(failure))
-        history = with_episode(history, episode, len(moment.workers))
+        history = with_episode(history, episode)
     return history
 
 

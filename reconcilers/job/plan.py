@@ -19,7 +19,7 @@ from crds.job_status import ElasticJobStatus
 from crds.protocol import JobPhase
 from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
-from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
+from reconcilers.capacity.usage import with_roles, with_rounds
 from reconcilers.conditions import hot, refusal
 from reconcilers.conditions.facts import Facts
 from reconcilers.conditions.steps_known import seconds_to_notice
@@ -32,7 +32,7 @@ from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with
 from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
-from reconcilers.job.pace import seconds_to_tell
+from reconcilers.job.published import seconds_to_write
 from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
@@ -164,11 +164,10 @@ def _slots(seen: Seen, now: datetime) -> WorkerPlan:
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
-    """Of a large job, without counts that were told a moment ago, if there is nothing else to be written."""
+    """The plan, without a status that is for people alone and was written a moment ago."""
     if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
         return plan
-    status, age_seconds = seen.raw.get("status", {}), seen.status_age_seconds
-    wait = seconds_to_tell(status, plan.status_patch, len(seen.workers), age_seconds)
+    wait = seconds_to_write(plan.status_patch, seen.status_age_seconds)
     if wait <= 0:
         return plan
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
@@ -384,7 +383,7 @@ def _written(
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status.conditions
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
-    draft = with_account(moment, Draft(status, raw, len(look.workers)), look.seen.account_age_seconds)
+    draft = with_account(moment, Draft(status, raw), look.seen.account_age_seconds)
     draft = _with_usage(look, draft)
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
@@ -406,9 +405,7 @@ def _with_usage(look: Basis, draft: Draft) -> Draft:
     condition changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
-    is_kept = ends or keeps_while_it_runs(look.job, look.workers)
-    if is_kept:
-        draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
+    draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
     if not is_due and not draft.differs:
         return draft
@@ -423,7 +420,7 @@ def _with_usage(look: Basis, draft: Draft) -> Draft:
     )
     if not draft.differs and (conditions == status.conditions or not sized.differs):
         return draft
-    return sized.having(usage=used.usage) if is_kept else sized
+    return sized.having(usage=used.usage)
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -3,6 +3,8 @@
 What a world is, is decided in the ElasticJob's status, whose resourceVersion is the fence. The projection is
 written next, before anything else follows from the status. A look compares it with what is stored, so a crash
 between the two writes, an edit or a deletion is repaired by the next look.
+
+The rest of the status is for people, and written once a second at most.
 """
 
 from __future__ import annotations
@@ -21,6 +23,17 @@ from reconcilers.runtime.kinds import ELASTICWORLDS
 
 FIRST_WORLD = "0"
 """Index of the only world of a job."""
+WRITE_SECONDS = 1.0
+"""Least time between two writes of what is for people."""
+FOR_PEOPLE = frozenset(
+    {
+        *("reason", "message", "conditions", "replicas", "replicaStatuses", "shardsDone"),
+        *("rendezvous", "goodput", "usage"),
+    }
+)
+"""Fields of a job's status that may wait: counts, conditions and figures, which the next look finds again."""
+WORDS_OF_WORLD = frozenset(("reason", "waitsFor", "resume"))
+STATE_OF_ACCOUNT = frozenset(("state", "since"))
 WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
 
 
@@ -44,6 +57,25 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
         return ()
     body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": patch}
     return (Act(Verb.PATCH, ELASTICWORLDS, name, namespace, body),)
+
+
+def seconds_to_write(status_patch: Object, age_seconds: float) -> float:
+    """Return the time until a patch of a job's status is due; 0 or less means now.
+
+    Phase, world, state of the account and every other decision are due at once.
+
+    Args:
+        age_seconds: time since the status was last written.
+    """
+    world, account = (status_patch.get(field, {}) for field in ("rendezvous", "goodput"))
+    is_for_people = (
+        status_patch.keys() <= FOR_PEOPLE
+        and world is not None
+        and world.keys() <= WORDS_OF_WORLD
+        and account is not None
+        and not account.keys() & STATE_OF_ACCOUNT
+    )
+    return WRITE_SECONDS - age_seconds if is_for_people and status_patch else 0.0
 
 
 def world_of(job: Object) -> Object:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from controller.cache import Cache
 from controller.client import Client
@@ -53,6 +54,8 @@ class ElasticJobReconciler(Reconciler):
         self._view = JobView(client, cache, clock, pods or PodOptions())
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
+        self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
+        """Time of the last write of each job's status, on the monotonic clock."""
         self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Until when no ElasticWorker is asked for, by job, on the monotonic clock. Each worker that is there
         leads to looks, which are not to ask for all that are missing each time."""
@@ -66,6 +69,7 @@ class ElasticJobReconciler(Reconciler):
         seen = replace(
             seen,
             workers_refused_seconds=self._refused_seconds(seen.job),
+            status_age_seconds=self._status_age_seconds(seen.job),
             scale_refused=self._scale.refused(seen.job),
         )
         result = await self._look(seen)
@@ -139,6 +143,10 @@ class ElasticJobReconciler(Reconciler):
         left_seconds = (self._refused_until.get(job.metadata.uid) or 0.0) - self._clock.monotonic()
         return left_seconds if left_seconds > 0 else None
 
+    def _status_age_seconds(self, job: ElasticJob) -> float:
+        written_at = self._written_at.get(job.metadata.uid)
+        return inf if written_at is None else self._clock.monotonic() - written_at
+
     async def _write(self, job: ElasticJob, status_patch: Object) -> Object:
         """An empty one changes nothing, and says whether the job is still as it was when it was seen.
 
@@ -149,10 +157,13 @@ class ElasticJobReconciler(Reconciler):
             Conflict: it is not.
         """
         metadata = job.metadata
-        return await self._client.patch(
+        written = await self._client.patch(
             ELASTICJOBS,
             metadata.name,
             {"metadata": {"resourceVersion": metadata.resource_version}, "status": status_patch},
             metadata.namespace,
             subresource="status",
         )
+        if status_patch:
+            self._written_at.put(metadata.uid, self._clock.monotonic())
+        return written

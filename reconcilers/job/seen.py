@@ -62,7 +62,7 @@ class Seen:
     account_age_seconds: float = 0.0
     """How long ago the job's account was written."""
     status_age_seconds: float = float("inf")
-    """How long ago anything of the job was written."""
+    """Time since the status was last written."""
     shards_age_seconds: float = float("inf")
     """How long ago leases of its shard sets were last written."""
     history: Sequence[ElasticJob] = ()
@@ -108,7 +108,6 @@ class JobView:
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._ages = AgesView(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
-        self._written = Observations(self._jobs, clock.monotonic)
         self._leased = Observations(self._jobs, clock.monotonic)
 
     async def of(self, request: Request) -> Seen | None:
@@ -140,7 +139,6 @@ class JobView:
             nodes=self._nodes.list(),
             ages=ages,
             account_age_seconds=self._account_age_seconds(job),
-            status_age_seconds=self._written.age_seconds(job.metadata.uid, job.metadata.resource_version),
             shards_age_seconds=self._shards_age_seconds(job),
             history=await self._history(job, workers),
             neighbours=await self._neighbours(job, workers),

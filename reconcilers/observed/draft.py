@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from crds.job_status import ElasticJobStatus
-from reconcilers.observed.large_job import wire_of
 from reconcilers.observed.status_patch import merge_patch, validated_patch
 
 
@@ -18,12 +17,10 @@ class Draft:
     status: ElasticJobStatus
     stored: dict[str, Any]
     """The status as it is."""
-    workers: int
-    """How many the job has."""
 
     @cached_property
     def wire(self) -> dict[str, Any]:
-        return wire_of(self.status, self.workers)
+        return self.status.to_wire()
 
     @cached_property
     def differs(self) -> bool:

@@ -30,7 +30,7 @@ def validated_patch(
     """The patch from the stored status to this one, which is validated if there is anything to write.
 
     Args:
-        wire: its wire form, where that is less than `to_wire` tells.
+        wire: its wire form, if there is one already.
 
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.
@@ -51,7 +51,7 @@ def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, An
 
     Args:
         status: to be written.
-        wire: its wire form, where that is more than `to_wire` tells.
+        wire: its wire form, if there is one already.
 
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.

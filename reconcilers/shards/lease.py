@@ -22,7 +22,7 @@ from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_SETS
 from reconcilers.shards.sets import ShardSet, Tried, Voice, merged, nameless, part_of
 
 MAX_LEASES = 10_000
-"""Of a set at a time; packed they have some 70 KB. Workers beyond wait until one of them is done."""
+"""Leases of all sets of a job at a time; packed they have 100 KB. Workers beyond them wait."""
 MAX_LEASE_INTERVALS = 8
 """Of one grant. What is scattered more goes to several."""
 LEAST_SECONDS = 3.0
@@ -59,10 +59,11 @@ def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet
         for name, voices in sorted(by_name.items())
         if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in voices)
     ]
-    found = []
+    found, given = [], sum(len(each.leases) for each in known)
     for each in [*known, *begun][:MAX_SHARD_SETS]:
-        voices = by_name.get(each.definition.name, [])
-        found.append(_step(_restored(each, voices, crew), voices, crew, now))
+        voices, of_others = by_name.get(each.definition.name, []), given - len(each.leases)
+        found.append(_step(_restored(each, voices, crew), voices, crew, now, MAX_LEASES - of_others))
+        given = of_others + len(found[-1].leases)
     return tuple(found)
 
 
@@ -119,7 +120,7 @@ def _restored(known: ShardSet, voices: Iterable[Voice], crew: Crew) -> ShardSet:
     )
 
 
-def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
+def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime, most_leases: int) -> ShardSet:
     spoken = {
         (voice.worker, voice.incarnation): voice for voice in voices if voice.definition == known.definition
     }
@@ -130,7 +131,8 @@ def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -
         # A lease that its holder does not know of yet is the answer to what it asked for.
         asking = [v for v in alive if v.wants and numbers.get((v.worker, v.incarnation), v.lease) == v.lease]
         pulling = frozenset(v.worker for v in alive if not v.leaves or (v.worker, v.incarnation) in numbers)
-        settled = _granted(settled, asking, pulling, failed_on, crew, _least(settled, len(pulling), now))
+        least = _least(settled, len(pulling), now)
+        settled = _granted(settled, asking, pulling, failed_on, crew, least, most_leases)
     if settled.is_over and settled.finished_at is None:
         settled = replace(settled, finished_at=now)
     return settled
@@ -199,11 +201,13 @@ def _granted(
     failed_on: Mapping[int, Intervals],
     crew: Crew,
     least: int,
+    most_leases: int,
 ) -> ShardSet:
     """Leases more to those that ask, in this order.
 
     Args:
         least: elements of a lease, unless then some would have none.
+        most_leases: of this set.
     """
     held = {each.worker: each for each in known.leases}
     shares = 2 * max(len(pulling), crew.members, 1)
@@ -214,7 +218,7 @@ def _granted(
     for voice in asking:
         before = held.get(voice.worker)
         room = part - (count(before.elements) if before else 0)
-        if before is None and len(held) >= MAX_LEASES:
+        if before is None and len(held) >= most_leases:
             continue
         most = max(-(-left // shares), min(least, 2 * left // shares))
         taken = _to_try(tried, voice.worker, pulling, failed_on.get(voice.worker, NONE), most)

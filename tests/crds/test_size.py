@@ -1,4 +1,4 @@
-"""How large an ElasticJob can get: not with its workers, and not with its age."""
+"""How large an ElasticJob and its ElasticWorld can get: not with its workers, and not with its age."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ from crds.job_status import (
     MAX_EPISODE_MEMBERS,
     MAX_EPISODE_REASON,
     MAX_EPISODES,
-    MAX_EPISODES_OF_MANY,
     MAX_FAILURE,
     MAX_MESSAGE,
     MAX_SIGNATURE,
     MAX_WHY_NOT_MORE,
-    MAX_WORLD_SIZES_OF_MANY,
+    MAX_WORLD_SIZES,
     ElasticJobStatus,
     Episode,
+    EpisodeFailure,
     JobState,
 )
+from crds.leases import Lease
 from crds.model import MAX_CONDITION_MESSAGE
+from crds.names import ANNOTATION_PROFILE, ANNOTATION_STACKS
 from crds.protocol import MAX_SHARD_SETS, MAX_SHARD_TEXT, MAX_UNDONE_TEXT
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
+from crds.shard_set import Definition
 from reconcilers.conditions.refusal import NO_HURRY
 from reconcilers.conditions.training import MAX_WHY
-from reconcilers.observed.large_job import wire_of
+from reconcilers.job.published import world_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
+from reconcilers.shards.lease import MAX_LEASES
+from reconcilers.shards.sets import ShardSet, of_status
 
 WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
@@ -59,16 +64,12 @@ CONDITIONS = (
     ("Undersized", "True", "MeasuredUse"),
     ("Suspended", "False", "Resumed"),
     ("Profiled", "True", "Taken"),
+    ("AgentsSilent", "True", "ManySilent"),
+    ("ShardsDone", "False", "ElementsFailed"),
+    ("SidecarsFailed", "True", "SidecarExited"),
 )
 OF_DLROVERS_YAML = ("MasterReplicaIgnored", "LauncherFlagsIgnored")
 """A job that is written for dlr has neither."""
-SELDOM = ("Undersized", "Suspended", "Profiled")
-MOSTLY = {
-    "LossFinite": ("True", "Finite"),
-    "Slow": ("False", "AsUsual"),
-    "PodsAccepted": ("True", "Accepted"),
-}
-"""How these are on a bad day; the worst there is has them all otherwise, and what is `SELDOM`."""
 CLASSES = (
     "UserError",
     "OOM",
@@ -129,7 +130,7 @@ def object_of(status: ElasticJobStatus) -> dict[str, Any]:
     }
     kind = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob"}
     grows = status.scaling is not None and status.scaling.opportunity is not None
-    told = validated(status, wire_of(status, WORKERS))
+    told = validated(status)
     return {**kind, "metadata": metadata, "spec": spec(grows=grows), "status": told}
 
 
@@ -164,7 +165,7 @@ def of_growth(*, full: bool) -> dict[str, Any]:
                     "seconds": 12_345_678.123,
                     "samplesPerStep": 16_384,
                 }
-                for count in range(WORKERS, WORKERS + MAX_WORLD_SIZES_OF_MANY)
+                for count in range(WORKERS, WORKERS + MAX_WORLD_SIZES)
             ],
             "roles": {
                 "worker": {
@@ -182,12 +183,11 @@ def of_growth(*, full: bool) -> dict[str, Any]:
     }
 
 
-def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> ElasticJobStatus:
+def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
     """A status in which everything is told that can be.
 
     Args:
         full: with every text as long as it may be.
-        seldom: the job grows into free room, and all that is `SELDOM` is told, too.
     """
 
     def text(limit: int, real: str) -> str:
@@ -196,8 +196,7 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
     def message(real: str) -> str:
         return text(MAX_CONDITION_MESSAGE, real)
 
-    left_out = OF_DLROVERS_YAML if seldom else (*OF_DLROVERS_YAML, *SELDOM)
-    told = [each for each in CONDITIONS if each[0] not in left_out]
+    told = [each for each in CONDITIONS if each[0] not in OF_DLROVERS_YAML]
     real = {
         "WorldFormed": shortened(world.reason, MAX_WHY),
         "WorkersStarted": "64 Pods cannot start: main: ErrImagePull: registry.example.com/llm/train:2026-11-22: "
@@ -225,6 +224,11 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
         f"{NO_HURRY}",
         "Profiled": "9800 of type worker; memory 4096Mi for each of type worker: what llm-pretraining-405b-41, "
         "llm-pretraining-405b-40 came to",
+        "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
+        "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
+        "SidecarsFailed": "sidecars of 3 workers failed: logs in llm-pretraining-405b-worker-17 (exit code 1)",
+        "ShardsDone": "shard set 'files-2026-11-20': 812345 of 1000000 elements are done so far, 17 failed for good: "
+        "17, 118, 4711-4713, 81234 and 11 more, the first: ValueError: bad header",
         "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",
     }
     failure = (
@@ -237,28 +241,32 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
             state=state,
             since=NOW + timedelta(seconds=number),
             round=1_000 + number,
-            members=text(MAX_EPISODE_MEMBERS, "0-41,43-5117,5119-9311,9313-9…"),
+            members=text(MAX_EPISODE_MEMBERS, "0-41,43-5117,5119-9311,9313-9401,9403-9500,9502-9641,…"),
             reason=text(
                 MAX_EPISODE_REASON,
                 "from step 1234567 on"
                 if state is JobState.TRAINING
                 else "worker 5118 was lost: node gpu-5118 is not ready",
             ),
+            failure=None
+            if state is JobState.TRAINING
+            else EpisodeFailure(
+                worker="llm-pretraining-405b-worker-5118",
+                exit_class="HardwareError",
+                round=1_000 + number,
+                message=text(MAX_EPISODE_REASON, "RuntimeError: CUDA error: an illegal memory access"),
+                time=NOW,
+            ),
         )
         for number, state in enumerate([JobState.TRAINING, JobState.RECOVERING] * MAX_EPISODES)
-    ][-MAX_EPISODES_OF_MANY:]
+    ][-MAX_EPISODES:]
     return ElasticJobStatus.model_validate(
         {
             "observedGeneration": 12,
             "phase": "Restarting",
             "reason": "ImagePullBackOff",
             "message": text(MAX_MESSAGE, real["WorkersStarted"]),
-            "conditions": [
-                condition(c[0], *MOSTLY[c[0]])
-                if not seldom and c[0] in MOSTLY
-                else condition(*c, message(real.get(c[0], "")) if c[0] in real else "")
-                for c in told
-            ],
+            "conditions": [condition(*c, message(real.get(c[0], "")) if c[0] in real else "") for c in told],
             "replicaStatuses": {
                 "worker": {"desired": WORKERS, "pending": 300, "active": 9_700, "failed": 64, "standby": 12}
             },
@@ -307,7 +315,7 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
             },
             "history": episodes,
         }
-        | (of_growth(full=full) if seldom else {})
+        | of_growth(full=full)
         | more
     )
 
@@ -340,21 +348,95 @@ def aged(members: list[int], relaunches: int) -> list[int]:
     return [counts[index] for index in members]
 
 
-def test_ten_thousand_workers_in_the_middle_of_their_worst_day_have_less_than_10_kb() -> None:
-    """2,000 relaunches in a month; today a rack and 40 others were lost, 100 retired, and 100 are to move.
+def of_the_day(members: list[int], incarnations: list[int], *, full: bool) -> ElasticJobStatus:
+    """A rack is retired, slots leave and move, nodes are checked, and a shard set nears its end."""
+    retired, moves = some(100), {"sources": some(100), "targets": list(range(WORKERS + 100, WORKERS + 200))}
+    departed = {"restarts": dict.fromkeys(CLASSES, 12), "leaving": {"worker": list(range(0, 2_000, 2))}}
+    return busy(
+        world(members, incarnations, full=full),
+        full=full,
+        retired={"worker": retired},
+        migrations={"worker": moves},
+        departed=departed,
+        shards=[each.to_status().to_wire() for each in shard_sets(300)],
+    )
 
-    Also if the job grows into free room, and all that is seldom comes on the same day.
-    """
-    retired = some(100)
-    lost = {*range(5_000, 5_064), *some(40), *retired}
-    members = [index for index in range(WORKERS + 100) if index not in lost]
-    moves = {"worker": {"sources": some(100), "targets": list(range(WORKERS + 100, WORKERS + 200))}}
-    there = world(members, aged(members, 2_000), full=False)
-    more: dict[str, Any] = {"retired": {"worker": retired}, "migrations": moves}
-    assert size(busy(there, full=False, seldom=False, **more)) < 10_000
-    assert size(busy(there, full=False, **more)) < 10_000
-    there = world(members, list(there.incarnations), full=True)
-    assert size(busy(there, full=True, **more)) < 10_000, "with every text as long as it may be"
+
+def shard_sets(workers: int, sets: int = 1) -> list[ShardSet]:
+    """Sets of which so many workers together hold leases: a new range each, and the rest of the one before."""
+    found = []
+    for number in range(sets):
+        size = workers // sets
+        new, rest = (CHANCE.choices((488, 244, 122, 61), k=size), CHANCE.choices(range(1, 99), k=size))
+        rests = [(start := 500 * place, start + length) for place, length in enumerate(rest)]
+        CHANCE.shuffle(rests)
+        at, leases = 500 * size, []
+        for place, worker in enumerate(CHANCE.sample(range(workers), size)):
+            elements = (rests[place], (at, at + new[place]))
+            leases.append(Lease(worker, CHANCE.randint(1, 3), 13_000 + place, elements))
+            at += new[place]
+        definition = Definition(f"files-{number}", 0, at + 10**6, "d" * 64, 3, 100)
+        given = tuple(sorted(leases, key=lambda lease: lease.worker))
+        found.append(ShardSet(definition, ((at, at + 10**6),), given, last_lease=99_999, started_at=NOW))
+    return found
+
+
+def world_size(status: ElasticJobStatus) -> int:
+    """Bytes of the ElasticWorld that agents of this job watch."""
+    job = object_of(status)
+    annotations = {ANNOTATION_STACKS: TIME, ANNOTATION_PROFILE: TIME}
+    found = world_of(job | {"metadata": job["metadata"] | {"annotations": annotations}})
+    return len(json.dumps(found, separators=(",", ":")).encode())
+
+
+def month_old() -> tuple[list[int], list[int]]:
+    """Members and incarnations after 500 relaunches, while 40 slots are empty."""
+    members = [index for index in range(WORKERS) if index not in {*some(40)}]
+    return members, aged(members, 500)
+
+
+WORST_DAYS: dict[str, tuple[list[int], list[int]]] = {
+    "every second slot is empty, and no two incarnations are the same": (
+        [*range(0, WORKERS, 2)],
+        CHANCE.sample(range(1, WORKERS // 2 + 1), WORKERS // 2),
+    ),
+    "half of the slots are empty, by chance": (
+        some(WORKERS // 2),
+        CHANCE.sample(range(1, WORKERS // 2 + 1), WORKERS // 2),
+    ),
+    "all are there, each relaunched up to 99 times": (
+        [*range(WORKERS)],
+        [CHANCE.randint(1, 99) for _ in range(WORKERS)],
+    ),
+}
+
+
+@pytest.mark.parametrize("day", WORST_DAYS)
+def test_ten_thousand_workers_on_their_worst_day_have_a_job_of_32_kb_and_a_world_of_16(day: str) -> None:
+    status = of_the_day(*WORST_DAYS[day], full=False)
+    assert size(status) <= 32 << 10
+    assert world_size(status.model_copy(update={"shards": []})) <= 16 << 10
+    found = ElasticJobStatus.model_validate(object_of(status)["status"])
+    assert (found.rendezvous, found.retired, found.migrations, found.departed, found.shards) == (
+        status.rendezvous,
+        status.retired,
+        status.migrations,
+        status.departed,
+        status.shards,
+    )
+
+
+def test_every_text_and_list_at_its_limit_after_a_year_of_relaunches() -> None:
+    """Half of the slots are empty, by chance, and 30,000 Pods were replaced."""
+    members = some(WORKERS // 2)
+    assert size(of_the_day(members, aged(members, 3 * WORKERS), full=True)) <= 32 << 10
+
+
+def test_the_world_of_ten_thousand_workers_has_4_kb_on_an_ordinary_day_and_is_readable() -> None:
+    members, incarnations = month_old()
+    there = world(members, incarnations, full=True)
+    assert world_size(ElasticJobStatus(rendezvous=there, shards=[])) <= 4 << 10
+    assert there.to_wire()["members"].count(",") >= 20, "ranges, as people write them"
 
 
 def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> None:
@@ -365,15 +447,12 @@ def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> Non
     assert many - few < 20
 
 
-def test_every_text_and_list_at_its_limit_and_every_slot_by_chance() -> None:
-    """Half of all slots are out, by chance, after a year of relaunches: twice the worst day, and still written."""
-    members, retired = some(WORKERS // 2), some(WORKERS // 4)
-    moves = {"worker": {"sources": some(1_000), "targets": list(range(WORKERS, WORKERS + 1_000))}}
-    there = world(members, aged(members, 3 * WORKERS), full=True)
-    status = busy(there, full=True, retired={"worker": retired}, migrations=moves)
-    assert size(status) < 15_500
-    found = ElasticJobStatus.model_validate(object_of(status)["status"])
-    assert (found.rendezvous, found.retired, found.migrations) == (there, status.retired, status.migrations)
+@pytest.mark.parametrize("sets", [1, MAX_SHARD_SETS])
+@pytest.mark.parametrize(("workers", "most"), [(1_000, 16 << 10), (MAX_LEASES, 100 << 10)])
+def test_the_leases_of_all_shard_sets_are_bounded(workers: int, most: int, sets: int) -> None:
+    shards = [each.to_status() for each in shard_sets(workers, sets)]
+    assert len(json.dumps([each.to_wire() for each in shards], separators=(",", ":"))) <= most
+    assert sum(len(of_status(each).leases) for each in shards) > 0.99 * workers - sets
 
 
 def test_what_is_written_is_within_its_limits_or_the_field_is_named() -> None:

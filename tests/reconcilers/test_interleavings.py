@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -39,8 +39,6 @@ from controller.resources import (
     PODDISRUPTIONBUDGETS,
     PODS,
 )
-from reconcilers.job import plan
-from reconcilers.job.pace import seconds_to_tell
 from reconcilers.runtime.kinds import (
     ELASTICJOBS,
     ELASTICWORKERS,
@@ -322,18 +320,6 @@ async def _explore(chapter: Chapter) -> Kills:
 @each_phase
 def test_kill_after_any_write_and_after_any_two(phase: str) -> None:
     _none_of(kills(phase).wrong)
-
-
-@pytest.mark.parametrize("phase", ["create", "process failure", "grow"])
-def test_kill_while_counts_wait_as_those_of_a_large_job(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`reconcilers/job/pace.py`; what comes of it in the end is what comes of a small job."""
-    monkeypatch.setattr(plan, "seconds_to_tell", lambda *seen: seconds_to_tell(*seen[:2], 500, seen[3]))
-    chapter = life()[phase]
-    run = Run(chapter.after(0), chapter.phase.script, keeps_moments=True)
-    asyncio.run(run.settle())
-    played = replace(chapter, moments=tuple(run.moments))
-    none_killed = asyncio.run(_played(Run(chapter.after(0), chapter.phase.script), chapter))
-    _none_of([*none_killed, *asyncio.run(_explore(played)).wrong])
 
 
 @each_phase

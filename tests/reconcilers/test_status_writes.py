@@ -1,0 +1,92 @@
+"""What of a job's status is for people is written once a second at most; decisions, acts and Events never wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticworker import AgentState
+from crds.job_status import ElasticJobStatus
+from reconcilers.job.plan import plan_job
+from reconcilers.job.published import FOR_PEOPLE, WORDS_OF_WORLD, WRITE_SECONDS, seconds_to_write, world_spec
+from reconcilers.job.seen import Seen
+from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.test_job_plan import lost, merged, seen, settled, trains
+
+FORMING = {"phase": "Forming", "round": 0, "reason": "1 of 3 workers are ready"}
+FIELDS = tuple(field.alias or name for name, field in ElasticJobStatus.model_fields.items())
+
+
+def forming(workers: int, ready: int, known: Seen | None = None) -> Seen:
+    """A job that waits for its workers.
+
+    Args:
+        known: the look that was written before.
+    """
+    crew = [
+        worker(index, **({"agent": report(index, AgentState.READY, 0).to_wire()} if index < ready else {}))
+        for index in range(workers)
+    ]
+    if known is None:
+        return seen(crew, job(replicas=workers, status={"phase": "Pending", "rendezvous": FORMING}))
+    status = merged(known.raw["status"], plan_job(known, NOW).status_patch)
+    return seen(crew, known.job.model_validate({**known.job.to_wire(), "status": status}))
+
+
+def test_counts_and_sentences_wait_until_a_second_has_passed() -> None:
+    patch = {
+        "rendezvous": {"reason": "2 of 3 workers are ready"},
+        "replicaStatuses": {"worker": {"active": 2}},
+        "conditions": [],
+        "usage": {"roles": {"worker": {"pods": 2}}},
+    }
+    assert seconds_to_write(patch, 0.25) == WRITE_SECONDS - 0.25
+    assert seconds_to_write(patch, WRITE_SECONDS) <= 0
+    assert seconds_to_write({}, 0.0) == 0
+
+
+@given(st.sets(st.sampled_from(FIELDS), min_size=1))
+def test_what_agents_see_and_the_phase_never_wait(fields: set[str]) -> None:
+    """Whatever the next look could not find again is written at once, too."""
+    status: dict[str, Any] = {field: {} for field in fields}
+    waits = seconds_to_write(status, 0.0) > 0
+    assert waits == (fields <= FOR_PEOPLE)
+    if waits:
+        assert world_spec({"status": status, "metadata": {}}) == world_spec({"status": {}, "metadata": {}})
+
+
+@pytest.mark.parametrize("field", ["phase", "members", "round", "hangSince", "reformingSince", "formedAt"])
+def test_no_field_of_the_world_but_its_sentences_waits(field: str) -> None:
+    assert field not in WORDS_OF_WORLD
+    assert seconds_to_write({"rendezvous": {"reason": "x", field: "x"}}, 0.0) == 0
+
+
+@pytest.mark.parametrize("patch", [{"rendezvous": None}, {"goodput": None}, {"goodput": {"state": "Down"}}])
+def test_an_end_and_the_state_of_the_account_do_not_wait(patch: dict[str, Any]) -> None:
+    assert seconds_to_write({"message": "x"} | patch, 0.0) == 0
+
+
+@pytest.mark.parametrize("workers", [3, 300])
+def test_a_worker_that_becomes_ready_is_counted_a_moment_later_with_all_that_are(workers: int) -> None:
+    found = replace(forming(workers, 2, forming(workers, 1)), status_age_seconds=0.1)
+    early = plan_job(found, NOW)
+    assert early.status_patch == {} and early.acts == () == early.events
+    assert early.look_again_seconds == pytest.approx(0.9)
+    written = plan_job(replace(found, status_age_seconds=WRITE_SECONDS), NOW).status_patch
+    assert written["rendezvous"] == {"waitsFor": f"2 of at least {workers} workers are ready"}
+
+
+@pytest.mark.parametrize("workers", [3, 300])
+def test_the_world_that_forms_and_the_one_that_breaks_wait_for_nothing(workers: int) -> None:
+    formed = plan_job(
+        replace(forming(workers, workers, forming(workers, workers - 1)), status_age_seconds=0.0), NOW
+    )
+    assert formed.status_patch["rendezvous"]["phase"] == "Formed"
+    known = settled(seen(map(trains, range(workers)))).job
+    broken = seen([lost(0), *map(trains, range(1, workers))], known)
+    plan = plan_job(replace(broken, status_age_seconds=0.0), later(5))
+    assert plan.status_patch["rendezvous"]["phase"] == "Reforming" and plan.acts
