@@ -1,8 +1,4 @@
-"""All conditions of an ElasticJob in one table: how each is judged, and the Event of its change. Pure.
-
-A judgement is the next state of a condition, the condition as it is, or None for no condition. Events come
-from one comparison of status, reason and data, never from sentences.
-"""
+"""All conditions of an ElasticJob in one table: how each is judged, and the Event of its change. Pure."""
 
 from __future__ import annotations
 
@@ -83,20 +79,8 @@ def _world_formed(known: Condition | None, facts: Facts) -> NextState:
     return known if in_cluster(facts.job) else training.world_formed(known, facts)
 
 
-def _cluster_formed(_: Condition | None, facts: Facts) -> NextState:
-    return roles.cluster_formed(facts.job, facts.workers)
-
-
 def _shards(known: Condition | None, facts: Facts) -> NextState:
     return job_shards.judge(known, facts.shards, has_ended=facts.phase.finished)
-
-
-def _pods_accepted(_: Condition | None, facts: Facts) -> NextState:
-    return facts.pods_accepted
-
-
-def _profiled(_: Condition | None, facts: Facts) -> NextState:
-    return facts.profiled
 
 
 _WARNS, _NOTES, _FAILS = _announced("Warning", TRUE), _announced("Normal", TRUE), _announced("Warning", FALSE)
@@ -104,7 +88,7 @@ _OVER, _WAITED = training.not_any_more, training.wait_at_end
 
 TABLE = (
     Kind(training.RUNNING, training.running, training.running, training.no_replicas),
-    Kind(roles.CLUSTER_FORMED, _in_cluster(_cluster_formed)),
+    Kind(roles.CLUSTER_FORMED, _in_cluster(lambda _, facts: roles.cluster_formed(facts.job, facts.workers))),
     Kind(roles.TF_CONFIG_KEPT, _in_cluster(lambda _, facts: roles.tf_config_kept(facts.job)), event=_NOTES),
     Kind(hot.PARAMETER_SERVER_HOT, _in_cluster(hot.judge), _OVER, _WARNS),
     Kind(training.WORLD_FORMED, _world_formed, training.world_at_end),
@@ -125,14 +109,14 @@ TABLE = (
     Kind(training.SUCCEEDED, at_end=training.end_in(JobPhase.SUCCEEDED)),
     Kind(training.FAILED, at_end=training.end_in(JobPhase.FAILED)),
     Kind(job_finding.NODES_CHECKED, job_finding.judge, job_finding.judge, job_finding.event),
-    Kind(refusal.PODS_ACCEPTED, _pods_accepted, _pods_accepted, _FAILS),
+    Kind(refusal.PODS_ACCEPTED, *[lambda _, facts: facts.pods_accepted] * 2, _FAILS),
     Kind(
         training.TEMPLATE_APPLIED,
         training.template_applied,
         training.template_applied,
         training.template_changed,
     ),
-    Kind(profile.PROFILED, _profiled, _profiled, profile.event),
+    Kind(profile.PROFILED, *[lambda _, facts: facts.profiled] * 2, profile.event),
 )
 SIZES = (
     Kind(sizing.OVERSIZED, sizing.oversized, sizing.oversized, _NOTES),

@@ -1,8 +1,4 @@
-"""What a look at a job decides from: the job as it is observed, and as it is wanted by now. Pure.
-
-What is observed is never changed. The scale that is requested, the next shard sets and the counts of workers
-that go are in a `DesiredJob`, from the first step on.
-"""
+"""What a look at a job decides from: the job as it is observed, and as it is wanted by now. Pure."""
 
 from __future__ import annotations
 

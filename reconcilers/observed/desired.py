@@ -1,8 +1,4 @@
-"""A job as it is wanted: its spec, with a status under construction.
-
-What is observed is an `ElasticJob`, which nothing changes. What a look decides goes into a `DesiredJob`, and
-only the status of one is written.
-"""
+"""A job with a status under construction; the observed one is an `ElasticJob`, which nothing changes."""
 
 from __future__ import annotations
 
