@@ -85,6 +85,8 @@ def _shards(known: Condition | None, facts: Facts) -> NextState:
 
 _WARNS, _NOTES, _FAILS = _announced("Warning", TRUE), _announced("Normal", TRUE), _announced("Warning", FALSE)
 _OVER, _WAITED = training.not_any_more, training.wait_at_end
+_TRIED: Judge = lambda _, facts: facts.pods_accepted  # noqa: E731
+_PROFILED: Judge = lambda _, facts: facts.profiled  # noqa: E731
 
 TABLE = (
     Kind(training.RUNNING, training.running, training.running, training.no_replicas),
@@ -109,14 +111,14 @@ TABLE = (
     Kind(training.SUCCEEDED, at_end=training.end_in(JobPhase.SUCCEEDED)),
     Kind(training.FAILED, at_end=training.end_in(JobPhase.FAILED)),
     Kind(job_finding.NODES_CHECKED, job_finding.judge, job_finding.judge, job_finding.event),
-    Kind(refusal.PODS_ACCEPTED, *[lambda _, facts: facts.pods_accepted] * 2, _FAILS),
+    Kind(refusal.PODS_ACCEPTED, _TRIED, _TRIED, _FAILS),
     Kind(
         training.TEMPLATE_APPLIED,
         training.template_applied,
         training.template_applied,
         training.template_changed,
     ),
-    Kind(profile.PROFILED, *[lambda _, facts: facts.profiled] * 2, profile.event),
+    Kind(profile.PROFILED, _PROFILED, _PROFILED, profile.event),
 )
 SIZES = (
     Kind(sizing.OVERSIZED, sizing.oversized, sizing.oversized, _NOTES),
