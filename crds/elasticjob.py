@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
 from pydantic import ConfigDict, Field
 
 from crds.job_spec import LONGEST_NAME, TRAINING_TYPES, ElasticJobSpec
@@ -40,7 +38,3 @@ class ElasticJob(Model):
     metadata: ObjectMeta
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
-
-    def with_status(self, **update: Any) -> Self:
-        """The job with these fields of its status."""
-        return self.model_copy(update={"status": self.status.model_copy(update=update)})

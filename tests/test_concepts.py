@@ -21,10 +21,10 @@ ENTRIES = {
     "reconcilers/job/reconciler.py": "reconcile",
     "reconcilers/job/seen.py": "of",
     "reconcilers/job/plan.py": "plan_job",
-    "reconcilers/nodecheck/job_world.py": "plan_world",
-    "reconcilers/world/rendezvous.py": "decide",
     "reconcilers/failure/policy.py": "assess",
-    "reconcilers/job/outcome.py": "progress",
+    "reconcilers/world/decision.py": "decide",
+    "reconcilers/job/status.py": "going_on",
+    "reconcilers/conditions/table.py": "judged",
 }
 """The function of each file by which the walk comes in. `controller/queue/loop.py` is not in it: the scheduler of
 `tests.reconcilers.process` stands in for it."""

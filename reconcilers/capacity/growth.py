@@ -21,6 +21,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
 from reconcilers.capacity.rates import marginal_efficiency, rates_of
 from reconcilers.goodput.rounds import told_rounds
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
 from reconcilers.observed.slots import Slot
 from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
@@ -161,9 +162,9 @@ def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
     return replace(uptake, job=_remembering(job, opportunity))
 
 
-def _remembering(job: ElasticJob, opportunity: Opportunity | None) -> ElasticJob:
+def _remembering(job: DesiredJob, opportunity: Opportunity | None) -> DesiredJob:
     assert job.status.scaling is not None
-    return job.with_status(scaling=job.status.scaling.model_copy(update={"opportunity": opportunity}))
+    return job.having(scaling=job.status.scaling.model_copy(update={"opportunity": opportunity}))
 
 
 def to_give_back(job: ElasticJob) -> int | None:
@@ -193,17 +194,17 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
     return () if first == highest or number > MAX_REMOVED else tuple(first)
 
 
-def with_step(job: ElasticJob, step: Step) -> ElasticJob:
-    """The job that remembers it."""
+def with_step(job: DesiredJob, step: Step) -> DesiredJob:
+    """The job that remembers the step."""
     return _remembering(job, step.known)
 
 
-def told(step: Step) -> tuple[Event, ...]:
+def events(step: Step) -> tuple[Event, ...]:
     return (Event("Normal", GIVEN_BACK, step.told),) if step.told else ()
 
 
-def told_back(job: ElasticJob, count: int) -> tuple[Event, ...]:
-    """That a job gives back all that it grew by."""
+def events_of_return(job: ElasticJob, count: int) -> tuple[Event, ...]:
+    """The Event of a job that gives back all that it grew by."""
     number = job.spec.replica_specs[names.WORKER].replicas - count
     why = "the job is suspended" if job.spec.suspend else "elasticPolicy.opportunistic is gone from the job"
     return (Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}"),)

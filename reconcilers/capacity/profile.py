@@ -19,10 +19,10 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
-from crds.model import ConditionStatus
+from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase
 from reconcilers.capacity.rates import best_size, rates_of
-from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.conditions import State, condition_of, stated
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types
 from reconcilers.runtime.acts import Event
@@ -65,16 +65,15 @@ class Profile:
 class Beginning:
     """What a look at a job that is yet to begin comes to."""
 
-    job: ElasticJob
+    condition: Condition | None
     request: ScaleRequest | None = None
-    """What is to be asked of the job's scale; until it is merged, no worker is made."""
-    events: tuple[Event, ...] = ()
+    """What is asked of the job's scale; until it is merged, no worker is made."""
 
 
 def needs_history(job: ElasticJob) -> bool:
     """Whether it is open how the job is to begin, if it has not begun."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
-    return asks and condition_of(job.status.conditions, PROFILED) is None
+    return asks and _known(job) is None
 
 
 def stem_of(job: ElasticJob) -> str:
@@ -98,7 +97,7 @@ def begun(
     now: datetime,
     managed_fields: ManagedFields = (),
 ) -> Beginning:
-    """The job after this look, and the request for its profile.
+    """Judges the job's profile, and makes the request for it.
 
     Args:
         uptake: what this look merges into the job.
@@ -107,23 +106,35 @@ def begun(
         has_begun: it has workers, or has had a world.
         managed_fields: the job's.
     """
-    job, merged = uptake.job, uptake.request
+    job, merged, known = uptake.job, uptake.request, _known(uptake.job)
     if has_begun or not needs_history(job):
-        return Beginning(job)
+        return Beginning(known)
+
+    def judged(status: ConditionStatus, reason: str, message: str) -> Beginning:
+        return Beginning(stated(known, PROFILED, State(status, reason, message), now))
+
     if merged is not None and merged.origin is Origin.PROFILE:
-        used = ", ".join(known.metadata.name for known in last_jobs(job, history))
-        return _said(job, ConditionStatus.TRUE, TAKEN, f"{merged.in_words()}: what {used} came to", now)
+        used = ", ".join(each.metadata.name for each in last_jobs(job, history))
+        return judged(ConditionStatus.TRUE, TAKEN, f"{merged.in_words()}: what {used} came to")
     profile = profile_of(job, history, managed_fields)
     if not profile.of:
         none = f"no job of {_whose(job)} has trained and finished yet"
-        message = f"{none}, so this one begins as it says itself"
-        return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
+        return judged(ConditionStatus.FALSE, NO_HISTORY, f"{none}, so this one begins as it says itself")
     if profile.is_empty:
         message = f"the job says itself what {', '.join(profile.of)} could tell"
-        return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
+        return judged(ConditionStatus.FALSE, OVERRULED, message)
     if refused:
-        return _said(job, ConditionStatus.FALSE, REFUSED, refused, now)
-    return Beginning(job, _request(job, profile))
+        return judged(ConditionStatus.FALSE, REFUSED, refused)
+    return Beginning(known, _request(job, profile))
+
+
+def event(_: Condition | None, new: Condition) -> Event:
+    reason = "ProfileTaken" if new.status is ConditionStatus.TRUE else "NoProfile"
+    return Event("Normal", reason, new.message)
+
+
+def _known(job: ElasticJob) -> Condition | None:
+    return condition_of(job.status.conditions, PROFILED)
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:
@@ -213,10 +224,3 @@ def _request(job: ElasticJob, profile: Profile) -> ScaleRequest:
 def _whose(job: ElasticJob) -> str:
     label = job.metadata.labels.get(names.LABEL_PROFILE)
     return f"the profile {label}" if label else f"the name {stem_of(job)}"
-
-
-def _said(job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime) -> Beginning:
-    conditions = with_condition(job.status.conditions, PROFILED, status, reason, message, now)
-    taken = status is ConditionStatus.TRUE
-    event = Event("Normal", "ProfileTaken" if taken else "NoProfile", message)
-    return Beginning(job.with_status(conditions=conditions), events=(event,))

@@ -1,6 +1,5 @@
-"""Conditions of an ElasticJob, one module each: data, status, reason and sentence. Pure.
+"""Conditions of an ElasticJob: one table, with a judgement and an Event for each type. Pure.
 
-Each module reads the workers' reports and the job, and answers with the condition and the Events of its
-change. `reconcilers/job/status.py` and `outcome.py` put them together. Above is job; below are nodecheck
-(for `NodesChecked`), worker, goodput and failure.
+`table.py` has a row for each type, `facts.py` what they are judged by, and each larger one a module with its
+`judge`: data, status, reason and sentence. Above is job; below are the policies that they are about.
 """

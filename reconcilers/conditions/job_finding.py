@@ -1,20 +1,21 @@
-"""Condition `NodesChecked` of a job: what people are told of the checks of its nodes. Pure."""
+"""Condition `NodesChecked` of a job: the checks of its nodes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
 from crds.findings import MAX_EVIDENCE, WORST_FIRST
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus
+from reconcilers.conditions.facts import CheckState, Facts
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck
-from reconcilers.nodecheck.job_checks import named
 from reconcilers.nodecheck.status import summary_of
-from reconcilers.observed.conditions import NO_DATA, condition_of
+from reconcilers.observed.conditions import NO_DATA, NextState, State, condition_of
+from reconcilers.observed.slots import named
+from reconcilers.runtime.acts import Event
 
 NODES_CHECKED = "NodesChecked"
 CHECKING, REFUSED, GONE, INTERRUPTED = "Checking", "CheckRefused", "CheckGone", "CheckInterrupted"
@@ -25,75 +26,56 @@ QUOTED = 3
 """Verdicts whose evidence is shown; all are in the NodeCheck."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The condition to be."""
-
-    status: ConditionStatus
-    reason: str
-    message: str
-    data: ConditionData | None = None
-
-    @property
-    def of_a_check(self) -> bool:
-        """Whether a check of the job began, ended, or could not be."""
-        return self.reason not in (FRESH, NOT_YET)
+def judge(known: Condition | None, facts: Facts) -> NextState:
+    if facts.checks is None:
+        return _interrupted(known)
+    found = finding_of(facts.job, facts.checks)
+    return known if found is None else found
 
 
-@dataclass(frozen=True)
-class CheckState:
-    """How the job's checks are, by now."""
-
-    finished: tuple[FinishedCheck, ...] = ()
-    active: NodeCheck | None = None
-    refused: str = ""
-    """Why the check that was wanted could not be made."""
-    unchecked: frozenset[int] = frozenset()
-    """Workers that no world is formed with before a check."""
-    left_out: frozenset[int] = frozenset()
+def event(_: Condition | None, new: Condition) -> Event | None:
+    """An Event when a check begins, ends, or cannot be made."""
+    if new.reason in (FRESH, NOT_YET):
+        return None
+    return Event("Normal" if new.reason in QUIET else "Warning", new.reason, new.message)
 
 
-def finding_of(job: ElasticJob, state: CheckState) -> Finding | None:
+def finding_of(job: ElasticJob, state: CheckState) -> State | None:
     """None if the job has nothing to do with checks."""
     finding = _finding(job, state)
-    if finding is None:
-        return None
-    left_out = ""
-    if state.left_out:
-        are = "are" if len(state.left_out) > 1 else "is"
-        left_out = f"; {named(state.left_out)} {are} left out of the world, being slow"
-    told = shortened(finding.message, MAX_CONDITION_MESSAGE - len(left_out))
-    data = finding.data
-    if state.left_out:
-        data = (data or NO_DATA).model_copy(update={"count": len(state.left_out)})
-    return replace(finding, message=f"{told}{left_out}", data=data)
+    if finding is None or not state.left_out:
+        return finding
+    are = "are" if len(state.left_out) > 1 else "is"
+    left_out = f"; {named(state.left_out)} {are} left out of the world, being slow"
+    message = shortened(finding.message, MAX_CONDITION_MESSAGE - len(left_out))
+    data = (finding.data or NO_DATA).model_copy(update={"count": len(state.left_out)})
+    return replace(finding, message=f"{message}{left_out}", data=data)
 
 
-def interrupted(conditions: Sequence[Condition]) -> Finding | None:
-    """Of a job that ends, or is suspended, during a check."""
-    if not any(c.type == NODES_CHECKED and c.reason == CHECKING for c in conditions):
-        return None
+def _interrupted(known: Condition | None) -> NextState:
+    if known is None or known.reason != CHECKING:
+        return known
     message = "the job ended or was suspended before the node check had finished"
-    return Finding(ConditionStatus.UNKNOWN, INTERRUPTED, message)
+    return State(ConditionStatus.UNKNOWN, INTERRUPTED, message)
 
 
-def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
+def _finding(job: ElasticJob, state: CheckState) -> State | None:
     unknown = ConditionStatus.UNKNOWN
     if state.active is not None:
-        return Finding(unknown, CHECKING, _progress(state.active), _about(state.active))
+        return State(unknown, CHECKING, _progress(state.active), _about(state.active))
     if state.refused:
-        return Finding(unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}")
+        return State(unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}")
     if state.finished:
         return _outcome(max(state.finished, key=lambda done: done.ended))
     if any(c.type == NODES_CHECKED and c.reason == CHECKING for c in job.status.conditions):
-        return Finding(unknown, GONE, "the node check was deleted before it had finished")
+        return State(unknown, GONE, "the node check was deleted before it had finished")
     if not job.spec.node_check.enabled:
         return None
     if state.unchecked:
-        return Finding(
+        return State(
             unknown, NOT_YET, f"a node check of {named(state.unchecked)} comes before the next world"
         )
-    return Finding(ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds")
+    return State(ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds")
 
 
 def _progress(check: NodeCheck) -> str:
@@ -109,20 +91,20 @@ def _tests(check: NodeCheck) -> str:
     return "all workers" if check.spec.workers is None else named(check.spec.workers)
 
 
-def _outcome(done: FinishedCheck) -> Finding:
+def _outcome(done: FinishedCheck) -> State:
     name, status = done.check.metadata.name, done.check.status
     if status.phase is NodeCheckPhase.FAILED:
         failed = condition_of(status.conditions, "Failed")
         why = f": {failed.reason}: {failed.message}" if failed else ""
         message = f"node check {name} could not be carried out; training goes on{why}"
-        return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message, _about(done.check))
+        return State(ConditionStatus.UNKNOWN, "CheckFailed", message, _about(done.check))
     summary = summary_of(done.verdicts, status.node_results, status.faulty_links, status.faulty_domains)
     sentences = [f"node check {name}: {summary.message}"]
     if len(done.verdicts) > 1:
         sentences += _evidence(status)
     if status.faulty_nodes:
         sentences.append("workers found on faulty nodes move to others")
-    return Finding(summary.healthy, summary.reason, "; ".join(sentences), _about(done.check))
+    return State(summary.healthy, summary.reason, "; ".join(sentences), _about(done.check))
 
 
 def _about(check: NodeCheck) -> ConditionData:

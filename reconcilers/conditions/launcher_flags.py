@@ -1,7 +1,7 @@
-"""DLRover's flags in the workers' command that the Pods do not obey, told in a condition of the job.
+"""DLRover's flags in the workers' command that the Pods do not obey: condition `LauncherFlagsIgnored`.
 
 They are read out of the job's own template, before any Pod runs: DLRover's launcher asks its master for what
-they say, and here the ElasticJob says it. What the job says already is not told again.
+they say, and here the ElasticJob says it. What the job's own fields say is left out.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import functools
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic.alias_generators import to_snake
@@ -20,7 +19,8 @@ from crds import names
 from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
-from reconcilers.observed.conditions import with_condition
+from reconcilers.conditions.facts import Facts
+from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.minimum import (
     COMMENT,
     command_words,
@@ -37,15 +37,10 @@ _SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 _OPERATORS = ";&|()<>"
 
 
-def with_launcher_flags(conditions: Sequence[Condition], job: ElasticJob, now: datetime) -> list[Condition]:
-    """The conditions with the one that tells of ignored flags, or without it where there are none."""
-    told = ignored_flags(job)
-    if told:
-        message = f"not obeyed by {LAUNCHER}: {'; '.join(told)}"
-        return with_condition(
-            conditions, LAUNCHER_FLAGS_IGNORED, ConditionStatus.TRUE, "DLRoverFlags", message, now
-        )
-    return [condition for condition in conditions if condition.type != LAUNCHER_FLAGS_IGNORED]
+def judge(_: Condition | None, facts: Facts) -> NextState:
+    found = ignored_flags(facts.job)
+    message = f"not obeyed by {LAUNCHER}: {'; '.join(found)}"
+    return State(ConditionStatus.TRUE, "DLRoverFlags", message) if found else None
 
 
 def ignored_flags(job: ElasticJob) -> list[str]:

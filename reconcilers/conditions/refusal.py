@@ -1,4 +1,4 @@
-"""Condition `PodsAccepted`: what the API server said to a job's Pods before any was made. Pure.
+"""Condition `PodsAccepted`: the API server's answer to a job's Pods before any was made. Pure.
 
 The trial (`worker/trial.py`) is made once a generation of the job. Its answer is in the condition,
 so that neither another look nor another leader asks again. No refusal is final, though: what a policy forbids
@@ -8,24 +8,17 @@ what is refused, and rarely; and so does one that is suspended, which may wait f
 
 While a job has not begun, a refusal keeps it from making its workers, and fails it after
 `FAIL_AFTER_SECONDS`. That is time to correct the job in place, and for what is applied beside it (a
-ServiceAccount, a policy) to arrive; and it is short enough for whoever waits for the job's end. A job that
+ServiceAccount, a policy) to arrive; and it is short enough for people who wait for the job's end. A job that
 has begun goes on: an edit of its template concerns its next Pods alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
-from reconcilers.observed.conditions import (
-    condition_of,
-    is_false,
-    is_same,
-    with_condition,
-)
-from reconcilers.runtime.acts import Event
+from reconcilers.observed.conditions import State, condition_of, stated
 from reconcilers.worker.trial import Answer, Trial
 
 PODS_ACCEPTED = "PodsAccepted"
@@ -64,10 +57,9 @@ def is_due(job: ElasticJob, asked_seconds_ago: float | None, has_begun: bool) ->
     return pace is not None and asked_seconds_ago >= pace
 
 
-def seconds_to_look(job: ElasticJob, has_begun: bool) -> float | None:
+def seconds_to_look(known: Condition | None, job: ElasticJob, has_begun: bool) -> float | None:
     """Until a job whose Pods are refused is to be looked at again; None if they are not."""
-    known = _known(job)
-    if known is None or not is_refused(job):
+    if known is None or not is_refused(known):
         return None
     return _pace_seconds(job, known.reason, has_begun) or RETRY_SECONDS
 
@@ -84,22 +76,23 @@ def _pace_seconds(job: ElasticJob, answer: str, has_begun: bool) -> float | None
     return RETRY_SECONDS if answer in AGAIN else None
 
 
-def with_trial(job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime) -> ElasticJob:
-    """The job with what a trial came to in its conditions. The time that a refusal has begins anew with each
-    generation: who corrects one thing after the other is not to run out of it."""
+def judge(job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime) -> Condition | None:
+    """Judges the answer to a trial, if there was one in this look.
+
+    The time of a refusal starts again with each generation: there is time to correct one thing after the
+    other.
+    """
+    known = _known(job)
     if trial is None:
-        return job
-    conditions, known = job.status.conditions, _known(job)
+        return known
     if known is not None and known.observed_generation != job.metadata.generation:
-        conditions = [condition for condition in conditions if condition is not known]
-    elif is_refused(job) and trial.answer is Answer.NONE:
-        return job
+        known = None
+    elif is_refused(known) and trial.answer is Answer.NONE:
+        return known
     message = trial.message
     if trial.answer in REFUSED:
         message += _what_next(job, trial.answer, has_begun)
-    status = _STATUS[trial.answer]
-    conditions = with_condition(conditions, PODS_ACCEPTED, status, trial.answer.value, message, now)
-    return job.with_status(conditions=conditions)
+    return stated(known, PODS_ACCEPTED, State(_STATUS[trial.answer], trial.answer.value, message), now)
 
 
 def _what_next(job: ElasticJob, answer: Answer, has_begun: bool) -> str:
@@ -108,31 +101,20 @@ def _what_next(job: ElasticJob, answer: Answer, has_begun: bool) -> str:
     return (NO_HURRY if has_begun else HELD).format(minutes=SLOW_RETRY_SECONDS[answer] / 60)
 
 
-def told(before: ElasticJob, after: ElasticJob) -> Iterator[Event]:
-    """An Event when the Pods are refused, or refused for another reason."""
-    old, new = _known(before), _known(after)
-    if new is None or new.status is not ConditionStatus.FALSE:
-        return
-    if old is None or not is_same(old, new) or old.observed_generation != after.metadata.generation:
-        yield Event("Warning", new.reason, new.message)
+def is_refused(known: Condition | None) -> bool:
+    return known is not None and known.status is ConditionStatus.FALSE
 
 
-def is_refused(job: ElasticJob) -> bool:
-    return is_false(job.status.conditions, PODS_ACCEPTED)
-
-
-def seconds_to_failure(job: ElasticJob, now: datetime) -> float | None:
+def seconds_to_failure(known: Condition | None, job: ElasticJob, now: datetime) -> float | None:
     """Until a job that has not begun fails for its refused Pods; None if they are not refused."""
-    known = _known(job)
-    if known is None or not is_refused(job):
+    if known is None or not is_refused(known):
         return None
     since = max(known.last_transition_time, job.status.start_time or known.last_transition_time)
     return FAIL_AFTER_SECONDS - (now - since).total_seconds()
 
 
-def ending(job: ElasticJob) -> tuple[str, str]:
+def ending(known: Condition | None) -> tuple[str, str]:
     """Reason and message of a job that fails for its refused Pods."""
-    known = _known(job)
     assert known is not None
     message = known.message.removesuffix(HURRY)
     return known.reason, f"no Pod could be made within {FAIL_AFTER_SECONDS:g} s: {message}"

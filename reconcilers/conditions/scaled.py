@@ -6,7 +6,6 @@ A worker that is lost does not make it False: nobody has asked for anything then
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 
 from controller.wording import counted, some_of
 from crds import names
@@ -15,7 +14,8 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.conditions import is_false, with_condition
+from reconcilers.conditions.facts import Facts
+from reconcilers.observed.conditions import SCALED, NextState, State, is_false
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Slot,
@@ -29,49 +29,28 @@ from reconcilers.observed.workers import slot_of
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
 
-SCALED = "Scaled"
 NAMED = 3
 """The others are counted."""
 
 
-def with_scaled(
-    conditions: Sequence[Condition],
-    job: ElasticJob,
-    workers: Sequence[ElasticWorker],
-    rendezvous: Rendezvous,
-    without: Collection[int],
-    fresh: Freshness,
-    now: datetime,
-    *,
-    anew: bool,
-    exhausted_workers: Collection[str] = (),
-) -> list[Condition]:
-    """The conditions, with this one if anything was ever asked.
-
-    Args:
-        conditions: the job's.
-        job: with the desired state of now.
-        workers: all of the job's.
-        rendezvous: the world that is published with this.
-        without: workers that the world does without, though they are wanted.
-        fresh: whose resources are outdated.
-        now: for the transition time.
-        anew: whether something was asked just now.
-        exhausted_workers: uids of workers that get no further Pod, as the job goes on without them.
-    """
-    under_way = is_false(conditions, SCALED)
+def judge(known: Condition | None, facts: Facts) -> NextState:
+    """Judges the job's size and resources; there is no condition before any was requested."""
+    job, workers, fresh, requested = facts.job, facts.workers, facts.fresh, facts.scale_requested
+    if not facts.goes_on:
+        return known
+    under_way = known is not None and known.status is ConditionStatus.FALSE
     moving = bool(job.status.migrations or fresh.outdated)
-    if not (anew or under_way or moving):
-        return list(conditions)
+    if not (requested or under_way or moving):
+        return known
     missing = [
-        *_too_few(job, workers, rendezvous, without, exhausted_workers),
+        *_too_few(facts),
         *_moves(job),
         *_yet_to_go(job, workers),
-        *_outdated(fresh, unknown_too=anew or under_way),
+        *_outdated(fresh, unknown_too=requested or under_way),
     ]
-    status = ConditionStatus.FALSE if missing else ConditionStatus.TRUE
-    reason = "Scaling" if missing else "AsAsked"
-    return with_condition(conditions, SCALED, status, reason, "; ".join(missing), now)
+    if missing:
+        return State(ConditionStatus.FALSE, "Scaling", "; ".join(missing))
+    return State(ConditionStatus.TRUE, "AsAsked")
 
 
 def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> JobPhase:
@@ -79,19 +58,14 @@ def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> Job
     return JobPhase.SCALING if phase is JobPhase.RUNNING and under_way else phase
 
 
-def _too_few(
-    job: ElasticJob,
-    workers: Sequence[ElasticWorker],
-    rendezvous: Rendezvous,
-    without: Collection[int],
-    exhausted_workers: Collection[str],
-) -> list[str]:
+def _too_few(facts: Facts) -> list[str]:
+    job, workers, world, exhausted = facts.job, facts.workers, facts.world, facts.exhausted_workers
     missing = []
     for type_ in training_types(job):
         wanted, count = set(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
-        if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, rendezvous):
-            there = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
-            if not there <= wanted or not is_complete(there, wanted, bounds_of(job), without):
+        if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, world):
+            there = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
+            if not there <= wanted or not is_complete(there, wanted, bounds_of(job), facts.left_out):
                 missing.append(f"the world has {len(there & wanted)} of {counted(count, 'worker')}")
             continue
         running = {
@@ -99,8 +73,7 @@ def _too_few(
             for w in workers
             if w.spec.type == type_
             and (
-                w.metadata.uid in exhausted_workers
-                or w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+                w.metadata.uid in exhausted or w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
             )
         }
         if len(running & wanted) < count:

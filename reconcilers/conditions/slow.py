@@ -1,9 +1,8 @@
-"""Condition `Slow`: steps take longer than they did, as rank 0's agent says; and what changed then. Pure."""
+"""Condition `Slow`: steps take longer than they did, by rank 0's report; and what changed then. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.wording import first_line, shortened
@@ -13,7 +12,8 @@ from crds.elasticworker import ElasticWorker, Life
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.conditions import condition_of, is_same, with_condition
+from reconcilers.conditions.facts import Facts, Neighbour
+from reconcilers.observed.conditions import NextState, State, condition_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
@@ -27,66 +27,45 @@ AFTER = timedelta(seconds=30)
 """What came so long before the first slow step, or so soon after, may be why. Windows of steps begin earlier
 than what slows them, and a report takes a while."""
 MOST_NAMED = 2
-OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
 MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A worker of another job that runs on a node of this one's."""
+def judge(known: Condition | None, facts: Facts) -> NextState:
+    """Judges the pace by rank 0's report; while the world does not train, nothing is known.
 
-    worker: str
-    """Its name; `OF_ANOTHER_NAMESPACE` where the job's readers may not see it."""
-    node: str
-    since: datetime
-    """When its Pod was first seen running."""
-
-
-def with_slow(
-    conditions: Sequence[Condition],
-    workers: Workers,
-    world: Rendezvous,
-    neighbours: Sequence[Neighbour],
-    now: datetime,
-) -> list[Condition]:
-    """The conditions, with this one once steps took longer. While the world does not train, nothing is known.
-
-    The message is kept as long as the same is told: what changed then is looked for once.
+    The message is kept as long as the figures are the same: what changed then is looked for once.
     """
-    speaker = speaker_of(workers, world)
+    speaker = speaker_of(facts.workers, facts.world)
     if speaker is None:
-        return list(conditions)
-    known, slow = condition_of(conditions, SLOW), _slow_of(speaker)
+        return known
+    slow = _slow_of(speaker)
     if slow is None:
-        if known is None or known.status is ConditionStatus.FALSE:
-            return list(conditions)
-        return with_condition(conditions, SLOW, ConditionStatus.FALSE, AS_USUAL, "", now)
-    if is_told(known, slow):
-        return list(conditions)
-    began = began_at(speaker, now)
-    what = "; ".join(changes(began, workers, world, neighbours)) or NOTHING_CHANGED
+        is_over = known is None or known.status is ConditionStatus.FALSE
+        return known if is_over else State(ConditionStatus.FALSE, AS_USUAL)
+    if is_shown(known, slow):
+        return known
+    began = began_at(speaker, facts.now)
+    found = changes(began, facts.workers, facts.world, facts.neighbours)
+    what = "; ".join(found) or NOTHING_CHANGED
     message = f"{_figures(slow, began)}; {what}"
-    data = _facts(slow)
-    return with_condition(conditions, SLOW, ConditionStatus.TRUE, STEP_TIME_ROSE, message, now, data)
+    return State(ConditionStatus.TRUE, STEP_TIME_ROSE, message, _facts(slow))
 
 
-def events_of_slow(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
-    """One when it begins, and one when steps are as fast as before."""
-    old, new = condition_of(before, SLOW), condition_of(after, SLOW)
-    if new is None or is_same(old, new):
-        return
+def event(old: Condition | None, new: Condition) -> Event | None:
+    """An Event when it begins, and when steps are as fast as before."""
     if new.status is ConditionStatus.TRUE:
-        yield Event("Warning", SLOW, new.message)
-    elif old is not None:
-        yield Event("Normal", SLOW_OVER, "a step takes no longer than it did before")
+        return Event("Warning", SLOW, new.message)
+    if old is None or new.reason != AS_USUAL:
+        return None
+    return Event("Normal", SLOW_OVER, "a step takes no longer than it did before")
 
 
 def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
-    """What is told, and not yet in the job's status."""
+    """The slowness that is reported, and not yet in the job's status."""
     speaker = speaker_of(workers, job.status.rendezvous or Rendezvous())
     slow = _slow_of(speaker) if speaker is not None else None
-    return None if slow is None or is_told(condition_of(job.status.conditions, SLOW), slow) else slow
+    return None if slow is None or is_shown(condition_of(job.status.conditions, SLOW), slow) else slow
 
 
 def suspected_at(known: datetime | None, job: ElasticJob, workers: Workers, now: datetime) -> datetime | None:
@@ -114,11 +93,11 @@ def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
         return None
     lead = workers.rank_0(world)
     report = current_report(lead) if lead is not None else None
-    trains = report is not None and any(told.round == world.round for told in report.rounds[-1:])
+    trains = report is not None and any(figures.round == world.round for figures in report.rounds[-1:])
     return lead if trains else None
 
 
-def is_told(known: Condition | None, slow: Slow) -> bool:
+def is_shown(known: Condition | None, slow: Slow) -> bool:
     return known is not None and known.status is ConditionStatus.TRUE and known.data == _facts(slow)
 
 

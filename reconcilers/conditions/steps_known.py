@@ -1,4 +1,4 @@
-"""Whether it is known how far training is, and by whose word. Pure."""
+"""Condition `StepsKnown`: whether training reports its steps, or agents count them. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
+from reconcilers.conditions.facts import Facts
 from reconcilers.goodput.comparable import counts_steps, tells_steps
 from reconcilers.goodput.goodput import seconds_by_state
-from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.conditions import NextState, State, condition_of
 
 STEPS_KNOWN = "StepsKnown"
 TOLD, COUNTED, NO_STEPS = "Told", "Counted", "NoSteps"
@@ -30,20 +31,19 @@ PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""
 
 
-def with_steps_known(
-    conditions: Sequence[Condition], job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
-) -> list[Condition]:
-    """The conditions, with this one when the first step is known, or has been missing for long."""
+def judge(known: Condition | None, facts: Facts) -> NextState:
+    """Judges whose word of the steps there is; there is no condition before the first, or a long silence."""
+    job, workers, now = facts.job, facts.workers.telling_steps, facts.now
     if tells_steps(job, workers):
-        return with_condition(conditions, STEPS_KNOWN, ConditionStatus.TRUE, TOLD, "", now)
+        return State(ConditionStatus.TRUE, TOLD)
     if any(counts_steps(worker.status.agent) for worker in workers):
         message = START_UNKNOWN_MESSAGE if start_is_unknown(job.status.goodput) else ""
-        return with_condition(conditions, STEPS_KNOWN, ConditionStatus.TRUE, COUNTED, message, now)
+        return State(ConditionStatus.TRUE, COUNTED, message)
     left = seconds_to_notice(job, workers, now)
     if left is None or left > 0:
-        return list(conditions)
+        return known
     message = NO_STEPS_MESSAGE.format(minutes=round(patience_seconds(job) / 60, 1))
-    return with_condition(conditions, STEPS_KNOWN, ConditionStatus.FALSE, NO_STEPS, message, now)
+    return State(ConditionStatus.FALSE, NO_STEPS, message)
 
 
 def seconds_to_notice(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> float | None:

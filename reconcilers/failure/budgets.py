@@ -31,7 +31,7 @@ LASTING_UNTIL_KILLED_SECONDS = 5.0
 After a shorter one the next waits all the same, since kills spend no budget: whatever kills each start would
 otherwise make rounds without a pause and without an end."""
 FIRST_WORD_SECONDS = 1.0
-"""So long the world waits for who was first, when all that is known only follows from it."""
+"""Wait of the world for the first failure, when every reported one only follows from another."""
 REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
 """Classes of which the same error again means that it will always come."""
 KILLED = "training was killed from outside"
@@ -46,11 +46,11 @@ class Failed:
     exit_class: ExitClass
     message: str
     reached: int | None
-    """The highest step ever told by now."""
+    """The highest step reported by now."""
     action: FailureAction | None = None
     """Of the rule that matched."""
     follows: bool = False
-    """It is only known to follow from a peer's."""
+    """All that shows is that it follows from a peer's."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def without(budget: FailureBudget, exit_class: str) -> FailureBudget:
 
 
 def explained(budget: FailureBudget) -> FailureBudget:
-    """It is known now who was first: what followed from it counts no more."""
+    """The budget once the first failure is found: what followed from it counts no more."""
     return budget.model_copy(update={"consequences": 0, "held_until": None})
 
 

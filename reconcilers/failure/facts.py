@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from crds.agent_report import AgentReport
 from crds.elasticjob import ElasticJob
@@ -17,8 +18,8 @@ def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:
     newest = job.status.last_failure
     for worker in workers.exceptional:
         end = worker.status.last_exit
-        told = end is not None and end.reason != REPLACED  # what was first is told as a failure in place
-        if end is not None and told and (newest is None or end.time > newest.time):
+        counts = end is not None and end.reason != REPLACED  # what was first counts as a failure in place
+        if end is not None and counts and (newest is None or end.time > newest.time):
             newest = failure_of_pod(worker.metadata.name, end)
     return newest
 
@@ -50,3 +51,21 @@ class Break:
     """Its processes have the time to save, or have saved and left by vote; and so should its peers'."""
     took_part: bool = False
     """It left by vote because another had to."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A wait before a world replaces a broken one."""
+
+    until: datetime
+    reason: str
+    """What it waits for: `the next world waits …`."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The first failure of a round whose world broke."""
+
+    round: int
+    line: str
+    """The worker and its failure in one line."""

@@ -10,9 +10,9 @@ from crds.elasticworker import ElasticWorker
 
 
 def reached(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int | None:
-    """The highest step ever told; None if none was."""
+    """The highest step ever reported; None if none was."""
     goodput, budget = job.status.goodput, job.status.failure_budget
-    steps = [step for worker in workers for step in told(worker.status.agent)]
+    steps = [step for worker in workers for step in steps_of(worker.status.agent)]
     return _highest([*steps, goodput.last_step if goodput else None, budget.step if budget else None])
 
 
@@ -22,14 +22,14 @@ def reached_before(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int | N
     known = budget.step if budget else None
     if last is None or last.round is None:
         return known
-    steps = [step for worker in workers for step in told_through(worker.status.agent, last.round)]
+    steps = [step for worker in workers for step in steps_through(worker.status.agent, last.round)]
     goodput = job.status.goodput
     counted = goodput.last_step if goodput and goodput.round <= last.round else None
     return _highest([*steps, counted, known])
 
 
-def told(report: AgentReport | None) -> list[int | None]:
-    """All that one agent said of steps."""
+def steps_of(report: AgentReport | None) -> list[int | None]:
+    """All steps in one agent's report."""
     if report is None:
         return []
     steps: list[int | None] = [round_.last_step for round_ in report.rounds]
@@ -38,12 +38,12 @@ def told(report: AgentReport | None) -> list[int | None]:
     return steps
 
 
-def highest_told(report: AgentReport | None) -> int | None:
-    return _highest(told(report))
+def highest_step(report: AgentReport | None) -> int | None:
+    return _highest(steps_of(report))
 
 
-def told_through(report: AgentReport | None, round_: int) -> list[int | None]:
-    """What it said of steps of this round and earlier ones."""
+def steps_through(report: AgentReport | None, round_: int) -> list[int | None]:
+    """The steps of this round and earlier ones in the report."""
     if report is None:
         return []
     steps: list[int | None] = [each.last_step for each in report.rounds if each.round <= round_]

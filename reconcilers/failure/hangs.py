@@ -1,4 +1,4 @@
-"""When a hang is judged: not before all members of its world have said where their processes are.
+"""When a hang is judged: not before all members of its world have reported where their processes are.
 
 The first agent that loses patience says only what its own processes do, and mostly they wait for others. So
 the world is given up with `hangSince`, which asks all its members for their stacks; neither the next world
@@ -115,7 +115,7 @@ def silent_members(
 
 
 def with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incident | None:
-    """The incident, whose message tells behind its first line of those who did not answer."""
+    """The incident, with those who did not answer behind the first line of its message."""
     silent_names = [each.failure.worker for each in silent]
     if incident is None or not silent or incident.failure.worker in silent_names:
         return incident
@@ -150,12 +150,12 @@ def _is_lost(worker: ElasticWorker, incarnation: int) -> bool:
 
 
 def _has_answered(worker: ElasticWorker, round_: int) -> bool:
-    """Whether it told a failure of this round, or has left the round with nothing to tell."""
+    """Whether it has reported a failure of this round, or has left the round without one."""
     if worker.status.phase is WorkerPhase.SUCCEEDED:
         return True
     report = current_report(worker)
     if report is None:
         return False
-    told = report.failure is not None and report.failure.round == round_
+    failed = report.failure is not None and report.failure.round == round_
     left = report.observed_round == round_ and report.state is not AgentState.RUNNING
-    return told or left or report.observed_round > round_
+    return failed or left or report.observed_round > round_

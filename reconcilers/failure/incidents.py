@@ -1,8 +1,8 @@
 """Worlds that broke because training processes failed in place: who was first, and of what class.
 
-One death makes many: the others' collectives break, and each agent tells what it saw, in any order, some of
-them late. How likely each was first is its `Guilt`. Whoever tells late can take the blame over, until there
-is a newer failure.
+One death makes many: the others' collectives break, and each agent reports what it saw, in any order, some of
+them late. How likely each was first is its `Guilt`. A late report can take the blame over, until there is a
+newer failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Guilt(IntEnum):
     """How likely a failure was the first of its round: that of the lowest comes before all others."""
 
     DEVICE = 0
-    """A device's driver told of it: what processes say of the same moment follows from that."""
+    """A device's driver reported it: what processes report of the same moment follows from that."""
     OWN = 1
     """An error, a crash, a kill: it needs nobody else for its explanation."""
     HANGS = 2
@@ -47,7 +47,7 @@ class Guilt(IntEnum):
     WAITS = 5
     """It hangs because it waits for others."""
     FOLLOWS = 6
-    """Its text tells of a peer's death."""
+    """Its text is of a peer's death."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Incident:
     failure: JobFailure
     """Its time is its agent's until it is recorded (`at`)."""
     guilt: Guilt
-    told: AgentFailure | None = None
-    """In its agent's words, if they are still there."""
+    report: AgentFailure | None = None
+    """The agent's report of the failure; None once its Pod is gone."""
     action: FailureAction | None = None
     """Of the rule that matched."""
     company: int = 1
@@ -69,7 +69,7 @@ class Incident:
 
     @property
     def follows(self) -> bool:
-        """Whether it is only known to follow from a peer's."""
+        """Whether all that shows is that it follows from a peer's."""
         return self.guilt is Guilt.FOLLOWS
 
     def at(self, now: datetime) -> Incident:
@@ -78,7 +78,9 @@ class Incident:
 
     def answered(self, rules: Sequence[FailureRule]) -> Incident:
         """With what the first rule that matches says to it."""
-        return self if self.told is None else replace(self, action=action_for(rules, of_process(self.told)))
+        if self.report is None:
+            return self
+        return replace(self, action=action_for(rules, of_process(self.report)))
 
 
 def incident_of(
@@ -107,11 +109,11 @@ def first_of(
     lost: bool,
     unheard: Sequence[Incident] = (),
 ) -> Incident | None:
-    """The most likely first of all who failed in this round, as far as they told.
+    """The most likely first of all who failed in this round, by their reports.
 
     Args:
-        lost: a member's Pod is gone: whoever lost, left or waited for a peer did so because of that.
-        unheard: members that told nothing.
+        lost: a member's Pod is gone, which explains every rank that lost, left or waited for a peer.
+        unheard: members without a report.
     """
     first = min([*_suspects(workers, round_, members), *unheard], key=_order, default=None)
     if first is None or (lost and first.guilt >= Guilt.FINISHED_EARLY):
@@ -190,23 +192,23 @@ def ranks_of(workers: Sequence[ElasticWorker], members: Sequence[int]) -> dict[i
 
 
 def step_in(worker: ElasticWorker, round_: int) -> int | None:
-    """The highest step that the worker told of this round."""
+    """The highest step that the worker has reported of this round."""
     report = worker.status.agent
-    told = report.rounds if report is not None else ()
-    return next((figures.last_step for figures in told if figures.round == round_), None)
+    rounds = report.rounds if report is not None else ()
+    return next((figures.last_step for figures in rounds if figures.round == round_), None)
 
 
 def _suspects(workers: Sequence[ElasticWorker], round_: int, members: Sequence[int]) -> list[Incident]:
-    told = ((worker.metadata.name, _failure_in(worker, round_)) for worker in workers)
-    failed = [(name, failure) for name, failure in told if failure is not None and not is_well(failure)]
+    reports = ((worker.metadata.name, _failure_in(worker, round_)) for worker in workers)
+    failed = [(name, failure) for name, failure in reports if failure is not None and not is_well(failure)]
     found = [_incident(name, failure) for name, failure in failed]
     if not found:
         return []
     early = [worker for worker in workers if _has_finished(worker, round_)]
     ranks = ranks_of(workers, members) if early else {}
     found += [_early(worker, round_, ranks.get(worker.spec.index)) for worker in early]
-    waiting = Counter(_place(s.told) for s in found if s.guilt is Guilt.WAITS)
-    return [replace(s, company=waiting[_place(s.told)]) if s.guilt is Guilt.WAITS else s for s in found]
+    waiting = Counter(_place(s.report) for s in found if s.guilt is Guilt.WAITS)
+    return [replace(s, company=waiting[_place(s.report)]) if s.guilt is Guilt.WAITS else s for s in found]
 
 
 def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
@@ -240,7 +242,7 @@ def _incident(worker: str, failure: AgentFailure) -> Incident:
             time=failure.time,
         ),
         guilt=_guilt(exit_class, failure),
-        told=failure,
+        report=failure,
     )
 
 
@@ -323,7 +325,7 @@ def _order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:
 
 
 def _same(one: JobFailure, other: JobFailure) -> bool:
-    """A process may fail a moment before the driver tells why: then its worker tells of another class."""
+    """A process may fail a moment before the driver reports why: then its worker reports another class."""
     who = (other.worker, other.rank, other.round, other.exit_class)
     return (one.worker, one.rank, one.round, one.exit_class) == who
 

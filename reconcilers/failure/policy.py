@@ -15,7 +15,7 @@ from crds.job_status import ElasticJobStatus, FailureBudget, JobFailure
 from crds.rendezvous import Rendezvous
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
-from reconcilers.failure.facts import Break, failure_of_pod, last_failure
+from reconcilers.failure.facts import Blame, Break, Hold, failure_of_pod, last_failure
 from reconcilers.failure.ground import reached, reached_before
 from reconcilers.failure.hangs import (
     ANSWER_SECONDS,
@@ -72,18 +72,18 @@ class Ending:
 
 @dataclass(frozen=True)
 class LateLoss:
-    """A Pod's end that is known only after what it did to others in its round was told, and blamed on one."""
+    """A Pod's end that is noticed only after its peers' failures were reported and one of them was blamed."""
 
     round: int
     line: str
-    """In the words of a loss that is known in time: `worker 1 was lost: the Pod was deleted`."""
+    """In the words of a loss that is noticed in time: `worker 1 was lost: the Pod was deleted`."""
     blamed: str
-    """The worker that told of it."""
+    """The worker that was blamed instead."""
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """Of one look at a job."""
+    """What failures come to in one look at a job."""
 
     incident: Incident | None
     """The failure in place that is counted now, or takes the blame over from another."""
@@ -92,7 +92,7 @@ class Assessment:
     last_failure: JobFailure | None
     ending: Ending | None
     renewals: Mapping[str, Renewal] = field(default_factory=dict)
-    """By uid, who gets a new Pod now."""
+    """Workers that get a new Pod now, by uid."""
     waits_for_renewal: bool = False
     """No world is formed before the worker that failed has its new Pod."""
     inquiry: Inquiry | None = None
@@ -100,13 +100,11 @@ class Assessment:
     late_loss: LateLoss | None = None
 
     @property
-    def blame(self) -> tuple[int | None, str]:
-        """The round that broke, and in one line who was first; None where that is not known now."""
+    def blame(self) -> Blame | None:
+        """The first failure of the round that broke; None where no look has found it yet."""
         if self.late_loss is not None:
-            return self.late_loss.round, self.late_loss.line
-        if self.incident is None or self.incident.follows:
-            return None, ""
-        return self.incident.failure.round, in_one_line(self.incident.failure)
+            return Blame(self.late_loss.round, self.late_loss.line)
+        return blame_of(self.incident) if self.incident is not None and not self.incident.follows else None
 
     @property
     def hang_since(self) -> datetime | None:
@@ -115,17 +113,18 @@ class Assessment:
     def seconds_to_judgement(self, now: datetime) -> float | None:
         return (self.inquiry.until - now).total_seconds() if self.inquiry is not None else None
 
-    def hold(self, now: datetime) -> tuple[datetime | None, str]:
-        """Until when no world is formed, and why: `the next world waits …`."""
+    def hold(self, now: datetime) -> Hold | None:
+        """How long no world replaces the broken one."""
         if self.inquiry is not None:
             why = f"up to {ANSWER_SECONDS:.0f} s for all ranks to say where they hang"
-            return self.inquiry.until, why
+            return Hold(self.inquiry.until, why)
         if self.waits_for_renewal:
-            return now + timedelta(seconds=RENEWAL_SECONDS), "for the worker that failed to get a new Pod"
-        until = self.budget.held_until if self.budget else None
-        if self.budget is None or until is None:
-            return None, ""
-        return until, f"until {until:%H:%M:%S} UTC {budgets.why_held(self.budget)}"
+            until = now + timedelta(seconds=RENEWAL_SECONDS)
+            return Hold(until, "for the worker that failed to get a new Pod")
+        held_until = self.budget.held_until if self.budget else None
+        if self.budget is None or held_until is None:
+            return None
+        return Hold(held_until, f"until {held_until:%H:%M:%S} UTC {budgets.why_held(self.budget)}")
 
 
 def assess(
@@ -135,7 +134,7 @@ def assess(
     breaks: Sequence[Break],
     now: datetime,
 ) -> Assessment:
-    """What the failures that are known now come to.
+    """Assesses the failures that are reported by now.
 
     Args:
         spare: who may fail for good, by `spare_workers`.
@@ -180,15 +179,20 @@ def _who_was_first(
     members = published.members
     inquiry = inquiry_of(status, breaks, workers, now)
     if inquiry is None:
-        now_told = incident_of(breaks, workers, published.round, rules, members)
-        return None, now_told or late_incident(blamed, workers, rules, members)
+        found = incident_of(breaks, workers, published.round, rules, members)
+        return None, found or late_incident(blamed, workers, rules, members)
     if is_open(inquiry, published, workers, now):
         return inquiry, None
-    if was_counted(status):  # who saw the break before the hang was told was not asked
+    if was_counted(status):  # the break came before the hang was reported, so nobody was asked
         return None, late_incident(blamed, workers, rules, members)
     silent = silent_members(inquiry, published, workers) if now >= inquiry.until else []
     first = first_of(workers, published.round, rules, members, lost=inquiry.lost, unheard=silent)
     return None, with_silent(first, silent)
+
+
+def blame_of(incident: Incident) -> Blame | None:
+    round_ = incident.failure.round
+    return None if round_ is None else Blame(round_, in_one_line(incident.failure))
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
@@ -226,7 +230,7 @@ def exhausted_workers(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[
     enough = {names.WORKER: "there are enough others"}
     return {
         w.metadata.uid: f"not started again, since {enough.get(w.spec.type, 'training goes on without it')}: "
-        f"{_told(spare[w.metadata.uid], _of(w)).message}"
+        f"{_ending_by(spare[w.metadata.uid], _of(w)).message}"
         for w in failed
     }
 
@@ -327,16 +331,16 @@ def _ending(
         end = worker.status.last_exit
         over = worker.status.phase is WorkerPhase.FAILED
         if over and end is not None and end.action is FailureAction.FAIL_JOB:
-            return _told(BY_RULE, _of(worker))
+            return _ending_by(BY_RULE, _of(worker))
     if incident is not None and incident.action is FailureAction.FAIL_JOB:
-        return _told(BY_RULE, incident.failure)
+        return _ending_by(BY_RULE, incident.failure)
     excess = budgets.overdrawn(budget, _allowed(job, names.WORKER), "training")
     if excess is not None:
-        return _told(excess, failure)
+        return _ending_by(excess, failure)
     for worker in workers.exceptional:
         excess = _overdrawn(job, worker)
         if excess is not None and worker.metadata.uid not in spare:
-            return _told(excess, _of(worker))
+            return _ending_by(excess, _of(worker))
     return None
 
 
@@ -356,6 +360,6 @@ def _of(worker: ElasticWorker) -> JobFailure | None:
     return failure_of_pod(worker.metadata.name, end) if end is not None else None
 
 
-def _told(excess: Overdrawn, failure: JobFailure | None) -> Ending:
+def _ending_by(excess: Overdrawn, failure: JobFailure | None) -> Ending:
     text = f"{excess.text}: {in_one_line(failure)}" if failure else excess.text
     return Ending(excess.reason, text, failure)

@@ -26,7 +26,6 @@ from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import bounds_of
-from reconcilers.world.rendezvous import Decision
 
 _AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
 NOT_YET_TRAINING = (JobState.RECOVERING, JobState.FORMING)
@@ -90,15 +89,15 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
 
 
 def failed_at(
-    decision: Decision, round_: int, workers: Sequence[ElasticWorker], now: datetime
+    breaks: Sequence[Break], round_: int, workers: Sequence[ElasticWorker], now: datetime
 ) -> datetime | None:
-    """When the world failed that this decision gives up; None if it has not, and is only left."""
-    if not decision.failed:
+    """When the world of this round failed; None if it has not, and some only leave it."""
+    failed = [b for b in breaks if not (b.trains_on or b.stops_in_good_order)]
+    if not failed:
         return None
     by_index = {worker.spec.index: worker for worker in workers if worker.spec.type == names.WORKER}
     last_step = last_step_at(round_, workers)
-    breaks = (b for b in decision.breaks if not (b.trains_on or b.stops_in_good_order))
-    return min(_break_time(b, by_index.get(b.index), last_step, now) for b in breaks)
+    return min(_break_time(b, by_index.get(b.index), last_step, now) for b in failed)
 
 
 def _break_time(

@@ -2,65 +2,66 @@
 
 Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
 in which a plan is carried out (`reconciler.py`) is: what has to come first, the status, the acts.
-Each act follows from what is published by then, so that whoever looks next, after a crash between any two
-writes, plans what is left.
+Each act follows from what is published by then, so that the next look, after a crash between any two writes,
+plans what is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from controller.resources import Object
 from crds import names
 from crds.elasticworker import ElasticWorker
+from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
-from crds.rendezvous import Rendezvous
-from reconcilers.capacity import growth, profile, sizing
+from reconcilers.capacity import growth, profile
+from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import with_roles, with_rounds
-from reconcilers.conditions import edits, refusal
-from reconcilers.conditions.job_finding import CheckState, finding_of
+from reconcilers.conditions import hot, refusal
+from reconcilers.conditions.facts import Facts
 from reconcilers.conditions.steps_known import seconds_to_notice
+from reconcilers.conditions.table import SIZES, judged
+from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.memory import MemoryRoom
-from reconcilers.failure.policy import Assessment, Renewal, assess
+from reconcilers.failure.policy import Assessment, assess
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.goodput.state import Moment, failed_at
-from reconcilers.job import outcome
-from reconcilers.job.acts import created, relaunched, told_standby
-from reconcilers.job.departed import with_departed
-from reconcilers.job.look import Look
-from reconcilers.job.outcome import Outcome, Training
+from reconcilers.job import events as events_of_job
+from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
-from reconcilers.job.relaunch import RESUMED, plan_relaunches
 from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
-from reconcilers.job.status import has_succeeded
-from reconcilers.job.waiting import why_not_training
-from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
+from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
+from reconcilers.job.workers import (
+    created,
+    needs_standby_update,
+    relaunches_of,
+    standby_updated,
+    standing_by,
+)
 from reconcilers.observed.conditions import observed_at
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
-from reconcilers.observed.slots import present_slots, training_types
-from reconcilers.observed.workers import WorkerPlan, plan_workers, slot_of
-from reconcilers.roles import hot, tasks
+from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.roles import progress as roles_progress
+from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.scale import rolling
 from reconcilers.scale.request import Origin, ScaleWrite
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import is_asked, take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import Uptake, is_asked, take_up, with_moves_done, with_sources
 from reconcilers.scale.verdicts import Verdict, judge
 from reconcilers.shards import job_shards
-from reconcilers.shards.job_shards import with_shards
-from reconcilers.world import resumption
-from reconcilers.world.participants import bounds_of, participants_of
+from reconcilers.world.breaks import broken_members
+from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
+from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
 from reconcilers.world.rendezvous import Decision
-from reconcilers.world.standby import needs_standby_update, standing_by
 
 MIN_ACTS = 100
 ACT_LOOKS = 10
@@ -75,44 +76,34 @@ class Plan:
     check: Act | None = None
     """The NodeCheck to make before anything else. If it is refused, plan again with `Seen.check_refused`."""
     first: tuple[Act, ...] = ()
-    """To be done before the status is written, which no longer shows then that they are due."""
+    """Writes that come before the status: once it is written, nothing shows that they are due."""
     status_patch: Object = field(default_factory=dict)
-    """Of the job's status; empty if nothing has changed."""
+    """The change of the job's status; empty if there is none."""
     events: tuple[Event, ...] = ()
-    """What the status comes to; told when it is written."""
+    """Events that are recorded when the status is written."""
     acts: tuple[Act, ...] = ()
-    """To be done when the status is written."""
+    """Writes that come after the status."""
     verdicts: tuple[Verdict, ...] = ()
     """The ends of ScalePlans, as the written status has them."""
     scale: ScaleWrite | None = None
     """The request to write into the job, after everything else."""
     look_again_seconds: float | None = None
     is_interim: bool = False
-    """More has to come `first`, in further looks; until then nothing else is decided."""
+    """More writes of `first` are due in further looks; until then nothing else is decided."""
 
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
-    """All that is to be done about a job after this look."""
+    """Plans all that is to be done about a job after this look."""
     phase = seen.job.status.phase
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
     slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    seen, told = _with_news(seen, slots.surplus, now)
-    workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
-    fresh = freshness(seen.job, workers, seen.pods)
-    managed_fields = seen.raw["metadata"].get("managedFields") or ()
-    uptake = take_up(seen.job, fresh, managed_fields, now, seen.vacant)
-    uptake = growth.with_base(seen.job, uptake, now)
-    refused = refusal_of(seen, Origin.PROFILE)
-    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
-    look = Look(
-        seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.scale_requested, now
-    )
+    look, uptake, beginning = _basis(seen, slots.surplus, now)
     if seen.job.spec.suspend:
         back = giving_back(look.job, seen)
-        plan = _plan(look, outcome.suspended(look.job, workers, now), look_again=back.look_again_seconds)
+        plan = _written(look, suspended(look), look_again=back.look_again_seconds)
         plan = replace(plan, scale=back.write)
     else:
         plan = _ended(look) or _train(look)
@@ -127,9 +118,10 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
     more = 0.0 if is_more else None
+    shards = job_shards.events(seen.job.status.shards, look.shards)
     plan = replace(
         plan,
-        events=(*told, *outcome.of_scale(uptake), *beginning.events, *plan.events),
+        events=(*shards, *events_of_job.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
         verdicts=verdicts,
         scale=scale or plan.scale,
@@ -137,8 +129,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             plan.look_again_seconds,
             more,
             seen.workers_refused_seconds,
-            UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
-            refusal.seconds_to_look(look.job, seen.has_begun),
+            UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
+            refusal.seconds_to_look(look.pods_accepted, seen.job, seen.has_begun),
             served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
@@ -151,7 +143,7 @@ def _ends(plan: Plan) -> bool:
     return phase is not None and JobPhase(phase).finished
 
 
-def _judged(look: Look) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
+def _judged(look: Basis) -> tuple[ScaleWrite | None, tuple[Verdict, ...]]:
     """What becomes of the job's ScalePlans. Each verdict wakes the job, so others may follow."""
     write, verdicts = judge(look.seen.plans, look.job, look.workers, look.seen.nodes)
     return write, tuple(verdicts[:MIN_ACTS])
@@ -163,7 +155,7 @@ def most_acts(workers: int) -> int:
 
 
 def _slots(seen: Seen, now: datetime) -> WorkerPlan:
-    """Which workers there are to be. The count of a plan that removes some by name does not say which."""
+    """Which workers are wanted. The count of a plan that removes some by name does not show which."""
     job = seen.job
     if is_asked(job):
         fresh = freshness(job, seen.workers, seen.pods)
@@ -181,94 +173,111 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
 
 
-def _with_news(
-    seen: Seen, surplus: Collection[ElasticWorker], now: datetime
-) -> tuple[Seen, tuple[Event, ...]]:
-    """With what was said of the job's Pods, if they were tried, and of edits that they do not have, and with
-    steps that compare, and the next leases of its shard sets; and the Events that tell of it.
+def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tuple[Basis, Uptake, Beginning]:
+    """The job as it is wanted by now, what was requested of its scale, and how it begins.
 
     Args:
-        surplus: the workers that are to go, and what they have done of their leases with them.
+        surplus: the workers that are deleted; what they have done of their leases counts.
     """
-    tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
-    job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
+    job, shards = seen.job, None
     if surplus or job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
-        job = with_shards(job, seen.workers, surplus, now)
-    workers = with_comparable_steps(job, seen.workers)
-    told = (*refusal.told(seen.job, job), *edits.told(seen.job, job), *job_shards.told(seen.job, job))
-    return replace(seen, job=job, workers=workers), told
+        shards = job_shards.next_sets(job, seen.workers, surplus, now)
+    seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
+    workers = seen.workers.without({worker.metadata.uid for worker in surplus})
+    fresh = freshness(job, workers, seen.pods)
+    managed_fields = seen.raw["metadata"].get("managedFields") or ()
+    uptake = growth.with_base(job, take_up(job, fresh, managed_fields, now, seen.vacant), now)
+    refused = refusal_of(seen, Origin.PROFILE)
+    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
+    wanted = with_departed(uptake.job, surplus)
+    look = Basis(
+        seen=seen,
+        job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
+        workers=workers,
+        fresh=fresh,
+        now=now,
+        scale_requested=uptake.scale_requested,
+        shards=shards,
+        pods_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
+        profiled=beginning.condition,
+    )
+    return look, uptake, beginning
 
 
 def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
-    """Its counts follow its Pods, and it goes when its time is over."""
+    """The plan of a finished job: its counts follow its Pods, and it is deleted when its time is over."""
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
-    look = Look(seen, seen.job, seen.workers, Freshness(), False, now)
-    plan = _plan(look, outcome.over(seen.job, seen.workers, now), look_again=(remaining,))
+    look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
     _, verdicts = _judged(look)
-    return replace(plan, verdicts=verdicts)
+    return replace(_written(look, over(look), look_again=(remaining,)), verdicts=verdicts)
 
 
-def _ended(look: Look) -> Plan | None:
-    """Of a job whose training is over, or whose time is.
+def _ended(look: Basis) -> Plan | None:
+    """The plan of a job whose training is over, or whose time is.
 
-    Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed say
-    nothing.
+    Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed are no
+    success.
     """
-    job, workers, now = look.job, look.workers, look.now
+    end = _end_of(look)
+    return _written(look, ended(look, *end)) if end is not None else None
+
+
+def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
+    """Phase, reason and message of the end."""
+    job, now = look.job, look.now
     if job.status.phase is not JobPhase.SUSPENDED and (why := _success(look)):
-        end = JobPhase.SUCCEEDED, "TrainingSucceeded", why
-        return _plan(look, outcome.finished(job, workers, *end, now))
+        return JobPhase.SUCCEEDED, "TrainingSucceeded", why
     if why := job_shards.ending(job):
-        late = outcome.finished(job, workers, JobPhase.FAILED, job_shards.ENDED, why, now)
-        return _plan(look, late)
-    remaining = refusal.seconds_to_failure(job, now) if look.is_held else None
-    if remaining is not None and remaining <= 0:
-        return _plan(look, outcome.finished(job, workers, JobPhase.FAILED, *refusal.ending(job), now))
+        return JobPhase.FAILED, job_shards.ENDED, why
+    if look.is_held and (refusal.seconds_to_failure(look.pods_accepted, job, now) or 0.0) <= 0:
+        return JobPhase.FAILED, *refusal.ending(look.pods_accepted)
     remaining = seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         limit = job.spec.run_policy.active_deadline_seconds
         message = f"the job was active for longer than activeDeadlineSeconds {limit}"
-        late = outcome.finished(job, workers, JobPhase.FAILED, "DeadlineExceeded", message, now)
-        return _plan(look, late)
+        return JobPhase.FAILED, "DeadlineExceeded", message
     return None
 
 
-def _success(look: Look) -> str:
+def _success(look: Basis) -> str:
     if in_cluster(look.job):
         return roles_progress.ending(look.job, look.workers)
     return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
-def _train(look: Look) -> Plan:
-    """Of a job that is to run: its world, and what its failures come to."""
+def _train(look: Basis) -> Plan:
+    """The plan of a job that runs: its world, and what its failures come to."""
     published, workers, now = look.published, look.workers, look.now
-    course, roll = _world(look)
+    people, bounds, roll = _people(look)
+    breaks = broken_members(published, people)
     if roll.sources:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
-    broken_at = failed_at(course.decision, published.round, workers, now)
-    failures = assess(look.job, workers, look.spare, course.decision.breaks, now)
+    broken_at = failed_at(breaks, published.round, workers, now)
+    failures = assess(look.job, workers, look.spare, breaks, now)
     if failures.ending is not None:
-        return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
-    course = course.held(published, *failures.hold(now), now).asking(failures.hang_since)
-    course = course.blaming(*failures.blame)  # one that is held says of itself what the published one says
-    check = None
-    if course.check and look.seen.check_refused:
-        course = course.without_check()
-    elif course.check:
-        check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
-    due, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+        ending, events = failures.ending, tuple(events_of_job.of_culprit(failures.incident))
+        end = ended(look, JobPhase.FAILED, ending.reason, ending.message, failures)
+        return _written(look, end, events=events, broken_at=broken_at)
+    decision = Decision(published)
+    if not in_cluster(look.job):
+        decision = decide(published, people, bounds, now, _constraints(look, failures))
+    check = (
+        create(NODECHECKS, look.seen.checks.next_for(look.job, decision.check)) if decision.check else None
+    )
+    due, retry_seconds = relaunches_of(look, decision.rendezvous, roll, failures.renewals)
     relaunches = due[: most_acts(len(look.seen.workers))]
     if len(relaunches) < len(due):
         retry_seconds = 0.0
         if look.leaving:
             return Plan(first=tuple(relaunches), look_again_seconds=0.0, is_interim=True)
-    is_quiet = _is_quiet(look, course, roll, failures)
+    is_quiet = _is_quiet(look, decision, roll, failures)
     scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet)
-    look = replace(look, job=scaling.job)
+    if scaling.growth is not None:
+        look = replace(look, job=growth.with_step(look.job, scaling.growth))
     waits = (
-        course.decision.look_again_seconds,
+        decision.look_again_seconds,
         retry_seconds,
         seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
@@ -277,144 +286,123 @@ def _train(look: Look) -> Plan:
         hot.seconds_to_look(look.job) if in_cluster(look.job) else None,
         *scaling.look_again_seconds,
     )
-    plan = _go_on(look, course, failures, broken_at, waits)
+    plan = _go_on(look, decision, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
     events, acts = (*plan.events, *scaling.events), (*relaunches, *plan.acts)
     return replace(plan, check=check, events=events, acts=acts, scale=scaling.write)
 
 
-def _is_quiet(look: Look, course: Course, roll: Roll, failures: Assessment) -> bool:
+def _is_quiet(look: Basis, decision: Decision, roll: Roll, failures: Assessment) -> bool:
     """Whether no check, move, roll or failure is under way."""
     return (
         look.active_check is None
-        and not course.check
-        and not course.decision.changes(look.published)
+        and not decision.check
+        and not decision.changes(look.published)
         and not (roll.sources or roll.relaunches or look.job.status.migrations)
         and failures.incident is None
-        and not refusal.is_refused(look.job)
+        and not look.is_refused
     )
 
 
-def _world(look: Look) -> tuple[Course, Roll]:
-    """What is to become of the world, and of Pods that are outdated."""
-    job, workers, published, active = look.job, look.workers, look.published, look.active_check
-    if job.status.active_check and active is None:
-        published = waiting_since_the_check(published, look.now)
-    roll = Roll()
+def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
+    """Who counts for the world, how large it may be, and which Pods are to be made of new resources now."""
+    job, workers, published = look.job, look.workers, look.published
     if in_cluster(job):
-        if not refusal.is_refused(job):
-            roll = plan_roll(job, workers, (), published, bounds_of(job), look.fresh)
-        return Course(Decision(published)), roll
+        bounds = bounds_of(job)
+        roll = Roll() if look.is_refused else plan_roll(job, workers, (), published, bounds, look.fresh)
+        return (), bounds, roll
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    bounds = growth.with_extra(bounds_of(job), job, workers, published, people)
-    if active is None and not refusal.is_refused(job):  # whose next Pods could not be made
+    bounds, roll = growth.with_extra(bounds_of(job), job, workers, published, people), Roll()
+    if look.active_check is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
-    return plan_world(published, roll.marked(people), bounds, look.standing, active, look.now), roll
+    return on_faulty_nodes(roll.marked(people), look.standing.faulty), bounds, roll
 
 
-def _relaunches(
-    look: Look, world: Rendezvous, roll: Roll, failed: Mapping[str, Renewal]
-) -> tuple[list[Act], float | None]:
-    """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
-
-    Returns:
-        the acts, and the seconds until more are due.
-    """
-    job = look.job
-    renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
-    renewed |= dict.fromkeys(look.leaving, RESUMED)
-    renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
-    avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
-    concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
-    if not concerned:
-        return [], None
-    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
-    there = (worker for worker in concerned if slot_of(worker) in present)
-    given_back = growth.taken_slots(job, look.workers)
-    wanted = [
-        worker
-        for worker in there
-        if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
-    ]
-    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
-    room = MemoryRoom(job, look.workers, look.seen.nodes)
-    acts = [relaunched(r, room, failed.get(r.worker.metadata.uid)) for r in plan.relaunches]
-    return acts, plan.look_again_seconds
+def _constraints(look: Basis, failures: Assessment) -> Constraints:
+    active, workers = look.active_check, None
+    if active is not None and active.spec.workers is not None:
+        workers = frozenset(active.spec.workers)
+    return Constraints(
+        slow=look.standing.slow,
+        unchecked=look.standing.unchecked,
+        active_check=ActiveCheck(active.metadata.name, workers) if active is not None else None,
+        check_has_ended=bool(look.job.status.active_check) and active is None,
+        check_refused=bool(look.seen.check_refused),
+        hold=failures.hold(look.now),
+        hang_since=failures.hang_since,
+        blame=failures.blame,
+        resumed=resumed(look.published, look.workers),
+    )
 
 
 def _go_on(
-    look: Look,
-    course: Course,
+    look: Basis,
+    decision: Decision,
     failures: Assessment,
     broken_at: datetime | None,
     waits: Collection[float | None],
 ) -> Plan:
     """The status of a job that goes on, and what becomes of its standby and its old checks."""
-    workers, checks = look.workers, look.seen.checks
-    world = resumption.with_resume(course.decision.rendezvous, workers)
+    workers, world = look.workers, decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
+    look = replace(look, job=job) if moved else look
     cluster = None
     if in_cluster(job):
         cluster = tasks.dated(job.status.cluster, tasks.next_cluster(job, workers.by_slot), look.now)
-    state = CheckState(
-        checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
+    standby = standing_by(job, workers, world)
+    status = going_on(look, decision, failures, cluster, standby)
+    counted = was_counted(look.seen.job.status)
+    events = (
+        *events_of_job.of_world(look.published, decision, failures, workers, was_counted=counted),
+        *events_of_job.of_resume(look.published, world),
+        *events_of_job.of_moves(moved),
+        *(tasks.events(job.status.cluster, cluster) if cluster is not None else ()),
     )
-    training = Training(
-        world=world,
-        left_out=course.left_out,
-        failures=failures,
-        exhausted_workers=look.exhausted_workers,
-        fresh=freshness(job, workers, look.seen.pods) if look.scale_requested else look.fresh,
-        scale_requested=look.scale_requested,
-        finding=finding_of(job, state),
-        active_check=look.active_check,
-        suspected_at=look.suspected_at,
-        standing_by=standing_by(job, workers, world),
-        cluster=cluster,
-        neighbours=look.seen.neighbours,
-    )
-    found = outcome.progress(job, workers, training, look.now)
-    counted = was_counted(look.job.status)
-    told = outcome.of_world(look.published, course.decision, failures, workers, was_counted=counted)
-    resumed = resumption.told(look.published, world)
-    versions = tasks.told(job.status.cluster, cluster) if cluster is not None else ()
-    events = (*told, *resumed, *outcome.of_moves(moved), *versions, *found.events)
-    acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]
-    found = replace(found, events=events, broken_at=broken_at)
-    return _plan(replace(look, job=job), found, acts, waits)
+    acts = [deleted(NODECHECKS, old.metadata) for old in look.seen.checks.outdated]
+    return _written(look, status, acts, waits, events, standby, broken_at)
 
 
-def _plan(
-    look: Look,
-    found: Outcome,
+def _written(
+    look: Basis,
+    status: ElasticJobStatus,
     acts: Collection[Act] = (),
     look_again: Collection[float | None] = (),
+    events: Collection[Event] = (),
+    standby: Collection[int] = (),
+    broken_at: datetime | None = None,
 ) -> Plan:
-    """With the account of the job's time in its status."""
-    raw = look.seen.raw.get("status", {})
-    status = observed_at(found.status, look.job.metadata.generation)
-    why = why_not_training(status.phase, status.conditions, status.rendezvous)
-    status = status.model_copy(update={"reason": why.reason, "message": why.message})
-    moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
+    """The plan that writes this status, with the account of the job's time.
+
+    Args:
+        events: what the comparison of the conditions does not show.
+        standby: workers that are ready beside the world.
+        broken_at: when the world failed that is given up now.
+    """
+    raw, before = look.seen.raw.get("status", {}), look.seen.job.status.conditions
+    checking = status.active_check is not None
+    moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
     draft = with_account(moment, Draft(status, raw), look.seen.account_age_seconds)
     draft = _with_usage(look, draft)
-    standing = found.standing_by
-    concerned = look.workers if standing else look.workers.exceptional
-    due = needs_standby_update(concerned, standing)
-    standby = [told_standby(worker, standing) for worker in due[: most_acts(len(look.seen.workers))]]
+    concerned = look.workers if standby else look.workers.exceptional
+    due = needs_standby_update(concerned, standby)
+    updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
         status_patch=draft.patch(),
-        events=(*found.events, *sizing.told(look.job.status.conditions, draft.status.conditions)),
-        acts=(*acts, *standby),
-        look_again_seconds=_soonest(*look_again, 0.0 if len(standby) < len(due) else None),
+        events=(
+            *events,
+            *events_of_conditions(before, draft.status.conditions),
+            *events_of_job.of_phase(look, status),
+        ),
+        acts=(*acts, *updates),
+        look_again_seconds=_soonest(*look_again, 0.0 if len(updates) < len(due) else None),
     )
 
 
-def _with_usage(look: Look, draft: Draft) -> Draft:
-    """With what the job used, where the status is written anyway; or it is time to look, and a condition
-    changes. Until then, it stays in the agents' reports."""
+def _with_usage(look: Basis, draft: Draft) -> Draft:
+    """The draft with what the job used, where the status is written anyway, or it is time to look and a
+    condition changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
     draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
@@ -423,12 +411,16 @@ def _with_usage(look: Look, draft: Draft) -> Draft:
         return draft
     status = draft.status
     used = with_roles(look.job, status, look.workers)
-    conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
-    judged = status.model_copy(update={"conditions": conditions})
-    told = draft.of(observed_at(judged, look.job.metadata.generation))
-    if not draft.differs and (conditions == status.conditions or not told.differs):
+    facts = Facts(
+        look.job, look.workers, phase or JobPhase.PENDING, look.published, look.now, usage=used.usage
+    )
+    conditions = judged(SIZES, status.conditions, facts)
+    sized = draft.of(
+        observed_at(status.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
+    )
+    if not draft.differs and (conditions == status.conditions or not sized.differs):
         return draft
-    return told.having(usage=used.usage)
+    return sized.having(usage=used.usage)
 
 
 def _soonest(*seconds: float | None) -> float | None:

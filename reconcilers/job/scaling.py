@@ -19,8 +19,10 @@ from reconcilers.shards import by_shards
 
 @dataclass(frozen=True)
 class OwnScaling:
-    job: ElasticJob
-    """The job; its status has what growth remembers."""
+    """What a job asks of its own scale."""
+
+    growth: Step | None = None
+    """What opportunistic growth remembers."""
     write: ScaleWrite | None = None
     """The request to write into the job."""
     events: tuple[Event, ...] = ()
@@ -42,7 +44,7 @@ def plan_scaling(
         removed = {names.WORKER: list(sized.scale.removed)} if sized.scale.removed else {}
         request = own_request(job, Origin.SHARDS, sized.scale.replicas, removed=removed)
         write, wait = own_write(job, request, seen)
-        return OwnScaling(job, write, look_again_seconds=(sized.look_again_seconds, wait))
+        return OwnScaling(None, write, look_again_seconds=(sized.look_again_seconds, wait))
     refused = refusal_of(seen, Origin.GROWTH)
     step = growth.grown(job, workers, seen.published, refused, now, is_quiet=is_quiet)
     if step is None:
@@ -52,7 +54,7 @@ def plan_scaling(
         step = growth.grown(job, workers, seen.published, write.refusal, now, is_quiet=is_quiet) or step
         write, wait = _growth(job, workers, seen, step)
     again = (sized.look_again_seconds, step.look_again_seconds, wait)
-    return OwnScaling(growth.with_step(job, step), write, growth.told(step), again)
+    return OwnScaling(step, write, growth.events(step), again)
 
 
 def _growth(
@@ -72,11 +74,11 @@ def giving_back(job: ElasticJob, seen: Seen) -> OwnScaling:
     was asked for."""
     count = growth.to_give_back(job)
     if count is None:
-        return OwnScaling(job)
+        return OwnScaling()
     write, wait = own_write(job, own_request(job, Origin.GROWTH, count), seen, is_free=True)
     if write is not None:
-        write = replace(write, events=growth.told_back(job, count))
-    return OwnScaling(job, write, look_again_seconds=(wait,))
+        write = replace(write, events=growth.events_of_return(job, count))
+    return OwnScaling(None, write, look_again_seconds=(wait,))
 
 
 def own_write(

@@ -18,7 +18,8 @@ from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.capacity.profile import needs_history
 from reconcilers.conditions import refusal
-from reconcilers.conditions.slow import OF_ANOTHER_NAMESPACE, Neighbour, news_of
+from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
+from reconcilers.conditions.slow import news_of
 from reconcilers.job.ages import AgesView
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import pod_name

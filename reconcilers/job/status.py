@@ -1,54 +1,220 @@
-"""An ElasticJob's phase, counts and conditions, from its workers and its world."""
+"""The status that a look at an ElasticJob ends with. Pure.
+
+A job goes on, is suspended, ends, or has ended: each has a function, and `status_of` lists the fields of all.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
-from controller.wording import counted, shortened
+from controller.wording import first_line, shortened
 from crds import names
+from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import ReplicaStatus
-from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
+from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, ReplicaStatus
+from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.launcher_flags import with_launcher_flags
-from reconcilers.conditions.loss import with_loss
-from reconcilers.conditions.saving import with_saving
-from reconcilers.conditions.scaled import SCALED
-from reconcilers.conditions.sidecars import with_sidecars
-from reconcilers.conditions.silent import AGENTS_SILENT, with_silent
-from reconcilers.conditions.slow import SLOW, Neighbour, with_slow
-from reconcilers.conditions.steps_known import with_steps_known
-from reconcilers.observed.conditions import WORKERS_SCHEDULED, condition_of, is_true, with_condition
-from reconcilers.observed.extra import extra_slots
+from reconcilers.conditions.facts import CheckState, Facts
+from reconcilers.conditions.refusal import PODS_ACCEPTED
+from reconcilers.conditions.scaled import phase_while_scaling
+from reconcilers.conditions.table import TABLE, judged
+from reconcilers.conditions.training import FAILED, NO_REPLICAS, RUNNING, WORKERS_STARTED
+from reconcilers.failure.facts import last_failure
+from reconcilers.failure.policy import Assessment, blame_of
+from reconcilers.job.basis import Basis
+from reconcilers.observed.conditions import (
+    WORKERS_SCHEDULED,
+    State,
+    condition_of,
+    is_false,
+    is_true,
+    observed_at,
+)
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import training_types
-from reconcilers.observed.worker_state import finished, hindered_by, stuck_by
+from reconcilers.observed.worker_state import finished
 from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
-from reconcilers.roles.hot import PARAMETER_SERVER_HOT, with_hot
+from reconcilers.roles.progress import CLUSTER_FORMED
+from reconcilers.scale.rolling import freshness
+from reconcilers.world.decision import blaming
+from reconcilers.world.rendezvous import Decision, at_the_end, dissolve
 
-RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
-WORLD_FORMED = "WorldFormed"
-
-
-WORKERS_STARTED = "WorkersStarted"
-WORKERS_GIVEN_UP = "WorkersGivenUp"
-MASTER_IGNORED = "MasterReplicaIgnored"
-NO_REPLICAS = "NoReplicas"
-NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
-MAX_WHY = 96
-"""Characters of the world's reason in a condition; the world itself has all of it."""
+HINDRANCES = (PODS_ACCEPTED, WORKERS_STARTED, WORKERS_SCHEDULED, CLUSTER_FORMED)
+"""Conditions that say why a job does not train when they are False. One that cannot start has a node."""
+QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
+"""The phase says it all."""
 
 
-ENDED = "the job has ended"
-_WHILE_IT_TRAINS = (WORLD_FORMED, SLOW, AGENTS_SILENT, PARAMETER_SERVER_HOT)
-_WAITS = (WORKERS_SCHEDULED, WORKERS_STARTED, SCALED)
-"""Of a job that has ended they are False as they were, since they may be why; nothing waits any more."""
-_NO_WAIT = {WORKERS_SCHEDULED: "Scheduled", WORKERS_STARTED: "Started"}
+def going_on(
+    of: Basis,
+    decision: Decision,
+    failures: Assessment,
+    cluster: ClusterStatus | None,
+    standing_by: Collection[int],
+) -> ElasticJobStatus:
+    """The status of a job that goes on.
+
+    Args:
+        cluster: published instead of the world, where there are parameter servers.
+        standing_by: workers that are ready beside the world.
+    """
+    job, world, active, checks = of.job, decision.rendezvous, of.active_check, of.seen.checks
+    phase = phase_of(job, of.workers, world)
+    facts = _facts(
+        of,
+        phase,
+        world,
+        checks=CheckState(
+            checks.finished, active, of.seen.check_refused, of.standing.unchecked, decision.left_out
+        ),
+        exhausted_workers=of.exhausted_workers,
+        left_out=decision.left_out,
+        fresh=freshness(job, of.workers, of.seen.pods) if of.scale_requested else of.fresh,
+        scale_requested=of.scale_requested,
+        neighbours=of.seen.neighbours,
+    )
+    conditions = judged(TABLE, of.seen.job.status.conditions, facts)
+    return status_of(
+        of,
+        phase_while_scaling(phase, conditions),
+        None if in_cluster(job) else world,
+        cluster,
+        conditions,
+        failures=failures,
+        active_check=active.metadata.name if active else None,
+        suspected_at=of.suspected_at,
+        start_time=job.status.start_time or of.now,
+        standby=len(standing_by),
+    )
+
+
+def suspended(of: Basis) -> ElasticJobStatus:
+    """The status of a suspended job, or one whose Pods from before are still being replaced."""
+    world = dissolve(of.published, "the job is suspended")
+    conditions = judged(TABLE, of.seen.job.status.conditions, _facts(of, JobPhase.SUSPENDED, world))
+    published = None if in_cluster(of.job) else world
+    return status_of(of, JobPhase.SUSPENDED, published, of.job.status.cluster, conditions)
+
+
+def ended(
+    of: Basis,
+    phase: JobPhase,
+    reason: str,
+    message: str,
+    failures: Assessment | None = None,
+) -> ElasticJobStatus:
+    """The status of a job that ends now, by failures or otherwise."""
+    world = of.job.status.rendezvous
+    if world is not None:
+        blame = blame_of(failures.incident) if failures and failures.incident else None
+        world = at_the_end(blaming(world, blame))
+    end = State(ConditionStatus.TRUE, reason, message)
+    facts = _facts(of, phase, world or Rendezvous(), end=end)
+    ending = failures.ending if failures else None
+    failure = ending.failure if ending else last_failure(of.job, of.workers)
+    return status_of(
+        of,
+        phase,
+        world,
+        of.job.status.cluster,
+        judged(TABLE, of.seen.job.status.conditions, facts),
+        failures=failures,
+        last_failure=failure,
+        start_time=of.job.status.start_time,
+        completion_time=of.now,
+    )
+
+
+def over(of: Basis) -> ElasticJobStatus:
+    """The status of a finished job: its counts follow its Pods."""
+    before = of.seen.job.status
+    assert before.phase is not None
+    return status_of(
+        of,
+        before.phase,
+        before.rendezvous,
+        before.cluster,
+        before.conditions,
+        start_time=before.start_time,
+        completion_time=before.completion_time,
+    )
+
+
+def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Facts:
+    return Facts(
+        job=of.job,
+        workers=of.workers,
+        phase=phase,
+        world=world,
+        now=of.now,
+        pods_accepted=of.pods_accepted,
+        profiled=of.profiled,
+        shards=of.shards,
+        outdated_pods=of.seen.outdated_pods,
+        pods=len(of.seen.pods),
+        **decided,
+    )
+
+
+def status_of(
+    of: Basis,
+    phase: JobPhase,
+    world: Rendezvous | None,
+    cluster: ClusterStatus | None,
+    conditions: Sequence[Condition],
+    *,
+    failures: Assessment | None = None,
+    last_failure: JobFailure | None = None,
+    active_check: str | None = None,
+    suspected_at: datetime | None = None,
+    start_time: datetime | None = None,
+    completion_time: datetime | None = None,
+    standby: int = 0,
+) -> ElasticJobStatus:
+    """All fields of the status that is written, but for the account of time and use, which follows from it.
+
+    Args:
+        failures: None where no failure is judged in this look.
+        standby: how many workers stand by.
+    """
+    before, wanted, job = of.seen.job.status, of.job.status, of.job
+    reason, message = why_not_training(phase, conditions, world)
+    selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
+    status = before.model_copy(
+        update={
+            "phase": phase,
+            "reason": reason,
+            "message": message,
+            "conditions": list(conditions),
+            "replica_statuses": replica_statuses(job, of.workers, standby),
+            "rendezvous": world,
+            "cluster": cluster,
+            "scaling": wanted.scaling,
+            "scale_request": wanted.scale_request,
+            "retired": wanted.retired,
+            "migrations": wanted.migrations,
+            "resources": wanted.resources,
+            "active_check": active_check,
+            "suspected_at": suspected_at or before.suspected_at,
+            "replicas": worker_pods(job, of.workers),
+            "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
+            "restarts": failures.restarts if failures else before.restarts,
+            "departed": wanted.departed,
+            "start_time": start_time,
+            "completion_time": completion_time,
+            "last_failure": last_failure or (failures.last_failure if failures else before.last_failure),
+            "failure_budget": failures.budget if failures else before.failure_budget,
+            "shards": wanted.shards,
+            "shards_done": wanted.shards_done,
+        }
+    )
+    return observed_at(status, job.metadata.generation)
 
 
 def replica_statuses(job: ElasticJob, workers: Workers, standby: int = 0) -> dict[str, ReplicaStatus]:
@@ -104,129 +270,25 @@ def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPh
     return JobPhase.RUNNING if training and len(started) >= wanted else JobPhase.PENDING
 
 
-def progress_conditions(
-    job: ElasticJob,
-    workers: Workers,
-    phase: JobPhase,
-    rendezvous: Rendezvous,
-    now: datetime,
-    neighbours: Sequence[Neighbour] = (),
-) -> list[Condition]:
-    """The conditions that follow what is going on; the final ones are set by `succeeded` and `failed`."""
-    conditions = list(job.status.conditions)
-    running = phase is JobPhase.RUNNING
-    reason, why_not = (phase.value, "") if _wants_pods(job) else (NO_REPLICAS, NO_REPLICAS_MESSAGE)
-    conditions = with_condition(conditions, RUNNING, _status(running), reason, why_not, now)
-    if in_cluster(job):
-        conditions = roles_progress.with_cluster(conditions, job, workers, now)
-        conditions = with_hot(conditions, job, workers, now)
-    else:
-        formed = rendezvous.phase is RendezvousPhase.FORMED
-        why, phase_of_world = shortened(rendezvous.why, MAX_WHY), rendezvous.phase.value
-        conditions = with_condition(conditions, WORLD_FORMED, _status(formed), phase_of_world, why, now)
-    if job.spec.suspend or any(c.type == SUSPENDED for c in conditions):
-        reason = "Suspended" if job.spec.suspend else "Resumed"
-        conditions = with_condition(conditions, SUSPENDED, _status(job.spec.suspend), reason, "", now)
-    masters = [type_ for type_ in job.spec.replica_specs if type_ in names.MASTER_TYPES]
-    if masters:
-        message = f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod"
-        conditions = with_condition(
-            conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
-        )
-    conditions = with_launcher_flags(conditions, job, now)
-    conditions = with_steps_known(conditions, job, workers.telling_steps, now)
-    conditions = with_loss(conditions, job, workers, now)
-    conditions = with_saving(conditions, workers, rendezvous, now)
-    conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
-    conditions = with_silent(conditions, job, workers, now)
-    conditions = with_sidecars(conditions, workers, now)
-    return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
+def why_not_training(
+    phase: JobPhase | None, conditions: Sequence[Condition], world: Rendezvous | None
+) -> tuple[str, str]:
+    """Reason and message, for people who read one line; empty where the phase is explanation enough."""
+    if phase is None or phase in QUIET_PHASES:
+        return "", ""
+    cause = _cause(phase, conditions)
+    if cause is not None:
+        return cause.reason, shortened(first_line(cause.message), MAX_MESSAGE)
+    if world is None or world.phase is RendezvousPhase.FORMED or phase.finished:
+        return "", ""
+    return "", shortened(first_line(world.why), MAX_MESSAGE)
 
 
-def _wants_pods(job: ElasticJob) -> bool:
-    return any(spec.replicas or spec.standby for spec in job.spec.replica_specs.values())
-
-
-def with_given_up(conditions: Sequence[Condition], why: Collection[str], now: datetime) -> list[Condition]:
-    """The conditions, with this one once there was a worker that is not started again."""
-    if why:
-        message, data = "; ".join(why), ConditionData(count=len(why))
-        return with_condition(
-            conditions, WORKERS_GIVEN_UP, ConditionStatus.TRUE, "BudgetSpent", message, now, data
-        )
-    if any(c.type == WORKERS_GIVEN_UP for c in conditions):
-        return with_condition(conditions, WORKERS_GIVEN_UP, ConditionStatus.FALSE, "NoneGivenUp", "", now)
-    return list(conditions)
-
-
-def _with_waits(
-    conditions: list[Condition], workers: Sequence[ElasticWorker], probes: Collection[int], now: datetime
-) -> list[Condition]:
-    """What Pods wait for that have no node, or do not start on theirs. Of probes that is no news."""
-    pending = [worker for worker in workers if worker.status.phase is WorkerPhase.PENDING]
-    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
-    stuck = [(worker.metadata.name, found) for worker in wanted if (found := stuck_by(worker))]
-    late = [(worker.metadata.name, found) for worker in pending if (found := hindered_by(worker))]
-    conditions = _with_wait(conditions, WORKERS_SCHEDULED, "cannot be scheduled", stuck, now)
-    return _with_wait(conditions, WORKERS_STARTED, "cannot start", late, now)
-
-
-def _with_wait(
-    conditions: list[Condition],
-    type_: str,
-    what: str,
-    waiting: Sequence[tuple[str, Condition]],
-    now: datetime,
-) -> list[Condition]:
-    """`waiting`: the workers, each with why it waits. The condition is not there before one was."""
-    known = condition_of(conditions, type_)
-    if waiting:
-        is_new = known is None or known.status is not ConditionStatus.FALSE
-        since = now if known is None or is_new else known.last_transition_time
-        (name, why), pods = waiting[0], counted(len(waiting), "Pod")
-        message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
-        data = ConditionData(worker=name, count=len(waiting))
-        return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now, data)
-    if known is not None:
-        return with_condition(conditions, type_, ConditionStatus.TRUE, _NO_WAIT[type_], "", now)
-    return conditions
-
-
-def final_conditions(
-    conditions: Sequence[Condition], phase: JobPhase, reason: str, message: str, now: datetime
-) -> list[Condition]:
-    """The end of the job: one of Succeeded and Failed becomes True."""
-    result = without_present(conditions, phase, now)
-    result = [
-        c.model_copy(update={"message": shortened(f"{ENDED}; {c.message}", MAX_CONDITION_MESSAGE)})
-        if c.type in _WAITS and c.status is ConditionStatus.FALSE
-        else c
-        for c in result
-    ]
-    result = with_condition(result, RUNNING, ConditionStatus.FALSE, phase.value, "", now)
-    type_ = SUCCEEDED if phase is JobPhase.SUCCEEDED else FAILED
-    return with_condition(result, type_, ConditionStatus.TRUE, reason, message, now)
-
-
-def with_reason_of_world(conditions: Sequence[Condition], world: Rendezvous) -> list[Condition]:
-    """The conditions, of which the one of the world says what the world itself does."""
-    why = shortened(world.why, MAX_WHY)
-    return [
-        c.model_copy(update={"message": why})
-        if c.type == WORLD_FORMED and c.status is ConditionStatus.FALSE
-        else c
-        for c in conditions
-    ]
-
-
-def without_present(conditions: Sequence[Condition], phase: JobPhase, now: datetime) -> list[Condition]:
-    """The conditions of a job that has ended in this phase: nobody trains, in its last world or slowly."""
-    result = list(conditions)
-    for type_ in _WHILE_IT_TRAINS:
-        if is_true(result, type_):
-            result = with_condition(result, type_, ConditionStatus.FALSE, phase.value, ENDED, now)
-    return result
-
-
-def _status(value: bool) -> ConditionStatus:
-    return ConditionStatus.TRUE if value else ConditionStatus.FALSE
+def _cause(phase: JobPhase, conditions: Sequence[Condition]) -> Condition | None:
+    if phase is JobPhase.FAILED:
+        return condition_of(conditions, FAILED) if is_true(conditions, FAILED) else None
+    running = condition_of(conditions, RUNNING)
+    if running is not None and running.reason == NO_REPLICAS:
+        return running
+    hindrance = next((type_ for type_ in HINDRANCES if is_false(conditions, type_)), None)
+    return condition_of(conditions, hindrance) if hindrance else None

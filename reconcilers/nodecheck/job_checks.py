@@ -18,7 +18,6 @@ from controller.client import Client
 from controller.errors import NotFound
 from controller.resources import NODES
 from controller.slices import Slices
-from controller.wording import some_of
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -198,8 +197,6 @@ def _node(worker: ElasticWorker) -> str:
 KEPT_CHECKS = 5
 MAX_NAME = 45
 """Of a NodeCheck (crds/nodecheck.py)."""
-NAMED_WORKERS = 5
-"""The others are counted."""
 
 
 def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
@@ -255,12 +252,6 @@ def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCh
         if check.metadata.uid in owned and check.status.phase is not None and check.status.phase.finished
     ]
     return sorted(finished, key=_age, reverse=True)[KEPT_CHECKS:]
-
-
-def named(workers: Collection[int]) -> str:
-    """Such as `workers 0, 1, 2 and 4 more`."""
-    indices = some_of([str(index) for index in sorted(workers)], NAMED_WORKERS)
-    return f"worker{'s' if len(workers) > 1 else ''} {indices}"
 
 
 def _age(check: NodeCheck) -> tuple[datetime, str]:

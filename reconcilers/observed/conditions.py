@@ -6,6 +6,7 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from crds.job_status import ElasticJobStatus
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheckStatus
 
-WORKERS_SCHEDULED = "WorkersScheduled"
+WORKERS_SCHEDULED, SCALED = "WorkersScheduled", "Scaled"
 
 
 Status = TypeVar("Status", ElasticJobStatus, NodeCheckStatus)
@@ -21,6 +22,39 @@ Status = TypeVar("Status", ElasticJobStatus, NodeCheckStatus)
 
 def condition_of(conditions: Sequence[Condition], type_: str) -> Condition | None:
     return next((c for c in conditions if c.type == type_), None)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a condition states, without its type and times."""
+
+    status: ConditionStatus
+    reason: str
+    message: str = ""
+    data: ConditionData | None = None
+
+
+NextState = State | Condition | None
+"""The next state of a condition; the condition that is there, to keep it as it is; None, to have none."""
+
+
+def stated(known: Condition | None, type_: str, state: State, now: datetime) -> Condition:
+    """The condition in this state. Its transition time is in whole seconds, as a metav1.Time.
+
+    Args:
+        known: the condition before, whose transition time is kept while the status is the same.
+    """
+    is_same_status = known is not None and known.status == state.status
+    return Condition(
+        type=type_,
+        status=state.status,
+        reason=state.reason,
+        message=state.message,
+        last_transition_time=known.last_transition_time
+        if known is not None and is_same_status
+        else now.replace(microsecond=0),
+        data=state.data,
+    )
 
 
 def with_condition(
@@ -32,23 +66,10 @@ def with_condition(
     now: datetime,
     data: ConditionData | None = None,
 ) -> list[Condition]:
-    """The conditions with this one set; in place of the earlier one of its type, if there is one.
-
-    Its time has whole seconds, as a metav1.Time.
-    """
-    earlier = condition_of(conditions, type_)
-    unmoved = earlier is not None and earlier.status == status
-    condition = Condition(
-        type=type_,
-        status=status,
-        reason=reason,
-        message=message,
-        last_transition_time=earlier.last_transition_time
-        if earlier and unmoved
-        else now.replace(microsecond=0),
-        data=data,
-    )
-    if earlier is None:
+    """The conditions with this one set; in place of the earlier one of its type, if there is one."""
+    known = condition_of(conditions, type_)
+    condition = stated(known, type_, State(status, reason, message, data), now)
+    if known is None:
         return [*conditions, condition]
     return [condition if c.type == type_ else c for c in conditions]
 
@@ -72,7 +93,7 @@ def is_same(one: Condition | None, other: Condition | None) -> bool:
 def observed_at(status: Status, generation: int) -> Status:
     """The status with `observedGeneration`, its own and that of each condition: which spec they follow from.
 
-    Every look judges all conditions anew, those that it leaves as they are too; so all are of one generation.
+    Every look judges all conditions, also those that it keeps; so all are of one generation.
     """
     conditions = [c.model_copy(update={"observed_generation": generation}) for c in status.conditions]
     return status.model_copy(update={"observed_generation": generation, "conditions": conditions})

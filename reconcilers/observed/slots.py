@@ -19,17 +19,29 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from controller.wording import some_of
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
 from crds.job_status import Moves
 from crds.phases import RendezvousPhase
+from reconcilers.observed.desired import DesiredJob
 
 Slot = tuple[str, int]
 """Type and index."""
 
 FEW_RETIRED = 16
 """So many may be retired, or a quarter as many as there are slots, before a greater count takes them."""
+
+
+NAMED_WORKERS = 5
+"""The others are counted."""
+
+
+def named(workers: Collection[int]) -> str:
+    """Such as `workers 0, 1, 2 and 4 more`."""
+    indices = some_of([str(index) for index in sorted(workers)], NAMED_WORKERS)
+    return f"worker{'s' if len(workers) > 1 else ''} {indices}"
 
 
 def wanted(count: int, retired: Collection[int]) -> tuple[int, ...]:
@@ -62,10 +74,6 @@ class Slots:
         """The slots that are to exist: the wanted, and the targets."""
         wanted = self.wanted(count)
         return tuple(sorted({*wanted, *self.moves.values()})) if self.moves else wanted
-
-    def finally_wanted(self, count: int) -> tuple[int, ...]:
-        """When all moves are done."""
-        return wanted(count, self.retired.union(self.moves))
 
     def moved(self, source: int) -> Slots:
         """After the target has taken its place."""
@@ -173,14 +181,14 @@ def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     return slots_of(job, type_).present(_slot_count(job, type_))
 
 
-def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
+def with_slots(job: DesiredJob, changed: Mapping[str, Slots]) -> DesiredJob:
     """The job, with these in its status."""
     retired = job.status.retired | {t: sorted(slots.retired) for t, slots in changed.items()}
     moves = job.status.migrations | {
         t: Moves(sources=list(slots.moves), targets=list(slots.moves.values()))
         for t, slots in changed.items()
     }
-    return job.with_status(
+    return job.having(
         retired={t: indices for t, indices in retired.items() if indices},
         migrations={t: found for t, found in moves.items() if found.sources},
     )

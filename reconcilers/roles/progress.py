@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-
-from controller.wording import shortened
+from controller.wording import shortened, some_of
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.model import MAX_CONDITION_MESSAGE, ConditionStatus
 from crds.phases import JobPhase
-from reconcilers.observed.conditions import with_condition
+from reconcilers.observed.conditions import State
 from reconcilers.observed.roles import ROLES, of_types
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.worker_state import current_report
@@ -60,25 +57,25 @@ def ending(job: ElasticJob, workers: Workers) -> str:
     return f"{len(slots)} of type {' and '.join(enders)} finished" if done else ""
 
 
-def with_cluster(
-    conditions: Sequence[Condition], job: ElasticJob, workers: Workers, now: datetime
-) -> list[Condition]:
-    """The conditions with what the cluster lacks, and with what the user says of it instead of us."""
+def cluster_formed(job: ElasticJob, workers: Workers) -> State:
+    """Judges whether all that training needs runs."""
     lacking = missing(job, workers)
-    more = [f"{len(lacking) - NAMED} more"] if len(lacking) > NAMED else []
-    message = f"not running: {', '.join([*lacking[:NAMED], *more])}" if lacking else ""
-    status = ConditionStatus.FALSE if lacking else ConditionStatus.TRUE
-    reason = "Incomplete" if lacking else "Complete"
-    found = with_condition(conditions, CLUSTER_FORMED, status, reason, message, now)
+    if not lacking:
+        return State(ConditionStatus.TRUE, "Complete")
+    return State(ConditionStatus.FALSE, "Incomplete", f"not running: {some_of(lacking, NAMED)}")
+
+
+def tf_config_kept(job: ElasticJob) -> State | None:
+    """Judges whether the user sets the variable instead of us."""
     kept = [type_ for type_ in job.spec.replica_specs if sets_tf_config(job, type_)]
     if not kept:
-        return [condition for condition in found if condition.type != TF_CONFIG_KEPT]
+        return None
     message = shortened(
         f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(sorted(kept))}, and kept: these Pods "
         "do not learn of changes of the cluster; remove it to have dlr set it",
         MAX_CONDITION_MESSAGE,
     )
-    return with_condition(found, TF_CONFIG_KEPT, ConditionStatus.TRUE, "SetByUser", message, now)
+    return State(ConditionStatus.TRUE, "SetByUser", message)
 
 
 def sets_tf_config(job: ElasticJob, type_: str) -> bool:

@@ -172,7 +172,7 @@ def still_served(
     return Served(frozenset(worker.metadata.uid for worker in servers), left)
 
 
-def told(before: ClusterStatus | None, after: ClusterStatus) -> Iterator[Event]:
+def events(before: ClusterStatus | None, after: ClusterStatus) -> Iterator[Event]:
     """That there is another version, and why."""
     if before is None or before.version == after.version:
         return

@@ -9,6 +9,7 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.quantities import format_bytes, parse
 from reconcilers.observed.resources import KINDS, mapping, resources_of
 from reconcilers.observed.slots import slot_count, training_types
@@ -99,7 +100,7 @@ def _in_all(
     merged = {**job.status.resources}
     for type_, asked in resources.items():
         merged[type_] = laid_over(merged.get(type_), asked)
-    changed = job.with_status(resources=merged)
+    changed = DesiredJob.of(job).having(resources=merged)
     total: dict[str, Fraction] = {}
     for type_ in training_types(job):
         spec = job.spec.replica_specs[type_]

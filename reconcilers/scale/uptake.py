@@ -17,6 +17,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import Scaling
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Migration,
@@ -44,15 +45,15 @@ SCALE_SUBRESOURCE = "the scale subresource"
 class Uptake:
     """What has become desired state."""
 
-    job: ElasticJob
-    """The job with the status that will be written."""
+    job: DesiredJob
+    """The job with the requested scale."""
     request: ScaleRequest | None = None
     """The request that is merged in this look."""
     count_changed_from: int | None = None
 
     @property
     def scale_requested(self) -> bool:
-        """Whether something is asked that was not asked before."""
+        """Whether something was requested just now."""
         return self.request is not None or self.count_changed_from is not None
 
 
@@ -85,7 +86,9 @@ def take_up(
         vacant: slots that may be used again.
     """
     request = pending(job)
-    after = _merged(job, request, fresh, vacant) if request is not None else job
+    after = DesiredJob.of(job)
+    if request is not None:
+        after = _merged(after, request, fresh, vacant)
     slots = {
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
     }
@@ -93,10 +96,10 @@ def take_up(
     scaling = _scaling(job, request, managed_fields, now)
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
-    return Uptake(after.with_status(scaling=scaling), request, before if changed else None)
+    return Uptake(after.having(scaling=scaling), request, before if changed else None)
 
 
-def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> ElasticJob:
+def with_sources(job: DesiredJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> DesiredJob:
     """Training workers in whose place others are to come, beside those that are known."""
     slots, count = slots_of(job, names.WORKER), slot_count(job.spec.replica_specs[names.WORKER])
     moving = slots.moving({*slots.moves, *sources}, count, vacant.get(names.WORKER, frozenset()))
@@ -104,8 +107,8 @@ def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_S
 
 
 def with_moves_done(
-    job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
-) -> tuple[ElasticJob, list[Migration]]:
+    job: DesiredJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
+) -> tuple[DesiredJob, list[Migration]]:
     """The job after the moves that this world completes, and those; without one, a running target does."""
     moves = migrations_of(job)
     if not moves:
@@ -136,7 +139,7 @@ def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
     return last is not None and last.get("subresource") == "scale"
 
 
-def _merged(job: ElasticJob, request: ScaleRequest, fresh: Freshness, vacant: Vacant) -> ElasticJob:
+def _merged(job: DesiredJob, request: ScaleRequest, fresh: Freshness, vacant: Vacant) -> DesiredJob:
     slots = {}
     for type_ in training_types(job):
         count = slot_count(job.spec.replica_specs[type_])
@@ -147,7 +150,7 @@ def _merged(job: ElasticJob, request: ScaleRequest, fresh: Freshness, vacant: Va
     for type_, asked in request.resources.items():
         if type_ in job.spec.replica_specs:
             resources[type_] = laid_over(resources.get(type_), asked)
-    return with_slots(job.with_status(resources=resources, scale_request=request.id), slots)
+    return with_slots(job.having(resources=resources, scale_request=request.id), slots)
 
 
 def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob
@@ -11,8 +12,8 @@ from crds.elasticworker import ElasticWorker
 from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.phases import RendezvousPhase
-from crds.shard_set_status import MAX_SHARDS_DONE
-from reconcilers.observed.conditions import with_condition
+from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
+from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.shards.by_shards import expected_workers
@@ -43,40 +44,34 @@ def seconds_to_lease(job: ElasticJob, workers: Workers, age_seconds: float) -> f
     return wanted - age_seconds
 
 
-def with_shards(
+def next_sets(
     job: ElasticJob, workers: Workers, surplus: Iterable[ElasticWorker], now: datetime
-) -> ElasticJob:
-    """The job after what its workers say of the sets that they pull from.
+) -> tuple[ShardSet, ...] | None:
+    """The shard sets after the workers' reports; None if nothing changes.
 
     Args:
-        surplus: those of them that are deleted after this: their words are the last ones.
+        surplus: the workers that are deleted after this: their reports are the last ones.
     """
     if not workers.telling_shards and not job.status.shards:
-        return job
+        return None
     world = job.status.rendezvous
     members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0
     known = tuple(map(of_status, job.status.shards))
     members = max(members, expected_workers(job, known, workers.training))
     sets = lease(known, crew_of(workers.training, {worker.metadata.uid for worker in surplus}, members), now)
-    if sets == known:
-        return job
-    conditions = _with_condition(job.status.conditions, sets, now)
+    return None if sets == known else sets
+
+
+def written(sets: Sequence[ShardSet]) -> dict[str, Any]:
+    """The fields of a job's status that show the shard sets."""
     done = ", ".join(f"{each.definition.name} {each.done}/{each.definition.size}" for each in sets)
-    update = {
-        "shards": [each.to_status() for each in sets],
-        "shards_done": shortened(done, MAX_SHARDS_DONE),
-        "conditions": conditions,
-    }
-    return job.model_copy(update={"status": job.status.model_copy(update=update)})
+    return {"shards": [each.to_status() for each in sets], "shards_done": shortened(done, MAX_SHARDS_DONE)}
 
 
-def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
-    """Returns Events for elements that have failed for good, and for sets that are over."""
-    if before.status.shards == after.status.shards:
-        return ()
-    known = {each.definition.name: each for each in map(of_status, before.status.shards)}
-    events = []
-    for each in map(of_status, after.status.shards):
+def events(before: Sequence[ShardSetStatus], sets: Sequence[ShardSet] | None) -> Iterator[Event]:
+    """Events for elements that have failed for good, and for sets that are over."""
+    known = {each.definition.name: each for each in map(of_status, before)} if sets is not None else {}
+    for each in sets or ():
         named = each.definition
         old = known.get(named.name)
         is_new = old is None or old.definition.epoch != named.epoch
@@ -87,10 +82,9 @@ def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
                 f"shard set {named.name!r}: {_named(fresh)} failed {times} and will not be tried again"
                 f"{_because(each)}"
             )
-            events.append(Event("Warning", "ShardFailed", message))
+            yield Event("Warning", "ShardFailed", message)
         if each.finished_at is not None and (old is None or old.finished_at != each.finished_at):
-            events.append(Event("Normal", SHARDS_DONE, _sentence(each)))
-    return tuple(events)
+            yield Event("Normal", SHARDS_DONE, _sentence(each))
 
 
 def ending(job: ElasticJob) -> str:
@@ -110,33 +104,32 @@ def ending(job: ElasticJob) -> str:
     return ""
 
 
-def with_end(conditions: Sequence[Condition], now: datetime) -> list[Condition]:
-    """The conditions of a job that ends: nobody pulls any more."""
-    for each in conditions:
-        if each.type == SHARDS_DONE and each.reason == PULLING:
-            message = shortened(f"the job has ended; {each.message}", MAX_CONDITION_MESSAGE)
-            return with_condition(conditions, SHARDS_DONE, each.status, "JobEnded", message, now)
-    return list(conditions)
+def judge(known: Condition | None, sets: Sequence[ShardSet] | None, *, has_ended: bool) -> NextState:
+    """Judges the sets: it changes when one begins, ends, or has elements that failed, and not by progress.
+
+    Args:
+        sets: the next ones; None if nothing in them changes.
+        has_ended: the job has ended, so nobody pulls any more.
+    """
+    found = known if sets is None else _state(sets)
+    if not has_ended or found is None or found.reason != PULLING:
+        return found
+    message = shortened(f"the job has ended; {found.message}", MAX_CONDITION_MESSAGE)
+    return State(found.status, "JobEnded", message)
 
 
-def _with_condition(
-    conditions: Sequence[Condition], sets: Sequence[ShardSet], now: datetime
-) -> list[Condition]:
-    """It changes when a set begins, ends, or has elements that failed; progress is in the status."""
-    open_ = [each for each in sets if not each.is_over or each.failed]
+def _state(sets: Sequence[ShardSet]) -> State:
+    unfinished = [each for each in sets if not each.is_over or each.failed]
+    status, reason = ConditionStatus.TRUE, "AllDone"
+    message = "; ".join(_sentence(each) for each in sets)
     if any(each.failed for each in sets):
         status, reason = ConditionStatus.FALSE, "ElementsFailed"
         message = "; ".join(_sentence(each) for each in sets if each.failed)
-    elif open_:
+    elif unfinished:
         status, reason = ConditionStatus.FALSE, PULLING
-        named = (f"{each.definition.name!r} of {each.definition.size} elements" for each in open_)
+        named = (f"{each.definition.name!r} of {each.definition.size} elements" for each in unfinished)
         message = "not done yet: " + ", ".join(named)
-    else:
-        status, reason = ConditionStatus.TRUE, "AllDone"
-        message = "; ".join(_sentence(each) for each in sets)
-    return with_condition(
-        conditions, SHARDS_DONE, status, reason, shortened(message, MAX_CONDITION_MESSAGE), now
-    )
+    return State(status, reason, shortened(message, MAX_CONDITION_MESSAGE))
 
 
 def _sentence(each: ShardSet) -> str:

@@ -18,7 +18,7 @@ from crds.elasticworker import (
 )
 from crds.failure_policy import FailureRule
 from reconcilers.failure import budgets
-from reconcilers.failure.ground import highest_told
+from reconcilers.failure.ground import highest_step
 from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.containers import containers_of, may_run, training_container
@@ -138,7 +138,7 @@ def ended(
         in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
         time=now,
     )
-    reached = highest_told(report)
+    reached = highest_step(report)
     spent = status.failure_budget
     for _ in range(min(times, MOST_AT_ONCE)):
         spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))

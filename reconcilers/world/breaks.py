@@ -1,4 +1,4 @@
-"""Who is no longer in the world that it was in, and why: pure functions of what its workers report."""
+"""Members that are no longer in their world, and why: pure functions of what workers report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from crds.agent_report import AgentReport, AgentState, FailureCause
+from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.observed.ending import last_failure
@@ -15,6 +16,8 @@ from reconcilers.world.participants import Participant
 
 def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:
     """The members of a formed world that are not in it any more, and why."""
+    if published.phase is not RendezvousPhase.FORMED:
+        return ()
     by_index, round_ = {p.index: p for p in participants}, published.round
     found = []
     for index, incarnation in zip(published.members, published.incarnations, strict=True):
@@ -40,7 +43,7 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
     if member.succeeded:
         return _missing_again(index, round_, member.report)
     if member.incarnation < incarnation:
-        return None  # what is known of it is older than the world
+        return None  # its last report is older than the world
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:
@@ -81,7 +84,7 @@ def _has_failed(report: AgentReport) -> bool:
 
 
 def _how_it_failed(index: int, report: AgentReport) -> str:
-    """Not yet whose fault that is: of a hang, those who wait tell first as often as not."""
+    """The failure without the fault: of a hang, ranks that wait report first as often as not."""
     failure = report.failure
     if failure is not None and failure.cause is FailureCause.HANG:
         return f"worker {index} reports a hang"

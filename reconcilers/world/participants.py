@@ -112,7 +112,7 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
     sources = {target: source for source, target in slots_of(job, names.WORKER).moves.items()}
     world = job.status.rendezvous
     members = set(world.members) if world and world.phase is RendezvousPhase.FORMED else set()
-    known = present | members
+    counted = present | members
     return [
         _participant(
             worker,
@@ -121,8 +121,17 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
             leaving="" if worker.spec.index in present else f"worker {worker.spec.index} is no longer wanted",
         )
         for worker in workers
-        if worker.spec.type == names.WORKER and worker.spec.index in known
+        if worker.spec.type == names.WORKER and worker.spec.index in counted
     ]
+
+
+def on_faulty_nodes(people: Sequence[Participant], faulty: Mapping[int, str]) -> list[Participant]:
+    """The participants, with those on faulty nodes marked as lost.
+
+    Args:
+        faulty: the finding, by index.
+    """
+    return [replace(p, alive=False, gone_because=faulty[p.index]) if p.index in faulty else p for p in people]
 
 
 def is_waiting(report: AgentReport | None) -> Hashable:
@@ -133,7 +142,7 @@ def is_waiting(report: AgentReport | None) -> Hashable:
 
 
 def checkpoint_of(report: AgentReport | None) -> int | None:
-    """The step of the last checkpoint that an agent told of."""
+    """The step of the last checkpoint that an agent has reported."""
     return None if report is None or report.progress is None else report.progress.checkpoint_step
 
 

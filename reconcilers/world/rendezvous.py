@@ -1,15 +1,15 @@
-"""World forming: which workers train together, as desired state (docs/contract.md, "States").
+"""World forming: which workers train together (docs/contract.md, "States"). Pure.
 
-`decide` is a pure function. It sees the world that is published and the workers as they are, and answers
-with the world that should be published and when to look again. Rank is the position by index, so ranks are
-stable and rank 0 is always the lowest slot. A round, once published as Formed, has one member list for ever:
-`decide` never changes the members of a round, and the write carries the resourceVersion decided from.
+`judge` answers for people and bounds alone; `decide` (decision.py) adds checks, slow nodes and waits. Rank is
+the position by index, so ranks are stable and rank 0 is always the lowest slot. A round, once published as
+Formed, has one member list for ever: no decision changes the members of a round, and the write carries the
+resourceVersion decided from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 
@@ -33,6 +33,10 @@ class Decision:
     breaks: tuple[Break, ...] = ()
     """Why the published world had to be given up; only in the decision that gives it up."""
     look_again_seconds: float | None = None
+    left_out: frozenset[int] = frozenset()
+    """Workers on slow nodes that the world does without."""
+    check: tuple[int, ...] = ()
+    """Workers that a node check has to test now."""
 
     @property
     def broken(self) -> bool:
@@ -42,7 +46,7 @@ class Decision:
     @property
     def failed(self) -> bool:
         """Whether that is by a failure: who stops in good order leaves, as when the world shrinks."""
-        return _leaves_dead_peers(self.breaks)
+        return leaves_dead_peers(self.breaks)
 
     def changes(self, published: Rendezvous) -> bool:
         """Whether the world becomes another; in other words it stays the same."""
@@ -50,13 +54,13 @@ class Decision:
         return self.rendezvous.model_copy(update=words) != published
 
 
-def decide(
+def judge(
     published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
-    """The world to publish.
+    """Judges the published world by who is there.
 
     Args:
-        published: what the ElasticJob's status says.
+        published: the world in the ElasticJob's status.
         participants: the workers that count, one an index; of a slot and its replacement, one (`settle`).
         bounds: sizes and waiting times.
         now: wall clock, for `formedAt` and `reformingSince`, which outlive the controller.
@@ -85,50 +89,6 @@ def at_the_end(published: Rendezvous) -> Rendezvous:
     return published.model_copy(update=update)
 
 
-def held(
-    published: Rendezvous, decision: Decision, until: datetime | None, why: str, now: datetime
-) -> Decision:
-    """The decision, without a new world before `until`; one that stands may grow."""
-    wait = 0.0 if until is None else (until - now).total_seconds()
-    if wait <= 0 or not _replaces_a_broken_world(published, decision):
-        return decision
-    kept = without_new_world(published, decision, now)
-    world = kept.rendezvous.model_copy(update={"waits_for": f"the next world waits {why}"})
-    return replace(kept, rendezvous=world, look_again_seconds=wait)
-
-
-def blaming(decision: Decision, broken: int | None, why: str) -> Decision:
-    """The decision, whose world says who was first when the one of round `broken`, just before it, broke.
-
-    What it says of itself is who told first, and of a hang those who wait tell first as often as not.
-    """
-    world = decision.rendezvous
-    before = world.round - 1 if world.phase is RendezvousPhase.FORMED else world.round
-    if broken is None or broken != before or world.phase is RendezvousPhase.FORMING:
-        return decision
-    reason = shortened(why, MAX_BREAKS)
-    return replace(decision, rendezvous=world.model_copy(update={"reason": reason}))
-
-
-def asking(decision: Decision, hang_since: datetime | None) -> Decision:
-    """The decision, whose world asks its members since then where they hang; None if it does not."""
-    world = decision.rendezvous
-    if world.phase is not RendezvousPhase.REFORMING or world.hang_since == hang_since:
-        return decision
-    return replace(decision, rendezvous=world.model_copy(update={"hang_since": hang_since}))
-
-
-def without_new_world(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
-    """The decision, but for the world that it forms. That the old one broke, and why, is kept."""
-    world = decision.rendezvous
-    if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
-        return replace(decision, look_again_seconds=None)
-    if not decision.broken:
-        return Decision(published)
-    broken = _leaves_dead_peers(decision.breaks)
-    return Decision(given_up(published, world.reason, now, broken=broken), decision.breaks)
-
-
 def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool = False) -> Rendezvous:
     """The same world, which waits for the next from now on; `broken` if processes of it are dead."""
     return published.model_copy(
@@ -142,12 +102,6 @@ def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool 
             "broken_round": published.round if broken else published.broken_round,
         }
     )
-
-
-def _replaces_a_broken_world(published: Rendezvous, decision: Decision) -> bool:
-    stands = published.phase is RendezvousPhase.FORMED and not decision.broken
-    world = decision.rendezvous
-    return not stands and world.phase is RendezvousPhase.FORMED and world.round != published.round
 
 
 def is_ending(published: Rendezvous, participants: Sequence[Participant]) -> bool:
@@ -174,7 +128,7 @@ def checkpoint_wait(
 ) -> float:
     """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint.
 
-    A check of their nodes comes behind this wait, and after it they join anew: they do not wait once more.
+    A check of their nodes comes behind this wait, and after it they join again: they do not wait twice.
     """
     if not bounds.grow_at_checkpoint_seconds:
         return 0.0
@@ -208,17 +162,17 @@ def _judge_formed(
         ):
             keep = set(published.members)
             world = form(
-                published, joinable, bounds, reason, now, keep=keep, broken=_leaves_dead_peers(breaks)
+                published, joinable, bounds, reason, now, keep=keep, broken=leaves_dead_peers(breaks)
             )
             return Decision(world, breaks)
-        waiting = given_up(published, reason, now, broken=_leaves_dead_peers(breaks))
-        return Decision(_told(waiting, joinable, bounds), breaks, bounds.shrink_after_seconds)
+        waiting = given_up(published, reason, now, broken=leaves_dead_peers(breaks))
+        return Decision(_with_shortage(waiting, joinable, bounds), breaks, bounds.shrink_after_seconds)
     if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
         return _with_fewer(published, joinable, bounds, now)
     return _judge_growth(published, ranked, joinable, bounds, now)
 
 
-def _leaves_dead_peers(breaks: Sequence[Break]) -> bool:
+def leaves_dead_peers(breaks: Sequence[Break]) -> bool:
     """Whether training processes of the world are gone, so that the others cannot finish their step."""
     return any(not (b.trains_on or b.stops_in_good_order) for b in breaks)
 
@@ -257,26 +211,18 @@ def _judge_growth(
     newcomers = [p for p in joinable if p.index not in members]
     size = bounds.floor(len(joinable))
     if size <= len(members):
-        return Decision(_awaiting_checkpoint(published, None))
+        return Decision(awaiting_checkpoint(published, None))
     for_more = 0.0 if len(joinable) >= bounds.desired else last_call(newcomers, bounds)
     for_checkpoint = checkpoint_wait(published, ranked, newcomers, bounds, now)
     if (wait := max(for_more, for_checkpoint)) > 0:
         since = published.checkpoint_awaited_since or (now if for_checkpoint > 0 else None)
-        return Decision(_awaiting_checkpoint(published, since), look_again_seconds=wait)
+        return Decision(awaiting_checkpoint(published, since), look_again_seconds=wait)
     reason = f"the world grows from {len(members)} to {counted(size, 'worker')}"
     return Decision(form(published, joinable, bounds, reason, now, keep=members))
 
 
-def awaiting_checkpoint(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
-    """The decision, whose world is asked for a checkpoint, if it is the one that is published."""
-    if decision.rendezvous.round != published.round or published.phase is not RendezvousPhase.FORMED:
-        return decision
-    since = published.checkpoint_awaited_since or now
-    return replace(decision, rendezvous=_awaiting_checkpoint(decision.rendezvous, since))
-
-
-def _awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendezvous:
-    """The same world, in which a checkpoint is told at once, if somebody waits for it."""
+def awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendezvous:
+    """The same world, whose agents report a checkpoint at once since then; None if nobody waits for one."""
     if published.checkpoint_awaited_since == since:
         return published
     return published.model_copy(update={"checkpoint_awaited_since": since})
@@ -293,11 +239,11 @@ def _judge_reforming(
         return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
     since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
-    told = _told(published, joinable, bounds)
+    waiting = _with_shortage(published, joinable, bounds)
     if wait > 0:
-        return Decision(told, look_again_seconds=wait)
+        return Decision(waiting, look_again_seconds=wait)
     if not bounds.floor(len(joinable)):
-        return Decision(told)  # fewer than the minimum: the next worker to join wakes us
+        return Decision(waiting)  # fewer than the minimum: the next worker to join wakes us
     reason = f"{reason}; no replacement within {bounds.shrink_after_seconds:g} s"
     return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
 
@@ -306,7 +252,7 @@ def _judge_forming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
-    waiting = _told(published.model_copy(update={"reason": ""}), joinable, bounds)
+    waiting = _with_shortage(published.model_copy(update={"reason": ""}), joinable, bounds)
     if not bounds.floor(len(joinable)):
         return Decision(waiting)
     if len(joinable) >= bounds.desired:
@@ -318,8 +264,8 @@ def _judge_forming(
     return Decision(form(published, joinable, bounds, reason, now))
 
 
-def _told(waiting: Rendezvous, joinable: Sequence[Participant], bounds: Bounds) -> Rendezvous:
-    """The same, which says that it waits for more workers, if there are too few."""
+def _with_shortage(waiting: Rendezvous, joinable: Sequence[Participant], bounds: Bounds) -> Rendezvous:
+    """The world with the number of ready workers in `waitsFor`, if they are too few."""
     is_short = joinable and not bounds.floor(len(joinable))
     few = f"{len(joinable)} of at least {bounds.least} workers are ready" if is_short else ""
     return waiting.model_copy(update={"waits_for": few})

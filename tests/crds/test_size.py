@@ -32,8 +32,8 @@ from crds.names import ANNOTATION_PROFILE, ANNOTATION_STACKS
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from crds.shard_set import MAX_SHARD_SETS, Definition
 from reconcilers.conditions.refusal import NO_HURRY
+from reconcilers.conditions.training import MAX_WHY
 from reconcilers.job.published import world_of
-from reconcilers.job.status import MAX_WHY
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
 from reconcilers.shards.lease import MAX_LEASES
 from reconcilers.shards.sets import ShardSet, of_status

@@ -23,11 +23,12 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.job_finding import CheckState, finding_of
+from reconcilers.conditions.facts import CheckState
+from reconcilers.conditions.job_finding import finding_of
 from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
-from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,

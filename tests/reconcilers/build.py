@@ -16,6 +16,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.world.participants import Bounds, Participant
 
 REPORTS = TypeAdapter(AgentReport)
+FAILURES = TypeAdapter(AgentFailure)
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
@@ -153,7 +154,7 @@ def failure(index: int = 0, exit_code: int | None = 1, seconds: float = 0.0, **m
     """Of a training process in round 1."""
     fields: dict[str, Any] = {"sequence": 1, "round": 1, "rank": index, "message": "ValueError: bad"}
     fields |= {"time": later(seconds), "after_seconds": 1_000 + seconds}
-    return AgentFailure(exit_code=exit_code, **(fields | more))
+    return FAILURES.validate_python({**fields, "exit_code": exit_code, **more})
 
 
 def failing(

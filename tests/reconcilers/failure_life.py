@@ -10,14 +10,20 @@ from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
-from crds.phases import RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
-from reconcilers.job import outcome as job_outcome
+from reconcilers.job import events as job_events
+from reconcilers.job.basis import Basis
+from reconcilers.job.seen import Seen
+from reconcilers.job.status import ended
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
+from reconcilers.scale.rolling import Freshness
+from reconcilers.world.breaks import broken_members
+from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Ages, bounds_of, participants_of
-from reconcilers.world.rendezvous import asking, blaming, decide, held
 from tests.reconcilers.build import NOW, failure, job, report, worker
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
@@ -88,22 +94,24 @@ class Life:
         """What the reconciler does, with its write."""
         self.now += timedelta(seconds=after_seconds)
         people = participants_of(self.job, self.workers, Ages())
-        decision = decide(self.world, people, bounds_of(self.job), self.now)
+        breaks = broken_members(self.world, people)
         workers, world = Workers(self.workers), self.world
         spare = spare_workers(self.job, workers)
-        found = assess(self.job, workers, spare, decision.breaks, self.now)
+        found = assess(self.job, workers, spare, breaks, self.now)
         if found.ending is None:
-            decision = asking(held(self.world, decision, *found.hold(self.now), self.now), found.hang_since)
-            decision = blaming(decision, *found.blame)
+            limits = Constraints(hold=found.hold(self.now), hang_since=found.hang_since, blame=found.blame)
+            decision = decide(self.world, people, bounds_of(self.job), self.now, limits)
             counted = was_counted(self.job.status)
-            self.events += job_outcome.of_world(self.world, decision, found, workers, was_counted=counted)
+            self.events += job_events.of_world(self.world, decision, found, workers, was_counted=counted)
             world = decision.rendezvous
         else:
-            ended = job_outcome.failed(self.job, workers, found, self.now)
-            self.ended = next(c.message for c in ended.status.conditions if c.type == "Failed")
-            self.events += ended.events
-            assert ended.status.rendezvous is not None
-            world = ended.status.rendezvous
+            seen = Seen(self.job, {"status": self.job.status.to_wire()}, workers)
+            look = Basis(seen, DesiredJob.of(self.job), workers, Freshness(), self.now)
+            status = ended(look, JobPhase.FAILED, found.ending.reason, found.ending.message, found)
+            self.ended = next(c.message for c in status.conditions if c.type == "Failed")
+            self.events += [*job_events.of_culprit(found.incident), *job_events.of_phase(look, status)]
+            assert status.rendezvous is not None
+            world = status.rendezvous
         written = {
             "rendezvous": world,
             "restarts": found.restarts,

@@ -16,11 +16,11 @@ from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.incidents import incident_of, with_incident
-from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks, active_check, check_name, next_number, standing_of
-from reconcilers.nodecheck.job_world import Course, plan_world
-from reconcilers.world.participants import Ages, bounds_of, participants_of
+from reconcilers.world.decision import ActiveCheck, Constraints, Decision, decide
+from reconcilers.world.participants import Ages, bounds_of, on_faulty_nodes, participants_of
 from tests.reconcilers.build import NOW, job, report, worker
 
 ALWAYS = NOW - timedelta(days=365)
@@ -100,7 +100,7 @@ class Stage:
     restarts: dict[str, int] = field(default_factory=dict)
     now: datetime = NOW
 
-    def look(self) -> Course:
+    def look(self) -> Decision:
         """What a reconcile does, with its writes."""
         self.now += timedelta(seconds=1)
         before = self.world.round
@@ -110,20 +110,23 @@ class Stage:
         standing = standing_of(self.job, self.workers, checks, self.suspected, self.now)
         ages = Ages(joined={w.metadata.uid: 1e6 for w in self.workers})
         people = participants_of(self.job, self.workers, ages)
-        course = plan_world(self.world, people, bounds_of(self.job), standing, active, self.now)
-        incident = incident_of(course.decision.breaks, self.workers, before)
+        people = on_faulty_nodes(people, standing.faulty)
+        constraints = Constraints(slow=standing.slow, unchecked=standing.unchecked)
+        if active is not None:
+            tested = None if active.spec.workers is None else frozenset(active.spec.workers)
+            constraints = replace(constraints, active_check=ActiveCheck(active.metadata.name, tested))
+        decision = decide(self.world, people, bounds_of(self.job), self.now, constraints)
+        incident = incident_of(decision.breaks, self.workers, before)
         self.restarts = with_incident(self.restarts, incident)
-        if course.check:
+        if decision.check:
             name = check_name("digits", next_number("digits", [c.metadata.name for c in self.checks]))
-            made = job_check(int(name.rsplit("-", 1)[1]), None, workers=course.check, ended=self.now)
+            made = job_check(int(name.rsplit("-", 1)[1]), None, workers=decision.check, ended=self.now)
             self.checks.append(made)
-        for relaunch in plan_relaunches(
-            self.workers, course.decision.rendezvous, self.now, standing
-        ).relaunches:
+        for relaunch in plan_relaunches(self.workers, decision.rendezvous, self.now, standing).relaunches:
             self._raise(relaunch.worker, relaunch.faulty_nodes)
-        self.world = course.decision.rendezvous
+        self.world = decision.rendezvous
         self.active = active.metadata.name if active else None
-        return course
+        return decision
 
     def _raise(self, old: ElasticWorker, faulty_nodes: Sequence[str]) -> None:
         spec = old.spec.model_copy(

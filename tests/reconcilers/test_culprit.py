@@ -14,22 +14,16 @@ from crds.failure_texts import ASKED
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.scaled import SCALED
+from reconcilers.conditions.hot import PARAMETER_SERVER_HOT
 from reconcilers.conditions.slow import SLOW
+from reconcilers.conditions.training import WORKERS_STARTED, WORLD_FORMED
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
-from reconcilers.job.status import (
-    WORKERS_STARTED,
-    WORLD_FORMED,
-    final_conditions,
-    with_reason_of_world,
-    without_present,
-)
-from reconcilers.observed.conditions import WORKERS_SCHEDULED, with_condition
-from reconcilers.roles.hot import PARAMETER_SERVER_HOT
+from reconcilers.observed.conditions import SCALED, WORKERS_SCHEDULED, State, with_condition
 from reconcilers.world.rendezvous import at_the_end
-from tests.reconcilers.build import NOW, failure, report
+from tests.reconcilers.build import NOW, failure, job, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
+from tests.reconcilers.judging import conditions, judge
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
 ALL_REDUCE = "torch/distributed/distributed_c10d.py:3252 in all_reduce: work.wait()\ntrain.py:14 in main"
@@ -103,8 +97,9 @@ def test_job_that_has_ended_does_not_say_that_its_next_world_waits() -> None:
     said = {"reason": "worker 0 reports a hang", "waits_for": "the next world waits up to 10 s"}
     world = Rendezvous(round=1, phase=REFORMING, **said)
     waiting = with_condition([], WORLD_FORMED, ConditionStatus.FALSE, "Reforming", world.why, NOW)
-    told = with_reason_of_world(waiting, at_the_end(world))
-    assert [c.message for c in told if c.type == WORLD_FORMED] == ["worker 0 reports a hang"]
+    of = job(status={"conditions": [c.to_wire() for c in waiting]})
+    told, _ = judge(of, WORLD_FORMED, phase=JobPhase.FAILED, world=at_the_end(world))
+    assert conditions(told)[WORLD_FORMED].message == "worker 0 reports a hang"
 
 
 @pytest.mark.parametrize("phase", [JobPhase.FAILED, JobPhase.SUCCEEDED])
@@ -116,11 +111,12 @@ def test_what_is_over_looks_over_in_conditions_too(phase: JobPhase) -> None:
         known = with_condition(known, type_, ConditionStatus.TRUE, "Then", "so it is", NOW)
     for type_ in waits:
         known = with_condition(known, type_, ConditionStatus.FALSE, "Then", "a Pod waits", NOW)
-    told = final_conditions(known, phase, "Ended", "", NOW)
-    at_end = {c.type: (c.status.value, c.message) for c in told}
+    of = job(status={"conditions": [c.to_wire() for c in known]})
+    told, events = judge(of, phase=phase, end=State(ConditionStatus.TRUE, "Ended"))
+    at_end = {c.type: (c.status.value, c.message) for c in told.status.conditions}
     assert {at_end[type_] for type_ in present} == {("False", "the job has ended")}
     assert {at_end[type_] for type_ in waits} == {("False", "the job has ended; a Pod waits")}
-    assert without_present(told, phase, NOW) == told, "a job that an earlier dlr ended"
+    assert at_end[phase.value] == ("True", "") and not events, "the end has an Event of its own"
 
 
 def test_hang_is_judged_before_the_next_world_and_told_once() -> None:

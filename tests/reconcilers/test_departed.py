@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Departed
-from reconcilers.job.departed import with_departed
+from reconcilers.job.basis import with_departed
+from reconcilers.observed.desired import DesiredJob
 from tests.reconcilers.build import job, worker
 
 
@@ -17,24 +17,24 @@ def ended(index: int, pods: int = 1) -> ElasticWorker:
 
 
 def test_a_job_that_lets_nobody_go_that_failed_says_nothing() -> None:
-    assert with_departed(job(), []).status.departed is None
-    assert with_departed(job(), [ended(3, pods=0)]).status.departed is None
+    assert with_departed(DesiredJob.of(job()), []).status.departed is None
+    assert with_departed(DesiredJob.of(job()), [ended(3, pods=0)]).status.departed is None
 
 
 def test_counts_are_taken_over_when_a_worker_is_let_go() -> None:
-    found = with_departed(job(), [ended(2), ended(3, pods=2)]).status.departed
+    found = with_departed(DesiredJob.of(job()), [ended(2), ended(3, pods=2)]).status.departed
     assert found == Departed(restarts={"NodeLost": 3}, leaving={"worker": [2, 3]})
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), unique_by=lambda pair: pair[0])))
 def test_each_worker_counts_once_however_often_it_is_looked_at(batches: list[list[tuple[int, int]]]) -> None:
     """Each batch is let go, looked at twice (by another controller the second time), and gone."""
-    known, expected = job(), 0
+    known, expected = DesiredJob.of(job()), 0
     for batch in batches:
         surplus = [ended(index, pods) for index, pods in batch]
         expected += sum(pods for _, pods in batch)
         for _ in range(2):
-            known = ElasticJob.model_validate(with_departed(known, surplus).to_wire())
+            known = DesiredJob.model_validate(with_departed(known, surplus).to_wire())
         known = with_departed(known, [])
         departed = known.status.departed or Departed()
         assert departed.restarts.get("NodeLost", 0) == expected and departed.leaving == {}

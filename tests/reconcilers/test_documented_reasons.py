@@ -11,6 +11,7 @@ from pathlib import Path
 from crds import names
 from crds.scaleplan import ScalePlanPhase
 from reconcilers.conditions.refusal import REFUSED
+from reconcilers.conditions.table import SIZES, TABLE
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.runtime.reconciled import RECONCILED
 
@@ -26,33 +27,29 @@ COMPUTED = {
         "ServiceRefused",
     },
     ("acts.py", "event.reason"): set(),  # passes on what plans say
-    ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
+    ("events.py", "end.reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
     ("unreadable.py", "REASON"): {"Unreadable"},
     ("maker.py", "POD_REFUSED"): {"PodRefused"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
-    ("sizing.py", "type_"): {"Oversized", "Undersized"},
-    ("refusal.py", "new.reason"): {answer.value for answer in REFUSED},
-    ("outcome.py", "finding.reason"): {
+    ("job_finding.py", "new.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
-    ("outcome.py", "condition.reason"): {
+    ("table.py", "new.type if status is TRUE else new.reason"): {
+        *(answer.value for answer in REFUSED),
+        *("NoSteps", "NonFinite", "ParameterServerHot", "WorkersGivenUp", "SidecarsFailed"),
+        *("MasterReplicaIgnored", "TFConfigKept", "Oversized", "Undersized"),
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *("WaitingForDeletion", "ImagePullBackOff", "CreateContainerConfigError", "FailedMount"),
     },
-    ("outcome.py", "job_status.NO_REPLICAS"): {"NoReplicas"},
-    ("outcome.py", "NO_STEPS"): {"NoSteps"},
-    ("loss.py", "NON_FINITE"): {"NonFinite"},
+    ("profile.py", "reason"): {"ProfileTaken", "NoProfile"},
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
-    ("outcome.py", "condition.type"): {"MasterReplicaIgnored", "TFConfigKept"},
-    ("outcome.py", "PARAMETER_SERVER_HOT"): {"ParameterServerHot"},
-    ("sidecars.py", "SIDECARS_FAILED"): {"SidecarsFailed"},
+    ("training.py", "NO_REPLICAS"): {"NoReplicas"},
     ("silent.py", "AGENTS_SILENT"): {"AgentsSilent"},
     ("silent.py", "AGENTS_HEARD"): {"AgentsHeard"},
     ("slow.py", "SLOW"): {"Slow"},
     ("slow.py", "SLOW_OVER"): {"SlowOver"},
-    ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
@@ -66,10 +63,7 @@ COMPUTED = {
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
 
 CONDITIONS_OF = {
-    "type_": {
-        *("Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"),
-        *("Oversized", "Undersized"),
-    },
+    "type_": {"Succeeded", "Failed", "Healthy", "Running"},
 }
 
 
@@ -132,6 +126,7 @@ def test_events_have_a_type() -> None:
 
 def test_every_condition_is_documented() -> None:
     types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
+    types |= {kind.type for kind in (*TABLE, *SIZES)}
     for path, name, call in calls():
         if name == "with_condition":
             said = ast.unparse(call.args[1])
@@ -141,6 +136,7 @@ def test_every_condition_is_documented() -> None:
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:
-    found = (literals(call.args[3]) for _, name, call in calls() if name == "with_condition")
+    places = {"with_condition": 3, "State": 1}
+    found = (literals(call.args[places[name]]) for _, name, call in calls() if name in places)
     reasons = set[str]().union(*(each for each in found if each))
     assert reasons <= quoted([row[2] for row in rows("Conditions")])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from crds.elasticjob import ElasticJob
-from reconcilers.conditions.edits import told, with_edits
+from reconcilers.conditions.training import TEMPLATE_APPLIED
 from reconcilers.observed.conditions import observed_at
-from tests.reconcilers.build import NOW, job
+from tests.reconcilers.build import job
+from tests.reconcilers.judging import judge
 
 
 class Looks:
@@ -16,8 +17,7 @@ class Looks:
 
     def see(self, outdated: int, pods: int = 2) -> int:
         """How many Events this look tells."""
-        after = with_edits(self.job, outdated, pods, NOW)
-        events = list(told(self.job, after))
+        after, events = judge(self.job, TEMPLATE_APPLIED, outdated_pods=outdated, pods=pods)
         status = observed_at(after.status, after.metadata.generation)
         self.job = after.model_copy(update={"status": status})
         return len(events)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 COUNTS = ("pending", "active", "succeeded", "failed")
@@ -79,16 +79,3 @@ async def test_a_job_whose_pods_are_cleaned_away_looks_over_too(hollow: Hollow) 
 
 def quick() -> JSON:
     return {"spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "x"}]}}
-
-
-async def test_a_job_that_an_earlier_dlr_left_with_a_world_has_none(server: ApiServer) -> None:
-    async with connected(server) as hollow:
-        async with controllers(server):
-            await fail(hollow, "older")
-        conditions = (await hollow.status("older"))["conditions"]
-        before = [c | {"status": "True"} if c["type"] == "WorldFormed" else c for c in conditions]
-        patch = {"status": {"conditions": before}}
-        await hollow.client.patch(ELASTICJOBS, "older", patch, NAMESPACE, subresource="status")
-        await end_pods(hollow, "older", 1)
-        async with controllers(server):
-            await looks_over(hollow, "older", failed=2)

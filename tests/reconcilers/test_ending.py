@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from crds.agent_report import AgentReport, AgentState
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
-from crds.model import Condition, ConditionStatus
+from crds.model import ConditionStatus
 from crds.names import HAS_BEGUN
-from reconcilers.conditions.sidecars import events_of_sidecars, with_sidecars
+from reconcilers.conditions.training import SIDECARS_FAILED
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.observed.ending import (
     LEFT_EARLY,
@@ -24,10 +25,11 @@ from reconcilers.observed.ending import (
     judge,
 )
 from reconcilers.observed.silence import Silence, Verdict
-from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Event
 from reconcilers.worker.shapes import kept_of_pod
 from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
+from tests.reconcilers import judging
 from tests.reconcilers.build import NOW, check_worker, failure, job, report, worker
 from tests.reconcilers.failure_life import Life
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
@@ -331,18 +333,18 @@ def test_06_a_plain_sidecar_that_crashes_after_training_has_succeeded_is_no_fail
 
 @pytest.mark.parametrize(("said", "main"), [(AgentState.RUNNING, RUNS), (AgentState.SUCCEEDED, ended(0))])
 def test_06_a_sidecar_that_crashed_shows_on_the_job(said: AgentState, main: JSON) -> None:
-    def conditions(companion: JSON, before: list[Condition]) -> list[Condition]:
-        of = saying(said)
-        status = seen(of, pod_with(main, companion=companion))
-        return with_sidecars(before, Workers([of.model_copy(update={"status": status})]), NOW)
+    def look(companion: JSON, of: ElasticJob) -> tuple[ElasticJob, list[Event]]:
+        reporting = saying(said)
+        status = seen(reporting, pod_with(main, companion=companion))
+        return judging.judge(of, SIDECARS_FAILED, workers=[reporting.model_copy(update={"status": status})])
 
-    assert conditions(RUNS, []) == [] == conditions(ended(137), [])
-    crashed = conditions(ended(1), [])
-    (told,) = crashed
+    assert look(RUNS, job()) == (job(), []) == look(ended(137), job())
+    crashed, events = look(ended(1), job())
+    (told,) = crashed.status.conditions
     assert (told.type, told.message) == ("SidecarsFailed", "sidecar proxy: exit code 1 (digits-worker-0)")
-    assert [event.message for event in events_of_sidecars([], crashed)] == [told.message]
-    assert not list(events_of_sidecars(crashed, conditions(ended(1), crashed)))
-    assert conditions(RUNS, crashed)[0].status is ConditionStatus.FALSE
+    assert [(event.type, event.message) for event in events] == [("Warning", told.message)]
+    assert look(ended(1), crashed) == (crashed, [])
+    assert look(RUNS, crashed)[0].status.conditions[0].status is ConditionStatus.FALSE
 
 
 def test_07_a_crash_loop_is_told_counted_once_a_failure_and_ended_by_the_budget() -> None:

@@ -14,7 +14,9 @@ from controller.correlation import Correlator, Occurrence, Subject
 from crds.agent_report import AgentState
 from crds.elasticworker import WorkerPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.rendezvous import Decision, decide, held
+from reconcilers.failure.facts import Hold
+from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.rendezvous import Decision
 from tests.reconcilers.build import NOW, bounds, failure, later, participant, worker
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 
@@ -365,15 +367,17 @@ def test_held_world_keeps_its_breaks_and_looks_again_in_time() -> None:
     people = [participant(0, AgentState.FAILED, 1), participant(1, AgentState.RUNNING, 1)]
     limits = bounds(2)
     free = decide(world, people, limits, NOW)
-    later_on = held(world, free, later(4), "for it", NOW)
+    waits = Constraints(hold=Hold(later(4), "for it"))
+    later_on = decide(world, people, limits, NOW, waits)
     assert later_on.rendezvous.phase is REFORMING and later_on.breaks == free.breaks
     assert later_on.look_again_seconds == 4 and later_on.rendezvous.why.endswith(
         "; the next world waits for it"
     )
     again = decide(later_on.rendezvous, people, limits, later(1))
-    same = held(later_on.rendezvous, again, later(4), "for it", later(1))
+    same = decide(later_on.rendezvous, people, limits, later(1), waits)
     assert same.rendezvous == later_on.rendezvous and same.look_again_seconds == 3
-    assert held(later_on.rendezvous, again, later(4), "for it", later(4)) == again
+    over = decide(later_on.rendezvous, people, limits, later(4), waits)
+    assert over == decide(later_on.rendezvous, people, limits, later(4)) and over.rendezvous.round == 2
     assert "waits" not in again.rendezvous.reason
 
 
@@ -381,8 +385,9 @@ def test_what_forms_no_world_or_lets_one_grow_is_not_held() -> None:
     world = Rendezvous(round=1, phase=FORMED, members=[0], incarnations=[1], formed_at=NOW)
     people = [participant(0, AgentState.RUNNING, 1), participant(1, seconds_since_joined=99)]
     growth = decide(world, people, bounds(2, 1), NOW)
-    assert growth.rendezvous.round == 2 and held(world, growth, later(9), "", NOW) == growth
-    assert held(world, Decision(world), later(9), "", NOW) == Decision(world)
+    waits = Constraints(hold=Hold(later(9), ""))
+    assert growth.rendezvous.round == 2 and decide(world, people, bounds(2, 1), NOW, waits) == growth
+    assert decide(world, people[:1], bounds(2, 1), NOW, waits) == Decision(world)
 
 
 # --- a storm ------------------------------------------------------------------------------------------

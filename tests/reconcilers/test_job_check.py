@@ -10,18 +10,18 @@ from crds.agent_report import AgentFailure, AgentState
 from crds.nodecheck import NodeCheck
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.failure.facts import Blame, Hold
 from reconcilers.nodecheck.job_checks import (
-    Standing,
     active_check,
     check_name,
-    named,
     new_check,
     next_number,
     outdated,
 )
-from reconcilers.nodecheck.job_world import plan_world, waiting_since_the_check
-from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import decide
+from reconcilers.observed.slots import named
+from reconcilers.world.decision import ActiveCheck, Constraints, decide
+from reconcilers.world.participants import Bounds, Participant, on_faulty_nodes
+from reconcilers.world.rendezvous import judge
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.job_stage import Stage, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed, published_worlds, running, situations
@@ -34,8 +34,12 @@ def unfinished(number: int = 1, workers: list[int] | None = None) -> NodeCheck:
     return job_check(number, "Running", workers=workers, ended=later(number))
 
 
-def of(*unchecked: int) -> Standing:
-    return Standing(unchecked=frozenset(unchecked))
+def of(*unchecked: int, check: NodeCheck | None = None, refused: bool = False) -> Constraints:
+    active = None
+    if check is not None:
+        workers = check.spec.workers
+        active = ActiveCheck(check.metadata.name, None if workers is None else frozenset(workers))
+    return Constraints(unchecked=frozenset(unchecked), active_check=active, check_refused=refused)
 
 
 # --- which check, and of whom -----------------------------------------------------------------------
@@ -50,19 +54,19 @@ def test_the_oldest_unfinished_check_is_active() -> None:
 
 def test_the_first_world_is_put_off_until_its_unchecked_workers_are_tested() -> None:
     people = [participant(0), participant(1)]
-    course = plan_world(Rendezvous(), people, bounds(2), of(1), None, NOW)
-    assert course.decision.rendezvous == Rendezvous() and course.check == (0, 1)
-    assert course.without_check().decision.rendezvous.members == [0, 1]
-    assert not plan_world(Rendezvous(), people, bounds(2), of(), None, NOW).check
-    assert not plan_world(Rendezvous(), people[:1], bounds(2), of(0), None, NOW).check, "no world, no check"
+    course = decide(Rendezvous(), people, bounds(2), NOW, of(1))
+    assert course.rendezvous == Rendezvous() and course.check == (0, 1)
+    assert decide(Rendezvous(), people, bounds(2), NOW, of(1, refused=True)).rendezvous.members == [0, 1]
+    assert not decide(Rendezvous(), people, bounds(2), NOW, of()).check
+    assert not decide(Rendezvous(), people[:1], bounds(2), NOW, of(0)).check, "no world, no check"
 
 
 def test_newcomers_are_tested_while_the_others_train_on() -> None:
     people = [*running(0, 1), participant(2), participant(3)]
-    course = plan_world(formed(0, 1), people, bounds(4), of(0, 3), None, NOW)
-    assert course.decision.rendezvous == formed(0, 1) and course.check == (2, 3)
-    grown = plan_world(formed(0, 1), people, bounds(4), of(0, 1), None, NOW)
-    assert grown.decision.rendezvous.members == [0, 1, 2, 3], "members are not stopped to be tested"
+    course = decide(formed(0, 1), people, bounds(4), NOW, of(0, 3))
+    assert course.rendezvous == formed(0, 1) and course.check == (2, 3)
+    grown = decide(formed(0, 1), people, bounds(4), NOW, of(0, 1))
+    assert grown.rendezvous.members == [0, 1, 2, 3], "members are not stopped to be tested"
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -74,13 +78,13 @@ def test_newcomers_that_were_tested_do_not_wait_for_a_checkpoint_once_more(*, mo
         new = participant(2, seconds_since_joined=joined_seconds, replaces=1 if moves else None)
         return [*running(0, 1), new]
 
-    waits = plan_world(formed(0, 1), people(0), limits, of(2), None, NOW).decision
+    waits = decide(formed(0, 1), people(0), limits, NOW, of(2))
     assert waits.rendezvous.checkpoint_awaited_since == NOW and waits.look_again_seconds == 60
-    checked = plan_world(waits.rendezvous, people(60), limits, of(2), None, later(60))
-    assert checked.check == (2,) and checked.decision.rendezvous == waits.rendezvous
-    during = plan_world(checked.decision.rendezvous, people(0), limits, of(), unfinished(1, [2]), later(61))
-    assert during.decision.rendezvous == waits.rendezvous
-    after = plan_world(during.decision.rendezvous, people(0), limits, of(), None, later(90)).decision
+    checked = decide(waits.rendezvous, people(60), limits, later(60), of(2))
+    assert checked.check == (2,) and checked.rendezvous == waits.rendezvous
+    during = decide(checked.rendezvous, people(0), limits, later(61), of(check=unfinished(1, [2])))
+    assert during.rendezvous == waits.rendezvous
+    after = decide(during.rendezvous, people(0), limits, later(90), of())
     assert after.rendezvous.round == 2 and 2 in after.rendezvous.members
     assert after.rendezvous.checkpoint_awaited_since is None
 
@@ -93,70 +97,73 @@ def test_a_tested_target_that_waits_for_another_does_not_wait_for_a_checkpoint_o
         return [*running(0, 1), ready, participant(3, None, replaces=0)]
 
     awaited = formed(0, 1).model_copy(update={"checkpoint_awaited_since": NOW})
-    tested = plan_world(awaited, people(0), limits, of(), None, later(90)).decision
+    tested = decide(awaited, people(0), limits, later(90), of())
     assert tested.rendezvous == awaited and tested.look_again_seconds == 10
-    after = plan_world(tested.rendezvous, people(10), limits, of(), None, later(100)).decision
+    after = decide(tested.rendezvous, people(10), limits, later(100), of())
     assert after.rendezvous.round == 2 and 2 in after.rendezvous.members
 
 
 def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None:
     people = [*running(0), participant(1, AgentState.FAILED, 1)]
-    first = plan_world(formed(0, 1), people, bounds(2), of(0, 1), None, NOW)
-    held = first.decision.rendezvous
+    first = decide(formed(0, 1), people, bounds(2), NOW, of(0, 1))
+    held = first.rendezvous
     assert (held.phase, held.round, held.reforming_since) == (REFORMING, 1, NOW)
-    assert [b.index for b in first.decision.breaks] == [1] and first.check == (0, 1)
-    during = plan_world(held, people, bounds(2), of(0, 1), unfinished(), LATE)
-    assert during.decision.rendezvous == held and not during.decision.breaks and not during.check
-    after = plan_world(held, people, bounds(2), of(), None, LATE)
-    assert after.decision.rendezvous.members == [0, 1] and not after.decision.breaks
+    assert [b.index for b in first.breaks] == [1] and first.check == (0, 1)
+    during = decide(held, people, bounds(2), LATE, of(0, 1, check=unfinished()))
+    assert during.rendezvous == held and not during.breaks and not during.check
+    after = decide(held, people, bounds(2), LATE, of())
+    assert after.rendezvous.members == [0, 1] and not after.breaks
 
 
 def test_a_restart_in_place_of_checked_workers_makes_no_check() -> None:
     people = [*running(0), participant(1, AgentState.FAILED, 1)]
-    course = plan_world(formed(0, 1), people, bounds(2), of(2), None, NOW)
-    assert course.decision.rendezvous.round == 2 and not course.check
+    course = decide(formed(0, 1), people, bounds(2), NOW, of(2))
+    assert course.rendezvous.round == 2 and not course.check
 
 
 def test_a_check_of_a_member_gives_the_world_up_and_says_why() -> None:
     for check in (unfinished(7, [1, 2]), unfinished(7)):
-        course = plan_world(formed(0, 1), running(0, 1), bounds(2), of(), check, NOW)
-        held = course.decision.rendezvous
-        assert (held.phase, held.reforming_since) == (REFORMING, NOW) and not course.decision.breaks
+        course = decide(formed(0, 1), running(0, 1), bounds(2), NOW, of(check=check))
+        held = course.rendezvous
+        assert (held.phase, held.reforming_since) == (REFORMING, NOW) and not course.breaks
         assert held.reason.startswith("node check digits-check-7 tests worker")
 
 
 def test_a_check_of_others_lets_the_world_train_and_growth_wait() -> None:
     people = [*running(0, 1), participant(2, seconds_since_joined=99)]
-    course = plan_world(formed(0, 1), people, bounds(3, 2), of(), unfinished(1, [2]), NOW)
-    assert course.decision.rendezvous == formed(0, 1)
+    course = decide(formed(0, 1), people, bounds(3, 2), NOW, of(check=unfinished(1, [2])))
+    assert course.rendezvous == formed(0, 1)
 
 
 def test_a_world_that_breaks_during_a_check_is_reforming_with_its_break() -> None:
     people = [*running(0), participant(1, AgentState.FAILED, 1)]
-    course = plan_world(formed(0, 1), people, bounds(2), of(), unfinished(1, [2]), NOW)
-    assert course.decision.rendezvous.phase is REFORMING and len(course.decision.breaks) == 1
+    course = decide(formed(0, 1), people, bounds(2), NOW, of(check=unfinished(1, [2])))
+    assert course.rendezvous.phase is REFORMING and len(course.breaks) == 1
 
 
 def test_a_world_whose_training_is_ending_is_not_given_up_for_a_check() -> None:
     people = [participant(0, AgentState.SUCCEEDED, 1), *running(1)]
-    course = plan_world(formed(0, 1), people, bounds(2), of(), unfinished(), NOW)
-    assert course.decision.rendezvous == formed(0, 1)
+    course = decide(formed(0, 1), people, bounds(2), NOW, of(check=unfinished()))
+    assert course.rendezvous == formed(0, 1)
 
 
 def test_who_is_found_faulty_does_not_join_and_leaves_a_world_that_it_is_in() -> None:
-    standing = Standing(faulty={1: "node check c found b faulty"})
+    faulty = {1: "node check c found b faulty"}
     people = [participant(0), participant(1, seconds_since_joined=99)]
-    apart = plan_world(Rendezvous(), people, bounds(2, 1, last_call_seconds=0), standing, None, NOW)
-    assert apart.decision.rendezvous.members == [0]
-    broken = plan_world(formed(0, 1), running(0, 1), bounds(2), standing, None, NOW)
-    assert broken.decision.rendezvous.phase is REFORMING
-    assert "found b faulty" in broken.decision.rendezvous.reason
+    limits = bounds(2, 1, last_call_seconds=0)
+    apart = decide(Rendezvous(), on_faulty_nodes(people, faulty), limits, NOW)
+    assert apart.rendezvous.members == [0]
+    broken = decide(formed(0, 1), on_faulty_nodes(running(0, 1), faulty), bounds(2), NOW)
+    assert broken.rendezvous.phase is REFORMING
+    assert "found b faulty" in broken.rendezvous.reason
 
 
 def test_replacements_have_their_time_from_the_end_of_the_check_on() -> None:
     broken = formed(0, 1).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
-    assert waiting_since_the_check(broken, LATE).reforming_since == LATE
-    assert waiting_since_the_check(formed(0), LATE) == formed(0)
+    waits = decide(broken, running(0), bounds(2), LATE, Constraints(check_has_ended=True))
+    assert (waits.rendezvous.reforming_since, waits.look_again_seconds) == (LATE, 60)
+    stands = decide(formed(0), running(0), bounds(1), LATE, Constraints(check_has_ended=True))
+    assert stands.rendezvous == formed(0)
 
 
 # --- the object -------------------------------------------------------------------------------------
@@ -211,13 +218,13 @@ INDICES = st.frozensets(st.integers(0, 7))
 
 @given(situations(), published_worlds(), st.floats(0, 100))
 @settings(max_examples=150, deadline=None)
-def test_without_checks_every_decision_is_as_it_was(
+def test_without_constraints_the_decision_is_the_judgement_of_people_and_bounds(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
 ) -> None:
     people, limits = situation
-    course = plan_world(published, people, limits, Standing(), None, later(seconds))
-    assert course.decision == decide(published, people, limits, later(seconds))
-    assert not course.check and not course.left_out
+    found = decide(published, people, limits, later(seconds))
+    assert found == judge(published, people, limits, later(seconds))
+    assert not found.check and not found.left_out
 
 
 @given(
@@ -237,31 +244,112 @@ def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty
     active: list[int] | None,
     seconds: float,
 ) -> None:
-    """Invariants; also: breaks are those of `decide`, and a new world, or its check, is never forgotten.
+    """Invariants; also: breaks are those of `judge`, and a new world, or its check, is never forgotten.
 
     A world that is only to be left by some stands until the check is over.
     """
     people, limits = situation
+    people = on_faulty_nodes(people, dict.fromkeys(faulty, "found faulty"))
     check = None if active is None else unfinished(workers=active or None)
-    standing = Standing(unchecked=unchecked, faulty=dict.fromkeys(faulty, "found faulty"))
-    course = plan_world(published, people, limits, standing, check, later(seconds))
-    world = course.decision.rendezvous
-    plain = plan_world(published, people, limits, Standing(faulty=standing.faulty), None, later(seconds))
-    new = plain.decision.rendezvous.round != published.round
-    held = new and not plain.decision.broken and (active is not None or course.check)
-    assert course.decision.breaks == (() if held else plain.decision.breaks)
+    found = decide(published, people, limits, later(seconds), of(*unchecked, check=check))
+    world = found.rendezvous
+    plain = decide(published, people, limits, later(seconds))
+    new = plain.rendezvous.round != published.round
+    is_held = new and not plain.broken and (active is not None or found.check)
+    assert found.breaks == (() if is_held else plain.breaks)
     if world.phase is FORMED and world.round != published.round:
-        assert check is None and not course.check
-        growth = published.phase is FORMED and not course.decision.broken
+        assert check is None and not found.check
+        growth = published.phase is FORMED and not found.broken
         joining = set(world.members) - (set(published.members) if growth else set())
         assert not joining & unchecked and not set(world.members) & faulty
     else:
         assert world.round == published.round and world.members == published.members
-    if course.decision.breaks:
+    if found.breaks:
         assert world.phase is not FORMED or world.round != published.round
-    if course.check:
-        assert check is None and not set(course.check) & faulty
-        assert plain.decision.rendezvous.round == published.round + 1
+    if found.check and active is None:
+        refused = decide(published, people, limits, later(seconds), of(*unchecked, refused=True))
+        assert refused == plain, "a check that cannot be made does not keep a job from training"
+    if world.phase is FORMED and world.round == published.round:
+        assert world == plain.rendezvous or new or active is not None
+
+
+CHECKS = st.one_of(
+    st.none(),
+    st.builds(ActiveCheck, st.just("digits-check-1"), st.one_of(st.none(), INDICES)),
+)
+CONSTRAINTS = st.builds(
+    Constraints,
+    slow=INDICES,
+    unchecked=INDICES,
+    active_check=CHECKS,
+    check_has_ended=st.booleans(),
+    check_refused=st.booleans(),
+    hold=st.one_of(st.none(), st.builds(Hold, st.floats(-10, 200).map(later), st.just("for it"))),
+    hang_since=st.one_of(st.none(), st.just(NOW)),
+    blame=st.one_of(st.none(), st.builds(Blame, st.integers(0, 3), st.just("digits-worker-1: boom"))),
+)
+
+
+@given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
+@settings(max_examples=300, deadline=None)
+def test_whatever_constrains_a_world_its_members_are_joinable_and_a_round_keeps_its_members(
+    situation: tuple[list[Participant], Bounds],
+    published: Rendezvous,
+    constraints: Constraints,
+    seconds: float,
+) -> None:
+    people, limits = situation
+    found = decide(published, people, limits, later(seconds), constraints)
+    world = found.rendezvous
+    if world.round == published.round:
+        assert (world.members, world.incarnations) == (published.members, published.incarnations)
+        return
+    assert world.round == published.round + 1 and world.phase is FORMED
+    joinable = {p.index for p in people if p.joinable}
+    assert set(world.members) <= joinable - found.left_out
+    assert limits.minimum <= len(world.members) <= limits.desired
+    assert len(world.members) % limits.node_unit == 0
+
+
+@given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
+@settings(max_examples=300, deadline=None)
+def test_no_world_replaces_a_broken_one_before_its_hold_ends(
+    situation: tuple[list[Participant], Bounds],
+    published: Rendezvous,
+    constraints: Constraints,
+    seconds: float,
+) -> None:
+    people, limits = situation
+    now, hold = later(seconds), constraints.hold
+    found = decide(published, people, limits, now, constraints)
+    free = decide(published, people, limits, now, replace(constraints, hold=None))
+    stands = published.phase is FORMED and not free.broken
+    forms = free.rendezvous.phase is FORMED and free.rendezvous.round != published.round
+    if hold is None or hold.until <= now or stands or not forms:
+        assert found == free
+        return
+    assert found.rendezvous.round == published.round and found.rendezvous.phase is not FORMED
+    assert found.breaks == free.breaks and "for it" in found.rendezvous.waits_for
+    assert found.look_again_seconds == (hold.until - now).total_seconds()
+
+
+@given(situations(), published_worlds(), CONSTRAINTS, st.floats(0, 100))
+@settings(max_examples=300, deadline=None)
+def test_blame_and_inquiry_change_what_a_world_says_and_not_which_it_is(
+    situation: tuple[list[Participant], Bounds],
+    published: Rendezvous,
+    constraints: Constraints,
+    seconds: float,
+) -> None:
+    people, limits = situation
+    found = decide(published, people, limits, later(seconds), constraints)
+    silent = replace(constraints, blame=None, hang_since=None)
+    plain = decide(published, people, limits, later(seconds), silent)
+    words = {"reason": "", "hang_since": None}
+    same = replace(found, rendezvous=found.rendezvous.model_copy(update=words))
+    assert same == replace(plain, rendezvous=plain.rendezvous.model_copy(update=words))
+    if found.rendezvous.phase is REFORMING:
+        assert found.rendezvous.hang_since == constraints.hang_since
 
 
 # --- a job's life -----------------------------------------------------------------------------------
@@ -337,8 +425,8 @@ def test_stragglers_are_left_out_and_taken_in_again() -> None:
     stage = Stage(checked_job(3, policy, worker={"minReplicas": 2}), [at(i, "abc"[i]) for i in range(3)])
     stage.look()
     stage.conclude(a="Straggler")
-    course = stage.look()
-    assert stage.world.members == [1, 2] and course.left_out == {0}
+    decision = stage.look()
+    assert stage.world.members == [1, 2] and decision.left_out == {0}
     stage.act()
     stage.lose(2)
     stage.look()
@@ -383,8 +471,8 @@ def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_
     def look() -> None:
         before, unfinished_before = stage.world, active_check(stage.checks)
         verdicts = {r.node: r.verdict for c in stage.checks for r in c.status.node_results}
-        course = stage.look()
-        if course.check:
+        decision = stage.look()
+        if decision.check:
             assert unfinished_before is None, "one check at a time"
         if stage.world.phase is FORMED and stage.world.round != before.round:
             tested = unfinished_before.spec.workers if unfinished_before else []

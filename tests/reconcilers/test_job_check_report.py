@@ -4,20 +4,19 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
-from reconcilers.conditions.job_finding import (
-    CheckState,
-    Finding,
-    finding_of,
-    interrupted,
-)
+from crds.phases import JobPhase
+from reconcilers.conditions.facts import CheckState
+from reconcilers.conditions.job_finding import NODES_CHECKED, event, finding_of
+from reconcilers.observed.conditions import State, stated
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
+from tests.reconcilers.judging import conditions, judge
 
 WORKERS = [at(0, "a"), at(1, "b"), at(2, "c")]
 GOING_ON = job_check(2, "Running", workers=[0, 1])
 
 
-def told(*checks: NodeCheck, of: ElasticJob | None = None, **state: Any) -> Finding:
+def told(*checks: NodeCheck, of: ElasticJob | None = None, **state: Any) -> State:
     found = finding_of(of or checked_job(), CheckState(all_checks(*checks).finished, **state))
     assert found is not None
     return found
@@ -75,7 +74,8 @@ def test_a_check_that_could_not_be_is_told_with_the_reason() -> None:
 
 def test_before_any_check_it_is_said_whether_one_will_come() -> None:
     coming = told(unchecked=frozenset({0, 1}))
-    assert (coming.status, coming.reason) == ("Unknown", "NotYetChecked") and not coming.of_a_check
+    assert (coming.status, coming.reason) == ("Unknown", "NotYetChecked")
+    assert event(None, stated(None, NODES_CHECKED, coming, NOW)) is None
     assert told().reason == "Fresh"
     assert finding_of(job(), CheckState()) is None
 
@@ -83,6 +83,7 @@ def test_before_any_check_it_is_said_whether_one_will_come() -> None:
 def test_a_check_that_is_deleted_or_interrupted_does_not_go_on_for_ever() -> None:
     going_on = with_condition("Checking")
     assert told(of=going_on).reason == "CheckGone"
-    stopped = interrupted(going_on.status.conditions)
-    assert stopped is not None and stopped.reason == "CheckInterrupted"
-    assert interrupted(with_condition("AllHealthy").status.conditions) is None
+    stopped, _ = judge(going_on, NODES_CHECKED, phase=JobPhase.SUSPENDED)
+    assert conditions(stopped)[NODES_CHECKED].reason == "CheckInterrupted"
+    passed = with_condition("AllHealthy")
+    assert judge(passed, NODES_CHECKED, phase=JobPhase.FAILED) == (passed, [])

@@ -306,7 +306,7 @@ def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousP
 
 def test_what_a_worker_did_of_its_lease_is_known_when_it_is_scaled_away() -> None:
     """Its words go with it: without them, all that it was leased would be done again."""
-    definition = {"name": "files", "size": 100, "digest": "0:1", "retries": 3}
+    definition = {"name": "files", "size": 100, "digest": "0:1", "retries": 3, "maxFailed": 0, "epoch": 0}
     says = {**definition, "lease": 1, "rest": "40-49"}
     known = seen(map(trains, range(1))).job.to_wire()
     known["status"]["shards"] = [{**definition, "leases": "1.1.1=0-49", "rest": "50-99", "lastLease": 1}]

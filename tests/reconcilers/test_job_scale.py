@@ -14,6 +14,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.scale.request import Origin, ScaleRequest, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
@@ -150,7 +151,7 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
         },
         status={"migrations": migrations},
     )
-    return with_moves_done(of, workers, world)[0].status.retired
+    return with_moves_done(DesiredJob.of(of), workers, world)[0].status.retired
 
 
 def test_move_is_done_when_the_world_has_the_target_and_not_the_source() -> None:
@@ -179,4 +180,4 @@ def test_beside_parameter_servers_a_worker_that_runs_has_taken_over_though_its_a
         replicaSpecs={name: {"replicas": 2, "template": template} for name in ("worker", "ps")},
         status={"migrations": {"worker": {"sources": [0], "targets": [2]}}},
     )
-    assert with_moves_done(of, both, Rendezvous())[0].status.retired == {"worker": [0]}
+    assert with_moves_done(DesiredJob.of(of), both, Rendezvous())[0].status.retired == {"worker": [0]}

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.finished import FinishedChecks, newest_on
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
 from reconcilers.runtime.kinds import NODECHECKS

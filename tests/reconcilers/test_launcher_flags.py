@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.model import MAX_CONDITION_MESSAGE
-from crds.phases import JobPhase
-from crds.rendezvous import Rendezvous
 from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags, launcher_arguments
-from reconcilers.job import status as job_status
-from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later
+from tests.reconcilers.judging import judge
 
 CHECK = "--network-check: set the job's spec.nodeCheck.enabled: true"
 UNIT = "--node-unit=2: set the job's spec.elasticPolicy.nodeUnit: 2"
@@ -87,7 +84,7 @@ def test_automatic_configuration_checks_nodes_from_four_on() -> None:
 
 
 def conditions(found: ElasticJob, seconds: float = 0) -> list[Any]:
-    return job_status.progress_conditions(found, Workers([]), JobPhase.PENDING, Rendezvous(), later(seconds))
+    return judge(found, now=later(seconds))[0].status.conditions
 
 
 def test_the_condition_is_there_before_a_pod_is_and_goes_with_the_flags() -> None:

@@ -36,7 +36,6 @@ from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.observed.draft import Draft
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers
-from reconcilers.world.rendezvous import Decision
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": NOW}
@@ -369,24 +368,24 @@ def failed_report(index: int, at: float, **failure: Any) -> Break:
 
 def test_the_world_failed_when_its_first_member_did() -> None:
     breaks = (failed_report(0, 9), failed_report(1, 7), Break(2, "leaves", departed=True, trains_on=True))
-    assert failed_at(Decision(formed(2), breaks), 1, [], later(10)) == later(7)
-    assert failed_at(Decision(formed(2), breaks[2:]), 1, [], later(10)) is None
-    assert failed_at(Decision(formed(2)), 1, [], later(10)) is None
+    assert failed_at(breaks, 1, [], later(10)) == later(7)
+    assert failed_at(breaks[2:], 1, [], later(10)) is None
+    assert failed_at((), 1, [], later(10)) is None
 
 
 def test_what_is_found_out_by_waiting_has_failed_since_the_last_step() -> None:
     life = Life()
     life.look(0, formed(1))
     life.told(figures(1, 1, 9, 8.0), at=50)
-    hang = Decision(formed(2), (failed_report(0, 1850, cause="Hang"),))
+    hang = (failed_report(0, 1850, cause="Hang"),)
     assert failed_at(hang, 1, life.workers, later(1860)) == later(50)
     end = {"incarnation": 1, "exitClass": "NodeLost", "time": later(80)}
     lost = [*life.workers[:1], worker(1, WorkerPhase.FAILED, lastExit=end)]
-    silent = Decision(reforming(1), (Break(1, "worker 1 was lost"),))
+    silent = (Break(1, "worker 1 was lost"),)
     assert failed_at(silent, 1, lost, later(81)) == later(50)
     deleted = [*life.workers[:1], worker(1, WorkerPhase.FAILED, lastExit=end | {"exitClass": "Killed"})]
     assert failed_at(silent, 1, deleted, later(81)) == later(80)
-    leaves = Decision(reforming(1), (Break(1, "worker 1 leaves", stops_in_good_order=True),))
+    leaves = (Break(1, "worker 1 leaves", stops_in_good_order=True),)
     assert failed_at(leaves, 1, deleted, later(81)) is None, "as when the world shrinks"
 
 

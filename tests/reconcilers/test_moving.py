@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.moving import settle
+from reconcilers.world.decision import decide
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import Decision, decide
+from reconcilers.world.rendezvous import Decision
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.test_rendezvous import formed, running
 
@@ -25,10 +25,7 @@ def target(
 
 
 def decided(published: Rendezvous, people: list[Participant], limits: Bounds) -> Decision:
-    settled = settle(published, people, limits, NOW)
-    decision = decide(published, settled.participants, limits, NOW)
-    waits = [s for s in (decision.look_again_seconds, settled.look_again_seconds) if s is not None]
-    return replace(decision, look_again_seconds=min(waits, default=None))
+    return decide(published, people, limits, NOW)
 
 
 def test_ready_target_takes_its_place_in_the_round_in_which_the_source_goes() -> None:

@@ -13,14 +13,14 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
-from reconcilers.job.acts import relaunched
-from reconcilers.job.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
+from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches, relaunched
 from reconcilers.observed.conditions import is_true
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
 from tests.reconcilers.build import NOW, job, later, worker
+from tests.reconcilers.judging import conditions, judge
 
 FORMED = RendezvousPhase.FORMED
 
@@ -150,12 +150,11 @@ def test_unschedulable_workers_show_in_a_condition_until_they_are_placed() -> No
         ],
     )
     one = job(replicas=1)
-    conditions = job_status.progress_conditions(one, Workers([stuck]), JobPhase.PENDING, Rendezvous(), NOW)
-    found = next(c for c in conditions if c.type == "WorkersScheduled")
+    waits, _ = judge(one, workers=[stuck])
+    found = conditions(waits)["WorkersScheduled"]
     assert found.status == "False" and "no cpu" in found.message
-    placed = one.model_copy(update={"status": one.status.model_copy(update={"conditions": conditions})})
-    after = job_status.progress_conditions(placed, Workers([worker(0)]), JobPhase.RUNNING, Rendezvous(), NOW)
-    assert is_true(after, "WorkersScheduled")
+    placed, _ = judge(waits, workers=[worker(0)], phase=JobPhase.RUNNING)
+    assert is_true(placed.status.conditions, "WorkersScheduled")
 
 
 def test_master_replicas_are_ignored_and_said_so() -> None:
@@ -171,17 +170,14 @@ def test_master_replicas_are_ignored_and_said_so() -> None:
             }
         }
     )
-    conditions = job_status.progress_conditions(
-        with_master.model_copy(update={"spec": spec}), Workers([]), JobPhase.PENDING, Rendezvous(), NOW
-    )
-    assert is_true(conditions, "MasterReplicaIgnored")
+    found, _ = judge(with_master.model_copy(update={"spec": spec}))
+    assert is_true(found.status.conditions, "MasterReplicaIgnored")
 
 
 def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:
-    conditions = job_status.progress_conditions(job(), Workers([]), JobPhase.PENDING, Rendezvous(), NOW)
-    moved = job().model_copy(update={"status": job().status.model_copy(update={"conditions": conditions})})
-    again = job_status.progress_conditions(moved, Workers([]), JobPhase.PENDING, Rendezvous(), later(9))
-    assert all(c.last_transition_time == NOW for c in again)
+    first, _ = judge(job())
+    again, _ = judge(first, now=later(9))
+    assert all(c.last_transition_time == NOW for c in again.status.conditions)
 
 
 # --- run policy -------------------------------------------------------------------------------------

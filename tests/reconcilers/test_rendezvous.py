@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState, Departure
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.world.decision import ActiveCheck, Constraints, decide
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import checkpoint_wait, decide, dissolve, without_new_world
+from reconcilers.world.rendezvous import checkpoint_wait, dissolve
 from tests.counting import Searched
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
@@ -280,8 +281,9 @@ def test_the_world_names_the_last_round_whose_processes_died(
     people, limits = situation
     decision = decide(published, people, limits, later(seconds))
     died = any(not (b.trains_on or b.stops_in_good_order) for b in decision.breaks)
-    if checked_first:  # no new world before a check, or within a hold: it is told all the same
-        decision = without_new_world(published, decision, later(seconds))
+    if checked_first:  # no new world before a check, or within a hold: the break is shown all the same
+        other = Constraints(active_check=ActiveCheck("digits-check-1", frozenset({99})))
+        decision = decide(published, people, limits, later(seconds), other)
     expected = published.round if died else published.broken_round
     assert decision.rendezvous.broken_round == expected
     assert dissolve(decision.rendezvous, "suspended").broken_round == expected

@@ -10,11 +10,14 @@ from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Failed
+from reconcilers.job.events import of_resume as events
 from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.workers import Workers
 from reconcilers.worker.trial import memory_checkpoint_fault
-from reconcilers.world.resumption import told, with_resume
-from tests.reconcilers.build import failure, job, report, worker
+from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.decision import resumed as of_rank_0
+from reconcilers.world.participants import Ages, participants_of
+from tests.reconcilers.build import NOW, bounds, failure, job, report, worker
 
 WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarnations=[1, 1], world_size=2)
 
@@ -24,6 +27,12 @@ def resumed(round_: int = 4, **more: Any) -> AgentReport:
     return replace(report(1), memory=memory)
 
 
+def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:
+    people = participants_of(job(replicas=3), workers, Ages())
+    constraints = Constraints(resumed=of_rank_0(world, workers))
+    return decide(world, people, bounds(2, 1), NOW, constraints).rendezvous
+
+
 def of(agent: AgentReport) -> Workers:
     return Workers([worker(0), worker(1, agent=agent), worker(2)])
 
@@ -31,26 +40,28 @@ def of(agent: AgentReport) -> Workers:
 def test_rank_0_says_what_the_world_goes_on_from() -> None:
     world = with_resume(WORLD, of(resumed()))
     assert world.resume == Resume(step=120, tier=Tier.PEER)
-    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from a peer's copy, step 120"]
-    assert not list(told(world, with_resume(world, of(resumed())))), "it is told once"
+    assert [event.message for event in events(WORLD, world)] == [
+        "round 4 goes on from a peer's copy, step 120"
+    ]
+    assert not list(events(world, with_resume(world, of(resumed())))), "it is told once"
 
 
 def test_it_is_told_when_the_processes_have_loaded_it_and_not_before() -> None:
     loading = replace(report(1), memory=CheckpointMemory(step=120))
     assert with_resume(WORLD, of(loading)) == WORLD
     world = with_resume(WORLD, of(resumed(step=500, tier=Tier.STORAGE)))
-    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage, step 500"]
+    assert [event.message for event in events(WORLD, world)] == ["round 4 goes on from storage, step 500"]
 
 
 def test_of_storage_an_older_agent_says_no_step() -> None:
     world = with_resume(WORLD, of(resumed(step=None, tier=Tier.STORAGE)))
-    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage"]
+    assert [event.message for event in events(WORLD, world)] == ["round 4 goes on from storage"]
 
 
 def test_what_is_said_of_another_round_is_not_of_this() -> None:
     assert with_resume(WORLD, of(resumed(3))) == WORLD
     reforming = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
-    assert with_resume(reforming, of(resumed())) == reforming
+    assert of_rank_0(reforming, of(resumed())) is None
 
 
 def test_a_damaged_checkpoint_spends_no_budget_but_waits_when_it_comes_again() -> None:

@@ -18,21 +18,22 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan
+from reconcilers.conditions.hot import LEAST_CORES, RATIO, hottest
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.workers import Workers
-from reconcilers.roles.hot import LEAST_CORES, RATIO, hottest
 from reconcilers.roles.tasks import (
     FOLLOW_SECONDS,
     Served,
     cluster_of,
     dated,
+    events,
     next_cluster,
     still_served,
-    told,
 )
 from reconcilers.runtime.acts import Verb
 from reconcilers.scale.plan import refusal
@@ -41,6 +42,7 @@ from reconcilers.worker.companions import service_of
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.trial import cluster_fault
 from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.judging import with_status
 from tests.reconcilers.test_job_plan import merged
 
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
@@ -90,16 +92,16 @@ def after(of: ElasticJob, plan: Plan) -> ElasticJob:
 
 
 def evolved(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> ElasticJob:
-    return of.with_status(cluster=next_cluster(of, members))
+    return with_status(of, cluster=next_cluster(of, members))
 
 
 def test_a_target_takes_its_sources_task_and_the_others_keep_theirs() -> None:
     first = evolved(roles_job(), all_of())
-    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
+    moved = with_slots(DesiredJob.of(first), {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
     members = all_of() | {("ps", 2): member("ps", 2)}
     cluster = next_cluster(moved, members)
     assert (cluster.version, cluster.tasks["ps"], cluster.to_wire()["tasks"]["ps"]) == (2, [2, 1], "2,1")
-    (event,) = told(first.status.cluster, cluster)
+    (event,) = events(first.status.cluster, cluster)
     assert event.message == "version 2 of the cluster: ps 2 is new, ps 0 leaves"
 
 
@@ -125,13 +127,13 @@ def test_a_server_whose_worker_was_deleted_by_hand_comes_back_as_another_version
     assert (gone.status.cluster.version, gone.status.cluster.lost) == (1, [1]), "the next one is waited for"
     back = next_cluster(gone, all_of())
     assert (back.version, back.incarnations, back.lost) == (2, [1, 1], [])
-    (event,) = told(gone.status.cluster, back)
+    (event,) = events(gone.status.cluster, back)
     assert event.message == "version 2 of the cluster: ps 1 gets another Pod"
 
 
 def test_a_server_more_is_in_the_cluster_when_it_runs_and_a_worker_more_at_once() -> None:
     first = evolved(roles_job(), all_of())
-    grown = roles_job({"chief": 1, "ps": 3, "worker": 3}).with_status(cluster=first.status.cluster)
+    grown = with_status(roles_job({"chief": 1, "ps": 3, "worker": 3}), cluster=first.status.cluster)
     assert next_cluster(grown, all_of()).tasks == {"chief": [0], "ps": [0, 1], "worker": [0, 1, 2]}
     there = next_cluster(grown, all_of() | {("ps", 2): member("ps", 2)})
     assert (there.version, there.tasks["ps"]) == (2, [0, 1, 2])
@@ -149,7 +151,7 @@ def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_tas
     cluster: ClusterStatus | None = None
     for servers, workers, retired, seed in history:
         of = roles_job({"ps": servers, "worker": workers}, status={"retired": {"ps": sorted(retired)}})
-        of = of.with_status(cluster=cluster)
+        of = with_status(of, cluster=cluster)
         members = {
             ("ps", i): member("ps", i, data.draw(phases), 1 + (seed + i) % 3) for i in wanted_slots(of, "ps")
         }
@@ -164,7 +166,7 @@ def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_tas
             if len(tasks) >= len(before):
                 stays = set(before) & set(wanted_slots(of, "ps"))
                 assert all(tasks[place] == slot for place, slot in enumerate(before) if slot in stays)
-        assert next_cluster(of.with_status(cluster=found), members) == found
+        assert next_cluster(with_status(of, cluster=found), members) == found
         cluster = found
         ClusterStatus.model_validate(found.to_wire())
 
@@ -189,7 +191,7 @@ def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() ->
 
 def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
     first = evolved(roles_job(status={"phase": "Running"}), all_of())
-    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
+    moved = with_slots(DesiredJob.of(first), {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
     chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
     members = all_of() | {("ps", 2): member("ps", 2), ("chief", 0): chief}
     of = after(moved, looked_at(moved, members))
@@ -418,7 +420,7 @@ def test_who_takes_anothers_place_in_a_cluster_that_is_full_has_its_task_and_mov
     known = next_cluster(roles_job(counts), {})
     full = roles_job(counts, status={"cluster": known.to_wire()})
     monkeypatch.setattr("crds.cluster.MAX_CONFIG_BYTES", cluster_of(full).config_bytes())
-    moved = with_slots(full, {"worker": slots_of(full, "worker").without({3}, 10)})
+    moved = with_slots(DesiredJob.of(full), {"worker": slots_of(full, "worker").without({3}, 10)})
     assert next_cluster(moved, {}).tasks["worker"] == [0, 1, 2, 10, *range(4, 10)]
 
 

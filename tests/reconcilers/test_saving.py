@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crds.agent_report import AgentState
 from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.saving import CHECKPOINTS_FAILING, with_saving
+from reconcilers.conditions.saving import CHECKPOINTS_FAILING
 from reconcilers.job.plan import Plan
-from reconcilers.observed.workers import Workers
 from reconcilers.predicates import _without_steps
-from tests.reconcilers.build import NOW, report, worker
+from tests.reconcilers.build import NOW, job, report, worker
+from tests.reconcilers.judging import conditions, judge, with_status
 from tests.reconcilers.test_loss import look, of_world
 
 
@@ -60,6 +62,12 @@ def test_it_is_told_once_and_taken_back_when_it_works() -> None:
     assert said(still) == said(well) and not plan.events, "once"
 
 
+def judged(known: Condition, workers: Sequence[ElasticWorker], world: Rendezvous) -> Condition:
+    of = with_status(job(), conditions=[known])
+    after, _ = judge(of, CHECKPOINTS_FAILING, workers=workers, world=world)
+    return conditions(after)[CHECKPOINTS_FAILING]
+
+
 def test_it_stays_while_the_pod_of_who_told_it_is_replaced() -> None:
     _, after = look(of_world(), trains(0), trains(1, CheckpointTrouble.STORAGE, "step 10: full"))
     plan, starting = look(after, trains(0), worker(1, agent=report(1).to_wire()))
@@ -80,9 +88,8 @@ def test_it_stays_while_the_pod_of_who_told_it_is_replaced_whatever_the_sentence
         data=ConditionData(worker="digits-worker-1"),
         last_transition_time=NOW,
     )
-    (after,) = with_saving([known], Workers([trains(0), gone]), Rendezvous(), NOW)
-    assert after == known
-    (alone,) = with_saving([known], Workers([trains(0)]), Rendezvous(), NOW)
+    assert judged(known, [trains(0), gone], Rendezvous()) == known
+    alone = judged(known, [trains(0)], Rendezvous())
     assert alone.status is ConditionStatus.FALSE, "nobody is left who tells of it"
 
 
@@ -91,10 +98,10 @@ def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> 
     shrunk = {"round": 2, "members": [0], "incarnations": [1], "world_size": 1}
     world = failing.status.rendezvous.model_copy(update=shrunk)
     standby = worker(1, agent=report(1).to_wire())
+    known = next(c for c in failing.status.conditions if c.type == CHECKPOINTS_FAILING)
 
     def status_with(*workers: ElasticWorker) -> str:
-        found = with_saving(failing.status.conditions, Workers(workers), world, NOW)
-        return next(c.status for c in found if c.type == CHECKPOINTS_FAILING)
+        return judged(known, workers, world).status
 
     assert status_with(trains(0), standby) == "True", "nobody has tried in this round"
     assert status_with(trains(0, round_=2), standby) == "False"

@@ -8,7 +8,8 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobFailure
 from crds.model import Condition
-from reconcilers.conditions.silent import AGENTS_SILENT, events_of_silent, with_silent
+from crds.phases import JobPhase
+from reconcilers.conditions.silent import AGENTS_SILENT
 from reconcilers.failure.facts import Break, last_failure
 from reconcilers.failure.incidents import first_of
 from reconcilers.failure.policy import assess
@@ -16,6 +17,7 @@ from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.worker_state import AGENT_HEARD
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, failing, job, later, report, worker
+from tests.reconcilers.judging import judge, with_status
 
 
 def trains(index: int, silent_at: float | None = None) -> ElasticWorker:
@@ -25,8 +27,9 @@ def trains(index: int, silent_at: float | None = None) -> ElasticWorker:
 
 
 def look(before: list[Condition], *workers: ElasticWorker) -> tuple[list[Condition], list[tuple[str, str]]]:
-    after = with_silent(before, job(), Workers(workers), NOW)
-    return after, [(event.type, event.reason) for event in events_of_silent(before, after)]
+    of = with_status(job(), conditions=before)
+    after, events = judge(of, AGENTS_SILENT, workers=workers, phase=JobPhase.RUNNING)
+    return after.status.conditions, [(event.type, event.reason) for event in events]
 
 
 def test_silent_agents_are_counted_once_named_a_few_and_said_to_be_heard_again() -> None:

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconcilers.observed import slots as slots_module
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.extra import extra_slots, is_extra
 from reconcilers.observed.slots import (
     FEW_RETIRED,
@@ -19,6 +20,11 @@ from reconcilers.observed.slots import (
 )
 from reconcilers.worker.assignment import JobAssignment
 from tests.reconcilers.build import NOW, job, worker
+
+
+def finally_wanted(slots: Slots, count: int) -> tuple[int, ...]:
+    """The wanted slots when all moves are done."""
+    return wanted(count, slots.retired.union(slots.moves))
 
 
 def moving(replicas: int, *sources: int) -> Slots:
@@ -68,7 +74,7 @@ def test_target_given_up_is_retired_if_slots_behind_it_are_in_use() -> None:
 def test_types_have_slots_of_their_own() -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     specs = {"worker": {"replicas": 2, "template": template}, "ps": {"replicas": 1, "template": template}}
-    both = with_slots(job(replicaSpecs=specs), {"ps": moving(1, 0)})
+    both = with_slots(DesiredJob.of(job(replicaSpecs=specs)), {"ps": moving(1, 0)})
     assert (wanted_slots(both, "worker"), present_slots(both, "worker")) == ((0, 1), (0, 1))
     assert (wanted_slots(both, "ps"), present_slots(both, "ps")) == ((0,), (0, 1))
     assert wanted_slots(both, "evaluator") == ()
@@ -173,14 +179,14 @@ def test_no_slot_but_a_source_ever_gives_way_to_a_target(story: list[tuple[str, 
             assert set(slots.wanted(replicas)) == before and set(slots.moves) == {*asked}
         elif slots.moves:
             source = sorted(slots.moves)[int(str(value)) % len(slots.moves)]
-            target, final = slots.moves[source], slots.finally_wanted(replicas)
+            target, final = slots.moves[source], finally_wanted(slots, replicas)
             slots = slots.moved(source)
             assert set(slots.wanted(replicas)) == before - {source} | {target}
-            assert slots.finally_wanted(replicas) == final
+            assert finally_wanted(slots, replicas) == final
         present, targets = set(slots.wanted(replicas)), set(slots.moves.values())
         assert len(present) == replicas and present.isdisjoint(targets) and present.isdisjoint(slots.retired)
         assert len(targets) == len(slots.moves) and set(slots.moves) <= present
-        assert set(slots.finally_wanted(replicas)) == present - set(slots.moves) | targets
+        assert set(finally_wanted(slots, replicas)) == present - set(slots.moves) | targets
 
 
 GROWS = {"opportunistic": {"priorityClassName": "idle"}}
@@ -197,7 +203,7 @@ def test_a_slot_has_the_place_that_it_has_among_all_that_are_wanted(
 ) -> None:
     known = {"replicas": count, "by": "spec", "at": NOW, "opportunity": {"base": base}}
     of = job(replicas=count, elasticPolicy=GROWS, status={"scaling": known})
-    of = with_slots(of, {"worker": Slots(frozenset(retired)).moving(sources, count)})
+    of = with_slots(DesiredJob.of(of), {"worker": Slots(frozenset(retired)).moving(sources, count)})
     all_wanted = wanted_slots(of, "worker")
     for index in range(70):
         assert place_of(of, "worker", index) == (all_wanted.index(index) if index in all_wanted else None)

@@ -14,13 +14,13 @@ from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.status import replica_statuses, worker_pods
+from reconcilers.job.workers import needs_standby_update, standing_by
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.companions import budget_of
+from reconcilers.world.decision import decide
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import decide
-from reconcilers.world.standby import needs_standby_update, standing_by
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import Stage as CheckedStage
 from tests.reconcilers.job_stage import at, checked_job

@@ -14,9 +14,6 @@ from controller.errors import Forbidden
 from controller.resources import PODS
 from crds import names
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
-from crds.phases import JobPhase
-from crds.rendezvous import Rendezvous
-from reconcilers.job.status import progress_conditions
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import (
     AGAIN_SECONDS,
@@ -30,11 +27,11 @@ from reconcilers.observed.start import (
     next_reading,
     warning_of,
 )
-from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.late_pods import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
+from tests.reconcilers.judging import judge
 
 JSON = dict[str, Any]
 
@@ -209,14 +206,8 @@ async def test_a_container_that_runs_before_training_is_named_once_it_is_late(
     assert not server.asked
     of = worker(phase=WorkerPhase.PENDING)
     status = observe(of, Observation(pod=late, warning=named), NOW)
-    jobs = progress_conditions(
-        job(replicas=1),
-        Workers([of.model_copy(update={"status": status})]),
-        JobPhase.PENDING,
-        Rendezvous(),
-        NOW,
-    )
-    started = condition_of(jobs, "WorkersStarted")
+    shown, _ = judge(job(replicas=1), workers=[of.model_copy(update={"status": status})])
+    started = condition_of(shown.status.conditions, "WorkersStarted")
     assert started is not None and words in started.message
     late["status"]["initContainerStatuses"] = []
     after = observe(of.model_copy(update={"status": status}), Observation(pod=late), NOW)

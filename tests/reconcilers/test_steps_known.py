@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,13 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
-from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice, with_steps_known
+from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice
 from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
+from reconcilers.observed.conditions import NextState
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.judging import conditions, judge, with_status
 from tests.reconcilers.test_goodput import BEGINNING, submitted
 
 TOLD = RoundProgress(round=1, first_step=1_001, last_step=1_010, stepping_seconds=9.0)
@@ -38,35 +41,40 @@ def training(trained_seconds: float = 0.0, hang_timeout_seconds: int = 100, **st
     return job(elasticPolicy=policy, status={"goodput": goodput.to_wire(), **status})
 
 
-def said(conditions: list[Condition]) -> tuple[ConditionStatus, str] | None:
-    return next(((c.status, c.reason) for c in conditions if c.type == STEPS_KNOWN), None)
+def judged(known: Condition | None, of: ElasticJob, workers: Sequence[ElasticWorker]) -> Condition | None:
+    of = with_status(of, conditions=[known] if known is not None else [])
+    return conditions(judge(of, STEPS_KNOWN, workers=workers)[0]).get(STEPS_KNOWN)
+
+
+def said(found: NextState) -> tuple[ConditionStatus, str] | None:
+    return (found.status, found.reason) if found is not None else None
 
 
 def test_a_script_that_tells_no_step_in_three_limits_of_training_is_said_to_be_one() -> None:
     workers = [member(0), member(1)]
-    assert said(with_steps_known([], training(299), workers, NOW)) is None
+    assert said(judged(None, training(299), workers)) is None
     assert seconds_to_notice(training(299), workers, NOW) == pytest.approx(1)
-    (condition,) = with_steps_known([], training(301), workers, NOW)
+    condition = judged(None, training(301), workers)
+    assert condition is not None
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "NoSteps")
     assert condition.message.startswith("no step in 5 min of training: hangs are not found")
     noticed = training(301, conditions=[condition.to_wire()])
     assert seconds_to_notice(noticed, workers, NOW) is None, "once"
-    assert said(with_steps_known([condition], noticed, workers, NOW)) == (ConditionStatus.FALSE, "NoSteps")
+    assert said(judged(condition, noticed, workers)) == (ConditionStatus.FALSE, "NoSteps")
 
 
 def test_what_is_not_training_is_not_waited_for() -> None:
     waiting = job(status={"goodput": Goodput(state=JobState.PENDING, since=later(-10_000)).to_wire()})
     assert seconds_to_notice(waiting, [member(0)], NOW) is None
-    assert with_steps_known([], waiting, [member(0)], NOW) == []
-    assert with_steps_known([], job(), [], NOW) == []
+    assert judged(None, waiting, [member(0)]) is None
+    assert judged(None, job(), []) is None
 
 
 def test_the_first_step_takes_the_notice_back_and_says_whose_word_it_is() -> None:
     late = training(400)
-    notice = with_steps_known([], late, [member(0)], NOW)
-    counted = with_steps_known(notice, late, [member(0, COUNTED)], NOW)
+    counted = judged(None, late, [member(0, COUNTED)])
     assert said(counted) == (ConditionStatus.TRUE, "Counted")
-    told = with_steps_known(counted, late, [member(0, TOLD), member(1, COUNTED)], NOW)
+    told = judged(None, late, [member(0, TOLD), member(1, COUNTED)])
     assert said(told) == (ConditionStatus.TRUE, "Told")
     assert seconds_to_notice(late, [member(0, COUNTED)], NOW) is None
 
@@ -83,7 +91,8 @@ def test_a_start_that_nobody_knows_the_step_of_is_said_to_cost_goodput() -> None
         (with_rounds(first, [after_such_a_start]), True),
     ):
         known = job(status={"goodput": goodput.to_wire()})
-        (condition,) = with_steps_known([], known, [member(0, COUNTED)], NOW)
+        condition = judged(None, known, [member(0, COUNTED)])
+        assert condition is not None
         assert condition.message.startswith("nobody knows which step the last start") == expected
 
 

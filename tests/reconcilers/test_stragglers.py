@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from datetime import datetime
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,9 +10,8 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.nodecheck.job_world import decide_without_stragglers
+from reconcilers.world.decision import Constraints, Decision, decide
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.test_rendezvous import published_worlds, situations
 
@@ -31,53 +32,59 @@ def world(*members: int, phase: RendezvousPhase = FORMED) -> Rendezvous:
     )
 
 
+def without_slow(
+    published: Rendezvous, people: list[Participant], limits: Bounds, slow: Collection[int], now: datetime
+) -> Decision:
+    return decide(published, people, limits, now, Constraints(slow=frozenset(slow)))
+
+
 def test_nobody_waits_for_a_straggler_that_is_left_out() -> None:
-    chosen = decide_without_stragglers(Rendezvous(), ready(0, 1, 2, 3), bounds(4, 2), {1}, NOW)
-    assert chosen.decision.rendezvous.members == [0, 2, 3] and chosen.left_out == {1}
+    chosen = without_slow(Rendezvous(), ready(0, 1, 2, 3), bounds(4, 2), {1}, NOW)
+    assert chosen.rendezvous.members == [0, 2, 3] and chosen.left_out == {1}
 
 
 def test_a_straggler_is_taken_in_when_the_others_are_too_few() -> None:
     for minimum, unit in ((4, 1), (3, 2)):
         limits = bounds(4, minimum, unit)
-        chosen = decide_without_stragglers(Rendezvous(), ready(0, 1, 2, 3), limits, {1}, NOW)
-        assert chosen.decision.rendezvous.members == [0, 1, 2, 3] and not chosen.left_out
+        chosen = without_slow(Rendezvous(), ready(0, 1, 2, 3), limits, {1}, NOW)
+        assert chosen.rendezvous.members == [0, 1, 2, 3] and not chosen.left_out
 
 
 def test_a_straggler_outside_does_not_make_the_world_grow() -> None:
     people = [*running(0, 1), participant(2, seconds_since_joined=99)]
-    chosen = decide_without_stragglers(world(0, 1), people, bounds(3, 2), {2}, NOW)
-    assert chosen.decision.rendezvous == world(0, 1) and chosen.left_out == {2}
+    chosen = without_slow(world(0, 1), people, bounds(3, 2), {2}, NOW)
+    assert chosen.rendezvous == world(0, 1) and chosen.left_out == {2}
 
 
 def test_a_world_that_stands_is_not_broken_to_get_rid_of_a_straggler() -> None:
-    chosen = decide_without_stragglers(world(0, 1, 2), running(0, 1, 2), bounds(3, 2), {2}, NOW)
-    assert chosen.decision.rendezvous == world(0, 1, 2) and not chosen.left_out
+    chosen = without_slow(world(0, 1, 2), running(0, 1, 2), bounds(3, 2), {2}, NOW)
+    assert chosen.rendezvous == world(0, 1, 2) and not chosen.left_out
 
 
 def test_a_straggler_goes_when_the_world_changes_anyway() -> None:
     people = [*running(0, 1, 2), participant(3)]
-    grown = decide_without_stragglers(world(0, 1, 2), people, bounds(4, 3), {2}, NOW)
-    assert grown.decision.rendezvous.members == [0, 1, 3] and grown.left_out == {2}
+    grown = without_slow(world(0, 1, 2), people, bounds(4, 3), {2}, NOW)
+    assert grown.rendezvous.members == [0, 1, 3] and grown.left_out == {2}
     failed = [*running(0, 1), participant(2, AgentState.FAILED, 1)]
-    restarted = decide_without_stragglers(world(0, 1, 2), failed, bounds(3, 2), {2}, NOW)
-    assert restarted.decision.rendezvous.broken_round == 1 and not grown.decision.rendezvous.broken_round
-    assert restarted.decision.rendezvous.members == [0, 1] and restarted.decision.breaks
+    restarted = without_slow(world(0, 1, 2), failed, bounds(3, 2), {2}, NOW)
+    assert restarted.rendezvous.broken_round == 1 and not grown.rendezvous.broken_round
+    assert restarted.rendezvous.members == [0, 1] and restarted.breaks
 
 
 def test_a_straggler_comes_back_for_a_member_that_is_lost() -> None:
     people = [*ready(0, 2), participant(1, None, alive=False)]
     broken = world(0, 1, phase=REFORMING)
-    held = decide_without_stragglers(broken, people, bounds(3, 2), {2}, later(1))
-    assert held.decision.rendezvous == broken and not held.left_out
-    formed = decide_without_stragglers(broken, people, bounds(3, 2), {2}, later(60))
-    assert formed.decision.rendezvous.members == [0, 2]
+    held = without_slow(broken, people, bounds(3, 2), {2}, later(1))
+    assert held.rendezvous == broken and not held.left_out
+    formed = without_slow(broken, people, bounds(3, 2), {2}, later(60))
+    assert formed.rendezvous.members == [0, 2]
 
 
 def test_nobody_waits_for_the_replacement_of_a_member_that_is_left_out() -> None:
     """It is there, and would be in the next world if its node were not slow."""
     broken = world(0, 1, phase=REFORMING)
-    chosen = decide_without_stragglers(broken, ready(0, 1), bounds(6, 1), {0}, NOW)
-    assert chosen.decision.rendezvous.members == [1] and chosen.left_out == {0}
+    chosen = without_slow(broken, ready(0, 1), bounds(6, 1), {0}, NOW)
+    assert chosen.rendezvous.members == [1] and chosen.left_out == {0}
 
 
 SLOW = st.frozensets(st.integers(0, 7))
@@ -91,8 +98,8 @@ def test_exclusions_never_cost_a_world_and_keep_it_allowed(
     """Invariants: ≥ min, whole units, ordered ranks; whoever is left out is slow; a world is formed if any is."""
     people, limits = situation
     plain = decide(published, people, limits, later(seconds))
-    chosen = decide_without_stragglers(published, people, limits, slow, later(seconds))
-    found = chosen.decision.rendezvous
+    chosen = without_slow(published, people, limits, slow, later(seconds))
+    found = chosen.rendezvous
     assert chosen.left_out <= slow
     if plain.rendezvous.phase is FORMED and not chosen.left_out:
         assert found == plain.rendezvous
@@ -114,8 +121,8 @@ def test_without_a_verdict_nothing_changes(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
 ) -> None:
     people, limits = situation
-    chosen = decide_without_stragglers(published, people, limits, frozenset(), later(seconds))
-    assert chosen.decision == decide(published, people, limits, later(seconds)) and not chosen.left_out
+    chosen = without_slow(published, people, limits, frozenset(), later(seconds))
+    assert chosen == decide(published, people, limits, later(seconds)) and not chosen.left_out
 
 
 @given(situations(), published_worlds(), SLOW)
@@ -124,10 +131,10 @@ def test_a_world_without_stragglers_is_stable_until_its_agents_act(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, slow: frozenset[int]
 ) -> None:
     people, limits = situation
-    first = decide_without_stragglers(published, people, limits, slow, NOW).decision.rendezvous
+    first = without_slow(published, people, limits, slow, NOW).rendezvous
     if first.phase is not FORMED or first.round == published.round:
         return
     quiet = [replace(p, report=replace(p.report, observed_round=0) if p.report else None) for p in people]
-    again = decide_without_stragglers(first, quiet, limits, slow, NOW)
-    newcomers = set(again.decision.rendezvous.members) - set(first.members)
-    assert again.decision.rendezvous == first or newcomers - slow
+    again = without_slow(first, quiet, limits, slow, NOW)
+    newcomers = set(again.rendezvous.members) - set(first.members)
+    assert again.rendezvous == first or newcomers - slow

@@ -15,11 +15,12 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, Forbidden, Invalid, Unavailable
 from crds.elasticjob import ElasticJob
-from crds.model import ConditionStatus
+from crds.model import Condition, ConditionStatus
 from crds.template import fault_of
 from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
+from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.options import AgentSource, PodOptions
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
@@ -223,6 +224,10 @@ def after(of: ElasticJob, plan: Plan) -> ElasticJob:
     return ElasticJob.model_validate({**of.to_wire(), "status": status})
 
 
+def accepted(of: ElasticJob) -> Condition | None:
+    return condition_of(of.status.conditions, refusal.PODS_ACCEPTED)
+
+
 def edited(of: ElasticJob) -> ElasticJob:
     generation = of.metadata.generation + 1
     return of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": generation})})
@@ -250,7 +255,7 @@ def test_the_time_to_set_it_right_begins_anew_with_each_try() -> None:
     assert refusal.is_due(of, None, False)
     now = later(refusal.FAIL_AFTER_SECONDS - 1)
     again = after(of, plan_job(seen(of, REFUSED), now))
-    assert refusal.seconds_to_failure(again, now) == refusal.FAIL_AFTER_SECONDS
+    assert refusal.seconds_to_failure(accepted(again), again, now) == refusal.FAIL_AFTER_SECONDS
 
 
 def test_a_suspended_job_does_not_fail_for_its_template() -> None:
@@ -264,9 +269,9 @@ def test_what_a_policy_forbids_is_asked_again_now_and_then_and_no_answer_takes_n
     assert refusal.is_due(of, None, False), "another leader does not know when it was asked"
     assert not refusal.is_due(of, refusal.RETRY_SECONDS - 1, False)
     assert refusal.is_due(of, refusal.RETRY_SECONDS, False)
-    assert refusal.is_refused(refusal.with_trial(of, Trial(Answer.NONE, "away"), False, NOW))
+    assert refusal.is_refused(refusal.judge(of, Trial(Answer.NONE, "away"), False, NOW))
     plan = plan_job(seen(of, Trial(Answer.ACCEPTED)), later(20))
-    assert len(plan.acts) == 2 and not refusal.is_refused(after(of, plan))
+    assert len(plan.acts) == 2 and not refusal.is_refused(accepted(after(of, plan)))
 
 
 def suspended(of: ElasticJob) -> ElasticJob:
@@ -281,7 +286,7 @@ def test_a_job_that_has_begun_or_waits_is_not_asked_about_but_rarely_until_it_is
             assert not refusal.is_due(each, None, has_begun)
             pace = paces.get(answer)
             assert not refusal.is_due(each, 1e9 if pace is None else pace - 1, has_begun)
-            assert refusal.seconds_to_look(each, has_begun) == pace
+            assert refusal.seconds_to_look(accepted(each), each, has_begun) == pace
             assert pace is None or refusal.is_due(each, pace, has_begun)
             assert refusal.is_due(edited(each), 0.0, has_begun)
 
@@ -294,7 +299,7 @@ def test_a_refusal_is_not_final_for_a_job_that_has_begun_and_it_says_when_it_is_
     message = next(c.message for c in of.status.conditions if c.type == refusal.PODS_ACCEPTED)
     assert message.endswith("but no new one can be created; asked again every 60 minutes")
     again = plan_job(seen(of, Trial(Answer.ACCEPTED), workers), later(3_600))
-    assert not refusal.is_refused(after(of, again))
+    assert not refusal.is_refused(accepted(after(of, again)))
 
 
 def test_a_suspended_job_is_told_what_is_refused_and_not_to_hurry() -> None:
@@ -345,4 +350,4 @@ def test_a_job_that_has_begun_never_fails_for_its_template(
     failed = plan.status_patch.get("phase") == "Failed"
     assert not (failed and trains)
     if failed:
-        assert refusal.is_refused(after(of, plan)) and seconds >= refusal.FAIL_AFTER_SECONDS
+        assert refusal.is_refused(accepted(after(of, plan))) and seconds >= refusal.FAIL_AFTER_SECONDS

@@ -12,7 +12,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.job.waiting import Why, why_not_training
+from reconcilers.job.status import why_not_training
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, worker
 
@@ -42,24 +42,24 @@ OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
 @pytest.mark.parametrize(
     ("phase", "conditions", "world", "why"),
     [
-        (None, [], None, Why()),
-        (JobPhase.RUNNING, [NOT_SCHEDULED], FORMED, Why()),
-        (JobPhase.SUSPENDED, [NOT_SCHEDULED], WAITS, Why()),
-        (JobPhase.PENDING, [], WAITS, Why("", WAITS.reason)),
-        (JobPhase.PENDING, [NOT_SCHEDULED], WAITS, Why("Unschedulable", "2 Pods cannot be scheduled")),
+        (None, [], None, ("", "")),
+        (JobPhase.RUNNING, [NOT_SCHEDULED], FORMED, ("", "")),
+        (JobPhase.SUSPENDED, [NOT_SCHEDULED], WAITS, ("", "")),
+        (JobPhase.PENDING, [], WAITS, ("", WAITS.reason)),
+        (JobPhase.PENDING, [NOT_SCHEDULED], WAITS, ("Unschedulable", "2 Pods cannot be scheduled")),
         (
             JobPhase.RESTARTING,
             [NOT_SCHEDULED, NOT_STARTED],
             WAITS,
-            Why("ImagePullBackOff", "1 Pod cannot start"),
+            ("ImagePullBackOff", "1 Pod cannot start"),
         ),
-        (JobPhase.PENDING, [NO_REPLICAS], WAITS, Why("NoReplicas", "replicas is 0, so the job has no Pods")),
-        (JobPhase.FAILED, [OVER, NOT_SCHEDULED], WAITS, Why("RestartLimitExceeded", "4 failures")),
-        (JobPhase.SUCCEEDED, [NOT_SCHEDULED], WAITS, Why()),
+        (JobPhase.PENDING, [NO_REPLICAS], WAITS, ("NoReplicas", "replicas is 0, so the job has no Pods")),
+        (JobPhase.FAILED, [OVER, NOT_SCHEDULED], WAITS, ("RestartLimitExceeded", "4 failures")),
+        (JobPhase.SUCCEEDED, [NOT_SCHEDULED], WAITS, ("", "")),
     ],
 )
 def test_the_condition_that_says_why_comes_first(
-    phase: JobPhase | None, conditions: list[Condition], world: Rendezvous | None, why: Why
+    phase: JobPhase | None, conditions: list[Condition], world: Rendezvous | None, why: tuple[str, str]
 ) -> None:
     assert why_not_training(phase, conditions, world) == why
 

@@ -20,7 +20,7 @@ from crds.agent_report import AgentCheckpointTrouble, FailureCause, RankStack, R
 from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.conditions.slow import Neighbour
+from reconcilers.conditions.facts import Neighbour
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
@@ -28,6 +28,7 @@ from reconcilers.runtime.acts import Act
 from reconcilers.worker.trial import Answer, Trial
 from simulator import objects, planned
 from simulator.planned import PlannedJob
+from tests.reconcilers.judging import with_status
 
 Wire = dict[str, Any]
 
@@ -167,7 +168,7 @@ class Life:
         same = seen
         if seen.raw["status"]:
             status = {**seen.raw["status"], "message": "a word"}
-            job = seen.job.with_status(message="a word")
+            job = with_status(seen.job, message="a word")
             same = replace(seen, raw={**seen.raw, "status": status}, job=job)
         other = in_other_words(seen, lambda: " ".join(draw.choices(WORDS, k=draw.randint(1, 4))).strip())
         assert without_words(other, plan_job(other, now)) == without_words(same, plan_job(same, now))

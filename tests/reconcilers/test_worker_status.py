@@ -9,7 +9,7 @@ from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.rendezvous import Rendezvous
-from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.job.workers import plan_relaunches
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.worker_state import (

@@ -12,11 +12,10 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.hardware_smell import suspected_at
-from reconcilers.job.relaunch import plan_relaunches
 from reconcilers.job.status import replica_statuses
+from reconcilers.job.workers import needs_standby_update, plan_relaunches
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
-from reconcilers.world.standby import needs_standby_update
 from tests.reconcilers.build import NOW, job, report, worker
 
 WORLD = Rendezvous(phase=RendezvousPhase.FORMED, round=3, formed_at=NOW)

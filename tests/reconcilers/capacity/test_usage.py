@@ -15,7 +15,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import JobUsage, WorldSize
 from crds.phases import JobPhase
-from reconcilers.capacity import profile, sizing
+from reconcilers.capacity import profile
 from reconcilers.capacity.rates import (
     MIN_STEPS,
     Rate,
@@ -24,10 +24,13 @@ from reconcilers.capacity.rates import (
     with_round,
 )
 from reconcilers.capacity.usage import with_roles
-from reconcilers.observed.conditions import condition_of
+from reconcilers.conditions import sizing
+from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Event
 from reconcilers.scale.uptake import Uptake
 from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.judging import judge, with_status
 
 GIB = 2**30
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
@@ -56,8 +59,8 @@ def trained(of: ElasticJob, hours: float = 2) -> ElasticJob:
 
 def messages(of: ElasticJob, *workers: ElasticWorker) -> dict[str, str]:
     status = with_roles(of, of.status, Workers(workers))
-    found = sizing.with_sizing((), of, status.usage, NOW)
-    return {condition.type: condition.message for condition in found if condition.status == "True"}
+    found, _ = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=status.usage)
+    return {c.type: c.message for c in found.status.conditions if c.status == "True"}
 
 
 def test_what_is_asked_for_and_not_used_is_told_with_its_figures() -> None:
@@ -139,6 +142,15 @@ HISTORY = (
 )
 
 
+def then(of: ElasticJob, beginning: profile.Beginning) -> ElasticJob:
+    """The job once that is written."""
+    return with_status(of, conditions=[beginning.condition] if beginning.condition is not None else [])
+
+
+def events(of: ElasticJob, beginning: profile.Beginning) -> list[Event]:
+    return judge(of, profile.PROFILED, profiled=beginning.condition)[1]
+
+
 def begun(
     of: ElasticJob,
     history: Sequence[ElasticJob],
@@ -147,7 +159,7 @@ def begun(
     has_begun: bool = False,
     refused: str = "",
 ) -> profile.Beginning:
-    return profile.begun(Uptake(of), history, refused, has_begun, now)
+    return profile.begun(Uptake(DesiredJob.of(of)), history, refused, has_begun, now)
 
 
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
@@ -161,14 +173,15 @@ def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name
 def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
     begins = begun(new("resnet-1"), HISTORY, NOW)
     assert begins.request is None
-    (event,) = begins.events
+    (event,) = events(new("resnet-1"), begins)
     assert event.reason == "NoProfile"
     assert (
         event.message
         == "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
     )
-    again = begun(begins.job, HISTORY, NOW)
-    assert again.job == begins.job and not again.events
+    written = then(new("resnet-1"), begins)
+    again = begun(written, HISTORY, NOW)
+    assert again.condition == begins.condition and not events(written, again)
 
 
 def test_what_the_user_wrote_stays() -> None:
@@ -184,7 +197,7 @@ def test_what_the_user_wrote_stays() -> None:
     assert profile.says_count(new().model_copy(update={"metadata": metadata}))
     both = new(replicas=2, template=asking(memory="1Gi"))
     begins = begun(both, HISTORY, NOW)
-    assert [event.message for event in begins.events] == [
+    assert [event.message for event in events(both, begins)] == [
         "the job says itself what bert-2, bert-1 could tell"
     ]
 
@@ -199,9 +212,9 @@ def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not(
 
 def test_what_a_failed_import_used_is_no_measure_of_training() -> None:
     broken = finished("gpt-2", GIB // 8, {}, at=60)
-    broken = broken.with_status(phase=JobPhase.FAILED)
+    broken = with_status(broken, phase=JobPhase.FAILED)
     assert profile.profile_of(new("gpt-3"), [broken]).is_empty
-    trained = finished("gpt-1", 9 * GIB, {2: 1.0}).with_status(phase=JobPhase.FAILED)
+    trained = with_status(finished("gpt-1", 9 * GIB, {2: 1.0}), phase=JobPhase.FAILED)
     assert profile.profile_of(new("gpt-3"), [broken, trained]).of == ("gpt-1",)
 
 
@@ -219,10 +232,9 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
 
 
 def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
-    asked = begun(new(), HISTORY, NOW).job
     waits = begun(new(suspend=True), (), later(1))
-    assert waits.request is None and not waits.events
-    assert begun(asked, HISTORY, later(99)).request is not None
+    assert waits.request is None and waits.condition is None
+    assert begun(then(new(), waits), HISTORY, later(99)).request is not None
 
 
 def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
@@ -233,38 +245,44 @@ def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
 
 def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_look() -> None:
     begins = begun(new(), HISTORY, NOW)
-    assert profile.needs_history(begins.job)
-    again = begun(begins.job, HISTORY, later(1))
-    assert again.request == begins.request is not None and not again.events
+    assert begins.condition is None and profile.needs_history(new())
+    again = begun(new(), HISTORY, later(1))
+    assert again.request == begins.request is not None and again.condition is None
 
 
 def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
     of = trained(job(template=asking(memory="512Gi")))
     used = with_roles(of, of.status, Workers([using(0, GIB)])).usage
-    known = sizing.with_sizing((), of, used, NOW)
+    known = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=used)[0].status.conditions
     by_hand = trained(job(template=asking(memory="512Gi"), optimizeMode="manual"))
-    assert known and sizing.with_sizing(known, by_hand, used, NOW) == []
+    assert (
+        known
+        and not judge(with_status(by_hand, conditions=known), sizing.OVERSIZED, sizing.UNDERSIZED)[
+            0
+        ].status.conditions
+    )
 
 
 def test_a_job_whose_request_is_refused_begins_without_it() -> None:
-    asked = begun(new(), HISTORY, NOW).job
-    refused = begun(asked, HISTORY, later(10), refused="a webhook said no")
+    refused = begun(new(), HISTORY, later(10), refused="a webhook said no")
     assert refused.request is None
-    assert [(event.reason, event.message) for event in refused.events] == [("NoProfile", "a webhook said no")]
+    found = events(new(), refused)
+    assert [(event.reason, event.message) for event in found] == [("NoProfile", "a webhook said no")]
 
 
 def test_what_is_merged_is_told_in_the_same_look() -> None:
     begins = begun(new(), HISTORY, NOW)
     scaled = new(replicas=8)
-    merged = profile.begun(Uptake(scaled, begins.request), HISTORY, "", False, NOW)
-    condition = condition_of(merged.job.status.conditions, "Profiled")
+    merged = profile.begun(Uptake(DesiredJob.of(scaled), begins.request), HISTORY, "", False, NOW)
+    condition = merged.condition
     assert condition is not None and merged.request is None
     assert (condition.reason, condition.message) == (
         "Taken",
         "8 of type worker; memory 12288Mi for each of type worker: what bert-2, bert-1 came to",
     )
-    assert [event.reason for event in merged.events] == ["ProfileTaken"]
-    assert begun(merged.job, HISTORY, later(1)).events == ()
+    assert [event.reason for event in events(scaled, merged)] == ["ProfileTaken"]
+    written = then(scaled, merged)
+    assert not events(written, begun(written, HISTORY, later(1)))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from crds.leases import Lease
 from crds.model import Condition, ConditionStatus
 from crds.shard_set import Definition
 from crds.shard_set_status import ShardSetStatus
-from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, with_end
+from reconcilers.observed.conditions import State, stated
+from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, judge
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, Voice, of_status
 from reconcilers.shards.voices import voice_of
@@ -337,9 +338,11 @@ def test_the_condition_of_a_job_that_ends_says_that_nobody_pulls_any_more() -> N
         message="not done yet",
         last_transition_time=NOW,
     )
-    (ended,) = with_end([pulling], NOW)
+    ended = judge(pulling, None, has_ended=True)
+    assert isinstance(ended, State)
     assert (ended.reason, ended.message) == ("JobEnded", "the job has ended; not done yet")
-    assert with_end([ended], NOW) == [ended]
+    known = stated(pulling, SHARDS_DONE, ended, NOW)
+    assert judge(known, None, has_ended=True) == known
 
 
 def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_status() -> None:

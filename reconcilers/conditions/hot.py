@@ -5,14 +5,14 @@ The variables that everybody asks for are on it; the others wait for it. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from statistics import median
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionData, ConditionStatus
-from reconcilers.observed.conditions import condition_of, data_of, is_true, with_condition
+from reconcilers.conditions.facts import Facts
+from reconcilers.observed.conditions import NextState, State, data_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import runs
@@ -45,25 +45,21 @@ def hottest(cores: Mapping[int, float], ratio: float = RATIO) -> tuple[int, floa
     return (index, cores[index], others) if cores[index] >= max(LEAST_CORES, ratio * others) else None
 
 
-def with_hot(
-    conditions: Sequence[Condition], job: ElasticJob, workers: Workers, now: datetime
-) -> list[Condition]:
-    """The conditions, with this one once there was one. Its figures are those of when it was found."""
-    was_hot = is_true(conditions, PARAMETER_SERVER_HOT)
-    found = hottest(cores_by_server(job, workers), RATIO_TO_STAY if was_hot else RATIO)
+def judge(known: Condition | None, facts: Facts) -> NextState:
+    """Judges what the parameter servers use. There is no condition before one was hot; its figures stay."""
+    was_hot = known is not None and known.status is ConditionStatus.TRUE
+    found = hottest(cores_by_server(facts.job, facts.workers), RATIO_TO_STAY if was_hot else RATIO)
     if found is None:
-        if not was_hot:
-            return list(conditions)
-        return with_condition(conditions, PARAMETER_SERVER_HOT, ConditionStatus.FALSE, EVEN, "", now)
+        return State(ConditionStatus.FALSE, EVEN) if was_hot else known
     index, own, others = found
-    data = ConditionData(worker=workers.by_slot[(names.PS, index)].metadata.name)
-    if was_hot and data_of(condition_of(conditions, PARAMETER_SERVER_HOT)) == data:
-        return list(conditions)
+    data = ConditionData(worker=facts.workers.by_slot[(names.PS, index)].metadata.name)
+    if was_hot and data_of(known) == data:
+        return known
     message = (
         f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the "
         "variables that everybody asks for over all (a variable_partitioner), or give type ps more CPU"
     )
-    return with_condition(conditions, PARAMETER_SERVER_HOT, ConditionStatus.TRUE, HOT, message, now, data)
+    return State(ConditionStatus.TRUE, HOT, message, data)
 
 
 def seconds_to_look(job: ElasticJob) -> float | None:

@@ -1,0 +1,81 @@
+"""What a job's conditions are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from crds.elasticjob import ElasticJob
+from crds.job_status import JobUsage
+from crds.model import Condition
+from crds.nodecheck import NodeCheck
+from crds.phases import JobPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.observed.conditions import NextState, State
+from reconcilers.observed.workers import Workers
+from reconcilers.scale.rolling import Freshness
+from reconcilers.shards.sets import ShardSet
+
+OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A worker of another job that runs on a node of this one's."""
+
+    worker: str
+    """Its name; `OF_ANOTHER_NAMESPACE` where the job's readers may not see it."""
+    node: str
+    since: datetime
+    """When its Pod was first seen running."""
+
+
+@dataclass(frozen=True)
+class CheckState:
+    """How the job's checks are, by now."""
+
+    finished: tuple[FinishedCheck, ...] = ()
+    active: NodeCheck | None = None
+    refused: str = ""
+    """Why the check that was wanted could not be made."""
+    unchecked: frozenset[int] = frozenset()
+    """Workers that no world is formed with before a check."""
+    left_out: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the conditions follow from: what is observed of a job, and what this look decides."""
+
+    job: ElasticJob
+    """The job with the requested scale in its status."""
+    workers: Workers
+    phase: JobPhase
+    """The phase that is written, but for `Scaling`."""
+    world: Rendezvous
+    now: datetime
+    pods_accepted: Condition | None = None
+    profiled: Condition | None = None
+    shards: Sequence[ShardSet] | None = None
+    """The next shard sets; None if nothing in them changes."""
+    outdated_pods: int = 0
+    pods: int = 0
+    neighbours: Sequence[Neighbour] = ()
+    checks: CheckState | None = None
+    """None for a job that does not go on."""
+    exhausted_workers: Mapping[str, str] = field(default_factory=dict)
+    left_out: frozenset[int] = frozenset()
+    fresh: Freshness = field(default_factory=Freshness)
+    scale_requested: bool = False
+    usage: JobUsage | None = None
+    end: State | None = None
+    """What `Succeeded` or `Failed` states of a job that ends now."""
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.phase.finished and self.phase is not JobPhase.SUSPENDED
+
+
+Judge = Callable[[Condition | None, Facts], NextState]

@@ -1,0 +1,133 @@
+"""What a look at a job decides from: the job as it is observed, and as it is wanted by now. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.job_status import Departed
+from crds.model import Condition
+from crds.nodecheck import NodeCheck
+from crds.phases import JobPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.conditions import refusal, slow
+from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.hardware_smell import suspected_at
+from reconcilers.failure.policy import exhausted_workers, spare_workers
+from reconcilers.job.seen import Seen
+from reconcilers.nodecheck.job_checks import Standing, standing_of
+from reconcilers.observed.desired import DesiredJob
+from reconcilers.observed.workers import Workers
+from reconcilers.scale.rolling import Freshness
+from reconcilers.shards.sets import ShardSet
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Each property is worked out when it is first read."""
+
+    seen: Seen
+    job: DesiredJob
+    workers: Workers
+    """But for those that are deleted."""
+    fresh: Freshness
+    """Workers whose Pods lack the resources that the published job wants."""
+    now: datetime
+    scale_requested: bool = False
+    """Something was asked of the job's scale just now."""
+    shards: Sequence[ShardSet] | None = None
+    """The next shard sets; None if nothing in them changes."""
+    pods_accepted: Condition | None = None
+    """What the API server answers about the job's Pods."""
+    profiled: Condition | None = None
+    """What became of the job's profile."""
+
+    @property
+    def published(self) -> Rendezvous:
+        return self.seen.published
+
+    @property
+    def is_refused(self) -> bool:
+        """The API server refuses the job's next Pods."""
+        return refusal.is_refused(self.pods_accepted)
+
+    @property
+    def is_held(self) -> bool:
+        """The API server refuses the Pods of a job that has not begun: it makes no worker."""
+        return self.is_refused and not self.seen.has_begun
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Uids of workers whose Pods a suspension still has to end."""
+        return suspended_pods(self.job, self.workers)
+
+    @cached_property
+    def active_check(self) -> NodeCheck | None:
+        return self.seen.checks.active
+
+    @cached_property
+    def suspected_at(self) -> datetime | None:
+        workers = self.workers.exceptional
+        known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
+        return slow.suspected_at(known, self.job, self.workers, self.now)
+
+    @cached_property
+    def standing(self) -> Standing:
+        return standing_of(self.job, self.workers, self.seen.checks, self.suspected_at, self.now)
+
+    @cached_property
+    def spare(self) -> Mapping[str, Overdrawn]:
+        """Workers that may fail for good, by uid."""
+        return spare_workers(self.job, self.workers)
+
+    @cached_property
+    def exhausted_workers(self) -> Mapping[str, str]:
+        """Workers that get no further Pod, by uid, with the reason."""
+        return exhausted_workers(self.workers, self.spare)
+
+
+def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[str]:
+    """Uids of the workers of a job that is resumed whose Pod the suspension has ended, or still has to.
+
+    Such a Pod is being deleted, and its agent leaves for the suspension that it saw: whatever the agent has
+    reported, it joins no world, and that it has left is no success. Another Pod need not wait for that one's
+    grace period, nor for a dead node.
+    """
+    if job.status.phase is not JobPhase.SUSPENDED or job.spec.suspend:
+        return frozenset()
+    return frozenset(
+        worker.metadata.uid
+        for worker in workers
+        if worker.status.pod_uid is not None
+        and worker.status.observed_incarnation == worker.spec.incarnation
+        and worker.status.phase is not WorkerPhase.FAILED
+    )
+
+
+def with_departed(job: DesiredJob, surplus: Collection[ElasticWorker]) -> DesiredJob:
+    """The job with the counts of workers that are deleted (`status.departed`).
+
+    They are taken over with the write that comes before the deletion, and the slot is remembered as counted
+    for as long as its worker is there: so a controller that dies in between counts nothing twice.
+
+    Args:
+        surplus: the workers that are deleted, as long as they are there.
+    """
+    known = job.status.departed
+    failed = [worker for worker in surplus if worker.status.restarts]
+    if known is None and not failed:
+        return job
+    known = known or Departed()
+    counted = {(type_, index) for type_, slots in known.leaving.items() for index in slots}
+    restarts, leaving = Counter(known.restarts), dict[str, list[int]]()
+    for worker in failed:
+        leaving.setdefault(worker.spec.type, []).append(worker.spec.index)
+        if (worker.spec.type, worker.spec.index) not in counted:
+            restarts.update(worker.status.restarts)
+    slots = {type_: sorted(indices) for type_, indices in leaving.items()}
+    return job.having(departed=Departed(restarts=dict(restarts), leaving=slots))

@@ -1,0 +1,137 @@
+"""The Events of a look at a job that its conditions do not show: its phase, its world, its scale. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from controller.wording import counted
+from crds import names
+from crds.elasticworker import ExitClass
+from crds.job_status import ElasticJobStatus
+from crds.phases import JobPhase, RendezvousPhase
+from crds.rendezvous import Rendezvous, Resume
+from reconcilers.failure.incidents import Incident, in_one_line
+from reconcilers.failure.policy import Assessment
+from reconcilers.job.basis import Basis
+from reconcilers.observed.slots import Migration, named
+from reconcilers.observed.workers import Workers
+from reconcilers.runtime.acts import Event
+from reconcilers.scale.request import Origin
+from reconcilers.scale.uptake import Uptake
+from reconcilers.world.rendezvous import Decision
+
+TOO_LATE = (
+    "the job had {phase} before this edit, which therefore has no effect, unless it was of cleanPodPolicy or "
+    "ttlSecondsAfterFinished. To train again, delete the job and create it anew"
+)
+
+
+def of_phase(of: Basis, status: ElasticJobStatus) -> Iterator[Event]:
+    """Yields an Event for a job that is suspended, resumed or ends, and for an edit that comes too late."""
+    before, phase = of.seen.job.status, status.phase
+    if before.phase is not None and before.phase.finished:
+        # The write of the end had the generation of its time: a later one is an edit that came too late.
+        known = before.observed_generation
+        if known is not None and known < of.seen.job.metadata.generation:
+            message = TOO_LATE.format(phase=before.phase.value.lower())
+            yield Event("Warning", "EditWithoutEffect", message)
+    elif phase is not None and phase.finished:
+        (end,) = (c for c in status.conditions if c.type == phase.value)
+        yield Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", end.reason, end.message)
+    elif phase is JobPhase.SUSPENDED:
+        if before.phase not in (phase, None):  # a job that begins suspended has no Pods
+            yield Event("Normal", "Suspended", "the job is suspended: its Pods are being deleted")
+    elif before.phase is JobPhase.SUSPENDED and of.published.round:  # else it begins, and does not go on
+        yield Event("Normal", "Resumed", "the job is resumed: its Pods are being created")
+
+
+def of_world(
+    published: Rendezvous,
+    decision: Decision,
+    failures: Assessment,
+    workers: Workers,
+    *,
+    was_counted: bool,
+) -> Iterator[Event]:
+    """That the world broke, changed or formed.
+
+    Args:
+        was_counted: a failure of the published round was blamed before, so its break has been told.
+    """
+    new, incident = decision.rendezvous, failures.incident
+    yield from of_culprit(incident)
+    if (loss := failures.late_loss) is not None:
+        message = f"round {loss.round}: {loss.line}; what {loss.blamed} told follows from that"
+        yield Event("Warning", "WorldBroken", message)
+    if decision.failed and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
+        yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))
+    was_asked = published.hang_since is not None and not was_counted
+    if new.hang_since is None and (decision.failed or was_asked):
+        why = incident_line(incident) or new.why
+        yield Event("Warning", "WorldBroken", f"round {published.round}: {why}")
+    elif decision.breaks and not decision.failed:
+        yield Event("Normal", "WorldChanged", f"round {published.round}: {new.why}")
+    if new.phase is RendezvousPhase.FORMED and new.round != published.round:
+        yield Event(
+            "Normal",
+            "WorldFormed",
+            f"round {new.round}: {counted(len(new.members), 'worker')}, "
+            f"{counted(new.world_size, 'process', 'processes')}, "
+            f"rank 0 is worker {new.members[0]} at {names.with_port(new.master_address, new.master_port)}"
+            f"{_stepped_in(workers, new.members)}",
+        )
+
+
+def _stepped_in(workers: Workers, members: Collection[int]) -> str:
+    """Names the members that stood by until now."""
+    stood_by = {w.spec.index for w in workers.exceptional if w.status.standby}.intersection(members)
+    return f"; stood by before: {named(stood_by)}" if stood_by else ""
+
+
+def incident_line(incident: Incident | None) -> str:
+    """The culprit in one line, with the class and what a rule says to it."""
+    if incident is None:
+        return ""
+    follows = ", follows from another's end" if incident.follows else ""
+    by_rule = f", {incident.action} by failurePolicy" if incident.action else ""
+    return f"{in_one_line(incident.failure)} ({incident.exit_class}{follows}{by_rule})"
+
+
+def of_culprit(incident: Incident | None) -> Iterator[Event]:
+    if incident is not None and incident.instead_of is not None:
+        blamed = incident.instead_of
+        message = f"round {blamed.round}: {incident_line(incident)} was first, and not {blamed.worker}"
+        yield Event("Warning", "WorldBroken", message)
+
+
+def of_scale(uptake: Uptake) -> Iterator[Event]:
+    """Yields Events for a count or plan that has just become desired state; none for probes."""
+    request = uptake.request
+    if request is not None and request.origin is Origin.GROWTH:
+        return
+    scaling, before = uptake.job.status.scaling, uptake.count_changed_from
+    if scaling is not None and before is not None:
+        message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
+        yield Event("Normal", "ScaleRequested", message)
+    if request is not None and request.origin is Origin.PLAN:
+        yield Event("Normal", "ScalePlanTaken", f"{request.by}: {request.in_words()}")
+
+
+def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
+    for move in done:
+        message = f"{move.type} {move.target} has taken the place of {move.source}"
+        yield Event("Normal", "WorkerMoved", message)
+
+
+def of_resume(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:
+    """An Event when it is first reported."""
+    if world.resume is not None and (before.round, before.resume) != (world.round, world.resume):
+        yield Event(
+            "Normal", "TrainingResumed", f"round {world.round} goes on {resumed_in_words(world.resume)}"
+        )
+
+
+def resumed_in_words(resume: Resume) -> str:
+    """Such as `from memory, step 120`."""
+    step = "" if resume.step is None else f", step {resume.step}"
+    return f"{resume.tier.origin}{step}"

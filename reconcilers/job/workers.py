@@ -1,0 +1,212 @@
+"""Writes of a job's ElasticWorkers: made, relaunched in a new Pod, or marked as standby. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controller.resources import Object
+from controller.wording import counted
+from crds import names
+from crds.agent_report import AgentState
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.failure_policy import FailureAction
+from crds.phases import RendezvousPhase
+from crds.rendezvous import Rendezvous
+from reconcilers.capacity import growth
+from reconcilers.failure.memory import MemoryRoom
+from reconcilers.failure.policy import Renewal
+from reconcilers.job.basis import Basis
+from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
+from reconcilers.observed.slots import Slot, present_slots, training_types
+from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.workers import new_worker, slot_of
+from reconcilers.runtime.acts import (
+    Act,
+    Event,
+    Verb,
+    create,
+)
+from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.scale import rolling
+from reconcilers.scale.rolling import Roll
+
+_IDLE = (AgentState.READY, AgentState.FAILED)
+MAX_DELAY_SECONDS = 60.0
+MAX_EXCLUDED_NODES = 16
+MAX_FAULTY_NODES = 256
+AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CHECK_FAILED})
+"""Ends after which a slot would rather not come back to the same node."""
+
+
+RESUMED = "the job is resumed while the Pod from before is on its way out"
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    worker: ElasticWorker
+    excluded_nodes: tuple[str, ...]
+    faulty_nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class RelaunchPlan:
+    relaunches: tuple[Relaunch, ...] = ()
+    look_again_seconds: float | None = None
+
+
+def delay_seconds(quick_exits: int) -> float:
+    """0, 1, 2, 4 … 60: Pods that end by themselves soon after their start, in a row, wait ever longer."""
+    return 0.0 if quick_exits <= 1 else min(2.0 ** min(quick_exits - 2, 10), MAX_DELAY_SECONDS)
+
+
+def plan_relaunches(
+    workers: Sequence[ElasticWorker],
+    rendezvous: Rendezvous,
+    now: datetime,
+    standing: Standing = UNJUDGED,
+    renewed: Mapping[str, str] | None = None,
+    avoiding: Collection[str] = (),
+) -> RelaunchPlan:
+    """The slots whose Pod has ended and is due to be replaced, or is on a node that was found faulty.
+
+    Args:
+        renewed: by uid, who is to have a new Pod for another reason, and for which.
+        avoiding: who of them (by uid) would rather not come back to their node.
+    """
+    due, waits = [], []
+    for worker in workers:
+        faulty = standing.faulty.get(worker.spec.index) if worker.spec.type == names.WORKER else None
+        wanted = faulty or (renewed or {}).get(worker.metadata.uid)
+        reason = wanted or _reason(worker, rendezvous)
+        if reason is None:
+            continue
+        wait = 0.0 if wanted else _remaining_delay(worker, now)
+        if wait > 0:
+            waits.append(wait)
+        else:
+            due.append(Relaunch(worker, _excluded(worker, avoiding), _faulty(worker, standing), reason))
+    return RelaunchPlan(tuple(due), min(waits, default=None))
+
+
+def _reason(worker: ElasticWorker, rendezvous: Rendezvous) -> str | None:
+    status = worker.status
+    if status.observed_incarnation != worker.spec.incarnation:
+        return None  # the Worker reconciler has not looked at the newest incarnation yet
+    if status.phase is WorkerPhase.FAILED and status.last_exit is not None:
+        return f"{status.last_exit.exit_class}: {status.message}"
+    if status.phase is WorkerPhase.SUCCEEDED and rendezvous.phase is RendezvousPhase.REFORMING:
+        return "the world broke after this worker had finished; it is needed for the next"
+    return None
+
+
+def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
+    last_exit = worker.status.last_exit
+    if last_exit is None or worker.status.phase is not WorkerPhase.FAILED:
+        return 0.0
+    return delay_seconds(worker.status.quick_exits or 0) - (now - last_exit.time).total_seconds()
+
+
+def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
+    nodes, end = list(worker.spec.excluded_nodes), worker.status.last_exit
+    failed = worker.status.node_name if worker.metadata.uid in avoiding else None
+    if end is not None and (end.exit_class in AVOIDED or end.action is FailureAction.REPLACE):
+        failed = failed or end.node_name
+    if failed:
+        nodes = [node for node in nodes if node != failed] + [failed]
+    return tuple(nodes[-MAX_EXCLUDED_NODES:])
+
+
+def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
+    """What was known for this slot and not refuted, and what is known now; the newest of it."""
+    known = [node for node in worker.spec.faulty_nodes if node not in standing.cleared]
+    found = set(standing.faulty_nodes)
+    nodes = [*(node for node in known if node not in found), *standing.faulty_nodes]
+    return tuple(nodes[-MAX_FAULTY_NODES:])
+
+
+def relaunches_of(
+    look: Basis, world: Rendezvous, roll: Roll, renewals: Mapping[str, Renewal]
+) -> tuple[list[Act], float | None]:
+    """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
+
+    Returns:
+        the acts, and the seconds until more are due.
+    """
+    job = look.job
+    renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
+    renewed |= dict.fromkeys(look.leaving, RESUMED)
+    renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
+    avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node}
+    concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
+    if not concerned:
+        return [], None
+    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
+    there = (worker for worker in concerned if slot_of(worker) in present)
+    given_back = growth.taken_slots(job, look.workers)
+    wanted = [
+        worker
+        for worker in there
+        if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
+    ]
+    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
+    room = MemoryRoom(job, look.workers, look.seen.nodes)
+    acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
+    return acts, plan.look_again_seconds
+
+
+def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
+    event = Event("Normal", "WorkersCreated", f"created {counted(len(missing), 'worker')}")
+    for number, (type_, index) in enumerate(missing, start=1):
+        yield create(ELASTICWORKERS, new_worker(job, type_, index), *[event] * (number == len(missing)))
+
+
+def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
+    metadata, body = worker.metadata, {"status": {"standby": worker.spec.index in standing or None}}
+    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status")
+
+
+def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = None) -> Act:
+    """The next incarnation of a slot; refused if the slot was changed since it was read.
+
+    Args:
+        renewal: why, if it is for a failure of processes whose Pod lives.
+    """
+    worker, metadata = relaunch.worker, relaunch.worker.metadata
+    spec: Object = {
+        "incarnation": worker.spec.incarnation + 1,
+        "excludedNodes": list(relaunch.excluded_nodes),
+        "faultyNodes": list(relaunch.faulty_nodes),
+        "replacedFor": renewal.exit_class.value if renewal else None,
+    }
+    message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
+    events = [Event("Normal", "WorkerRelaunched", message)]
+    raised = room.raised_memory(worker, in_place=renewal is not None and renewal.out_of_memory)
+    if raised is not None:
+        spec["resources"] = raised.resources.to_wire()
+        events.append(Event("Normal", "MemoryRaised", raised.message))
+    body = {"metadata": {"resourceVersion": metadata.resource_version}, "spec": spec}
+    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, events=tuple(events))
+
+
+def standing_by(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvous) -> frozenset[int]:
+    """Indices; none in a job that asks for none, or has no world yet."""
+    spec = job.spec.replica_specs.get(names.WORKER)
+    if spec is None or not spec.standby or world.phase is RendezvousPhase.FORMING:
+        return frozenset()
+    beside = set(present_slots(job, names.WORKER)).difference(world.members)
+    return frozenset(w.spec.index for w in workers if w.spec.type == names.WORKER and _is_idle(w)) & beside
+
+
+def needs_standby_update(workers: Sequence[ElasticWorker], standing: Collection[int]) -> list[ElasticWorker]:
+    """The workers whose status does not say yet whether they stand by."""
+    training = (w for w in workers if w.spec.type == names.WORKER)
+    return [w for w in training if bool(w.status.standby) != (w.spec.index in standing)]
+
+
+def _is_idle(worker: ElasticWorker) -> bool:
+    report = current_report(worker)
+    return worker.status.phase is WorkerPhase.RUNNING and report is not None and report.state in _IDLE
