@@ -13,8 +13,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput
 from dlr.job.wording import duration, parse_time
-from reconcilers.conditions.steps_known import start_is_unknown
-from reconcilers.goodput.goodput import goodput_now, seconds_by_state
+from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown
 
 JSON = dict[str, Any]
 

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.job_status import Goodput, JobState
+from crds.job_status import JobState
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.facts import Facts
 from reconcilers.goodput.comparable import counts_steps, tells_steps
-from reconcilers.goodput.goodput import seconds_by_state
+from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
 from reconcilers.observed.conditions import NextState, State, condition_of
 
 STEPS_KNOWN = "StepsKnown"
@@ -58,17 +58,6 @@ def seconds_to_notice(job: ElasticJob, workers: Sequence[ElasticWorker], now: da
     if any(worker.status.agent is not None and worker.status.agent.rounds for worker in workers):
         return None
     return patience_seconds(job) - seconds_by_state(goodput, now).get(JobState.TRAINING, 0.0)
-
-
-def start_is_unknown(goodput: Goodput | None) -> bool:
-    """Whether nobody knows which step the last start went on with, so that goodput is less than is true."""
-    return (
-        goodput is not None
-        and goodput.latest is not None
-        and goodput.latest.counted is True
-        and (goodput.latest.start_unknown is True or goodput.latest.first_step == 1)
-        and goodput.steps_redone > 0
-    )
 
 
 def patience_seconds(job: ElasticJob) -> float:

@@ -146,3 +146,14 @@ def _counted(goodput: Goodput, figures: RoundProgress, steps_redone: int) -> Goo
             "latest": figures,
         }
     )
+
+
+def start_is_unknown(goodput: Goodput | None) -> bool:
+    """Return whether the step from which the last start went on is unknown: goodput is a lower bound then."""
+    return (
+        goodput is not None
+        and goodput.latest is not None
+        and goodput.latest.counted is True
+        and (goodput.latest.start_unknown is True or goodput.latest.first_step == 1)
+        and goodput.steps_redone > 0
+    )

@@ -88,7 +88,11 @@ def scraped() -> str:
                 "reason": "StepTimeRose",
                 "lastTransitionTime": point["time"],
             }
-            job = running_job(rendezvous=resumed, shards=[{"name": "files", "size": 3}], conditions=[slow])
+            job = running_job(
+                rendezvous=resumed,
+                shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
+                conditions=[slow],
+            )
             for resource, model in (
                 (ELASTICJOBS, job),
                 (ELASTICWORKERS, worker(0, agent=reported, restarts={"OOM": 1})),
