@@ -235,7 +235,7 @@ def _put_into_service(api: Api, namespace: str) -> None:
     """Nodes that a check or job of the namespace has taken out of it. (The controller could not know.)"""
     for node in api.list(Kind.NODE)["items"]:
         mark = json.loads((node["metadata"].get("annotations") or {}).get(CORDON_ANNOTATION, "{}"))
-        if mark and mark["verdict"]["namespace"] == namespace:
+        if mark and mark["finding"]["source"].startswith(f"{namespace}/"):
             nothing_left = {
                 "metadata": {"annotations": {CORDON_ANNOTATION: None}},
                 "spec": {"taints": None, "unschedulable": None},
