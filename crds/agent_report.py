@@ -371,7 +371,7 @@ class Departure(OnWire):
 
     round: Count
     step: Count
-    """The step, which is saved."""
+    """The step. It is saved, unless the process's log says why not."""
 
 
 @dataclass(frozen=True)

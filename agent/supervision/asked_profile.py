@@ -54,6 +54,9 @@ def _profile(text: str, request: Request, subject: Subject) -> agent_report.Prof
         profile = take(subject, request.seconds, request.by)
     except ProfileError as error:
         profile = Profile(request.by, 0.0, b"", str(error))
-    write_parts(text[:MAX_REQUEST], profile.data)
+    try:
+        write_parts(text[:MAX_REQUEST], profile.data)
+    except OSError as error:
+        profile = Profile(profile.by, profile.seconds, b"", f"the profile is not in the Pod's log: {error}")
     note = profile.note[:MAX_PROFILE_NOTE]
     return agent_report.Profile(text, profile.by, profile.seconds, len(profile.data), note)

@@ -190,8 +190,9 @@ class Checkpointer:
         A save that fails does not end the training: it logs a sentence, and a later one tries again.
 
         For a planned change (a rescale, a suspension, a drained node) all ranks leave after the same step:
-        it is saved, the checkpointer is closed, and the process has to end. Whatever else follows the
-        training loop, such as an export, is for a process that has not left.
+        it is saved, the checkpointer is closed, and the process has to end. If it cannot be saved, the log
+        says why, and the next start goes on from an earlier step. Whatever else follows the training loop,
+        such as an export, is for a process that has not left.
 
         Args:
             step: the number of optimizer steps so far, at least 1. One that is not greater than the last is
@@ -387,7 +388,9 @@ class Checkpointer:
         self._storage.leave()
         is_saved = self._save(step, tier == "storage")
         if not is_saved and tier == "memory" and self._memory is None:
-            self._save(step, to_storage=True)  # as other ranks do, where the states of all are alike
+            is_saved = self._save(step, to_storage=True)  # as other ranks do, whose states are alike
+        if not is_saved:
+            logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
         with suppress(OSError):  # that it left would look like a failure
             self.close()
         gc.freeze()  # or the interpreter, as it ends, collects the garbage of all of torch: up to 2 s

@@ -144,13 +144,22 @@ def judged(kinds: Sequence[Kind], conditions: Sequence[Condition], facts: Facts)
 
 
 def events(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
-    """The Events of what changed in status, reason or data, or began again."""
+    """The Events of what changed in status, reason or data, or began again.
+
+    A count makes none: it changes with each Pod of a large job.
+    """
     for kind in (*TABLE, *SIZES):
         old, new = condition_of(before, kind.type), condition_of(after, kind.type)
-        if new is None or (is_same(old, new) and _since(old) == _since(new)):
+        if new is None or (is_same(_uncounted(old), _uncounted(new)) and _since(old) == _since(new)):
             continue
         if (event := kind.event(old, new)) is not None:
             yield event
+
+
+def _uncounted(condition: Condition | None) -> Condition | None:
+    if condition is None or condition.data is None:
+        return condition
+    return condition.model_copy(update={"data": condition.data.model_copy(update={"count": None})})
 
 
 def _since(condition: Condition | None) -> datetime | None:

@@ -167,7 +167,8 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
     if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
         return plan
-    wait = seconds_to_write(plan.status_patch, seen.status_age_seconds)
+    conditions = (seen.raw.get("status") or {}).get("conditions") or ()
+    wait = seconds_to_write(plan.status_patch, conditions, seen.status_age_seconds)
     if wait <= 0:
         return plan
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))

@@ -9,6 +9,7 @@ The rest of the status is for people, and written once a second at most.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from controller.resources import Object
@@ -31,7 +32,7 @@ FOR_PEOPLE = frozenset(
         *("rendezvous", "goodput", "usage"),
     }
 )
-"""Fields of a job's status that may wait: counts, conditions and figures, which the next look finds again."""
+"""Fields of a job's status that may wait: counts, messages and figures, which the next look finds again."""
 WORDS_OF_WORLD = frozenset(("reason", "waitsFor", "resume"))
 STATE_OF_ACCOUNT = frozenset(("state", "since"))
 WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
@@ -59,17 +60,20 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
     return (Act(Verb.PATCH, ELASTICWORLDS, name, namespace, body),)
 
 
-def seconds_to_write(status_patch: Object, age_seconds: float) -> float:
+def seconds_to_write(status_patch: Object, conditions: Sequence[Object], age_seconds: float) -> float:
     """Return the time until a patch of a job's status is due; 0 or less means now.
 
-    Phase, world, state of the account and every other decision are due at once.
+    Phase, world, state of the account, status and reason of a condition, and every other decision are due
+    at once: what they follow from, such as the answer to a trial, may be there in one look only.
 
     Args:
+        conditions: the job's conditions as they are stored.
         age_seconds: time since the status was last written.
     """
     world, account = (status_patch.get(field, {}) for field in ("rendezvous", "goodput"))
     is_for_people = (
         status_patch.keys() <= FOR_PEOPLE
+        and _states(status_patch.get("conditions", conditions)) == _states(conditions)
         and world is not None
         and world.keys() <= WORDS_OF_WORLD
         and account is not None
@@ -126,6 +130,10 @@ def _cluster(spec: Object, cluster: Object | None) -> Object | None:
     ports = {type_: first_port(each.get("template") or {}) for type_, each in specs.items()}
     of_status = {field: cluster[field] for field in ("version", "tasks", "lost") if field in cluster}
     return of_status | {"ports": ports}
+
+
+def _states(conditions: Sequence[Object]) -> set[tuple[str, str, str]]:
+    return {(each["type"], each["status"], each.get("reason", "")) for each in conditions}
 
 
 def _present(**fields: Any) -> Object:
