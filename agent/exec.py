@@ -37,6 +37,8 @@ from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.processes.orphans import adopt
+from agent.report import launch_mark
+from agent.report.failed_start import refuse_to_start
 from agent.report.report import Facts
 from agent.report.reporter import Reporter
 from agent.temporary_directory import ensure_temporary_directory
@@ -81,11 +83,9 @@ def main(argv: Sequence[str]) -> int:
     words = words[1:] if each_round else words
     words = words[1:] if words[:1] == ["--"] else words
     if not words or words == ["-m"] or (words[0].startswith("-") and words[0] != "-m"):
-        print(USAGE, file=sys.stderr)
-        return EXIT_USAGE
+        return refuse_to_start(USAGE, EXIT_USAGE)
     if each_round and ENV_CLUSTER_VERSION in os.environ:
-        print(NO_ROUNDS, file=sys.stderr)
-        return EXIT_USAGE
+        return refuse_to_start(NO_ROUNDS, EXIT_USAGE)
     command = [sys.executable, *words] if words[0] == "-m" else words
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     try:
@@ -95,8 +95,7 @@ def main(argv: Sequence[str]) -> int:
             link = Link.start(Environment.take(os.environ), os.environ, cleanup)
             return Execution(link, command, os.environ, cleanup, each_round=each_round).run()
     except InvalidEnvironmentError as error:
-        print(f"dlr exec: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return refuse_to_start(f"dlr exec: {error}", EXIT_USAGE)
 
 
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
@@ -166,6 +165,7 @@ class Execution:
             return self._supervise()
         except CannotStartError as error:
             print(f"dlr exec: {error}", file=sys.stderr)
+            launch_mark.explain(os.environ, f"dlr exec: {error}")
             return error.exit_code
         finally:
             self._end()

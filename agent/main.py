@@ -64,6 +64,9 @@ def run_command(words: Sequence[str]) -> int:
         if not end.code:  # `--help`
             launch_mark.clear(os.environ)
         raise
+    except BaseException as error:
+        launch_mark.explain(os.environ, error)
+        raise
 
 
 def _run(arguments: Sequence[str]) -> int:

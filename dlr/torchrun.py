@@ -33,10 +33,13 @@ def _create(params: RendezvousParameters) -> RendezvousHandler:
 
     try:
         return create_handler(params, Environment.take(os.environ))
-    except InvalidEnvironmentError as error:
-        if not _is_torchrun():
+    except Exception as error:
+        if not (isinstance(error, InvalidEnvironmentError) and _is_torchrun()):
+            launch_mark.explain(os.environ, error)
             raise
-        print(f"torchrun --rdzv-backend=dlr: {error}", file=sys.stderr)
+        why = f"torchrun --rdzv-backend=dlr: {error}"
+        print(why, file=sys.stderr)
+        launch_mark.explain(os.environ, why)
         raise SystemExit(EXIT_USAGE) from None
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.facts.failure import Failure
 from agent.kube.api import Api, ApiClient, ApiError
+from agent.report import launch_mark
 from agent.report.elasticworker import is_of_this_pod, own_status
 from agent.report.report import Facts, Report
 from agent.report.reporter import Reporter
@@ -25,6 +26,7 @@ MOST_SECONDS = 10.0
 def refuse_to_start(message: str, exit_code: int) -> int:
     """Say what keeps the agent from beginning, to people and to the job; return the exit code."""
     print(message, file=sys.stderr)
+    launch_mark.explain(os.environ, message)
     report_failed_start(os.environ, message, exit_code)
     return exit_code
 

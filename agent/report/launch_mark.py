@@ -4,16 +4,28 @@ A launcher that dies before its agent's first report may leave no trace: a pipe 
 ends with exit code 0. The kubelet reports the line, and the controller does not call that a success
 (`reconcilers/observed/ending.py`). The injected launchers write it as their first act
 (`dlr/bundle/agent.py`). The first process of a container needs no line: its exit code is the container's.
+
+While there is a message, the kubelet does not fall back on the log. So a launcher that fails before its first
+report writes behind the line what its log says of that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
 from crds.names import ENV_TERMINATION_LOG, HAS_BEGUN
+
+_OURS = ("dlr: ", "dlr run: ", "dlr exec: ")
+"""Beginnings of the lines that launchers write."""
+_ENCODED = {"encoding": "utf-8", "errors": "surrogateescape"}
+"""Of the file; what is not UTF-8 stays as it is."""
+_MOST_LINES = 20
+_MOST_BYTES = 2048
+"""Of a reason; with the line before it, it is in the last 4 KiB of the file, which the kubelet reads."""
 
 
 def write(environ: Mapping[str, str], launcher: str) -> None:
@@ -25,14 +37,35 @@ def write(environ: Mapping[str, str], launcher: str) -> None:
         log.write(f"dlr: {launcher} {HAS_BEGUN}\n")
 
 
-def clear(environ: Mapping[str, str]) -> None:
-    """Delete the line; what else is in the message stays."""
+def explain(environ: Mapping[str, str], why: str | BaseException) -> None:
+    """Write the end of a reason behind the line, in place of an earlier one; nothing without the line."""
     file = _file(environ)
     if file is None or HAS_BEGUN not in (text := _text(file)):
         return
-    kept = "".join(line for line in text.splitlines(keepends=True) if HAS_BEGUN not in line)
+    mark = next(line for line in reversed(text.splitlines()) if HAS_BEGUN in line)
+    words = why if isinstance(why, str) else "".join(traceback.format_exception(why))
+    end = words.encode(errors="replace")[-_MOST_BYTES:].decode(errors="ignore")
+    lines = [line for line in end.splitlines() if line.strip()][-_MOST_LINES:]
+    reason = [line if line.startswith(_OURS) else f"dlr: {line}" for line in lines]
     with contextlib.suppress(OSError):
-        file.write_text(kept)
+        file.write_text(_without_ours(text) + "".join(f"{line}\n" for line in (mark, *reason)), **_ENCODED)
+
+
+def clear(environ: Mapping[str, str]) -> None:
+    """Delete the line and the reason behind it; what else is in the message stays."""
+    file = _file(environ)
+    if file is None or HAS_BEGUN not in (text := _text(file)):
+        return
+    with contextlib.suppress(OSError):
+        file.write_text(_without_ours(text), **_ENCODED)
+
+
+def _without_ours(text: str) -> str:
+    return "".join(
+        line
+        for line in text.splitlines(keepends=True)
+        if HAS_BEGUN not in line and not line.startswith(_OURS)
+    )
 
 
 def _file(environ: Mapping[str, str]) -> Path | None:
@@ -43,6 +76,6 @@ def _file(environ: Mapping[str, str]) -> Path | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(errors="replace")
+        return file.read_text(**_ENCODED)
     except OSError:
         return ""

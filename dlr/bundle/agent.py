@@ -27,7 +27,7 @@ import agent
 import crds
 import dlr
 import healthcheck
-from crds.names import AGENT_ZIP, HAS_BEGUN
+from crds.names import AGENT_ZIP, ENV_TERMINATION_LOG, HAS_BEGUN
 from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated
 
 LAUNCHERS = {"dlr": "", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
@@ -104,13 +104,18 @@ _HASHING = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).h
 """What the launchers run where the image has no `sha256sum`."""
 
 _MAIN = f"""\
+import os
 import sys
 
 if sys.version_info < (3, 10):
-    sys.stderr.write(
-        "dlr: Python 3.10 or newer is needed, and %s is %d.%d; name another one in DLR_PYTHON\\n"
-        % (sys.executable, sys.version_info[0], sys.version_info[1])
+    why = "dlr: Python 3.10 or newer is needed, and %s is %d.%d; name another one in DLR_PYTHON\\n" % (
+        sys.executable, sys.version_info[0], sys.version_info[1]
     )
+    sys.stderr.write(why)
+    message = os.environ.get("{ENV_TERMINATION_LOG}", "")
+    if os.path.isfile(message) and os.access(message, os.W_OK):
+        with open(message, "a") as log:
+            log.write(why)
     sys.exit(69)
 
 from {INTERNAL}.agent.main import main

@@ -9,6 +9,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,8 @@ from crds import names
 
 CRASH_LOOP = "CrashLoopBackOff"
 """Reason of a container that waits for its kubelet to start it again."""
+_MARK = re.compile(rf"dlr: ([\w-]+) {re.escape(names.HAS_BEGUN)}(?:\n|$)")
+"""The line of a launcher that began and was not heard (`agent/report/launch_mark.py`)."""
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
 Object = Mapping[str, Any]
@@ -105,6 +108,17 @@ def succeeded(end: Object | None) -> bool:
 def failed(end: Object | None) -> bool:
     """Whether a container's end has another exit code."""
     return end is not None and end.get("exitCode") != 0
+
+
+def begun_launcher(end: Object | None) -> str:
+    """The launcher that began and was not heard, by a container's termination message; empty without one."""
+    mark = _MARK.search((end or {}).get("message") or "")
+    return mark[1] if mark else ""
+
+
+def words_of(end: Object) -> str:
+    """The termination message of a container's end, without the mark of a launcher, which tells no error."""
+    return _MARK.sub("", end.get("message") or "")
 
 
 def kept_of_container(container: Object) -> dict[str, Any]:

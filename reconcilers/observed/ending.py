@@ -25,6 +25,7 @@ from reconcilers.observed.containers import (
     TERMINAL_PHASES,
     Container,
     Role,
+    begun_launcher,
     containers_of,
     failed,
     may_run,
@@ -89,7 +90,7 @@ class Situation:
             return ""
         annotations = self.pod.get("metadata", {}).get("annotations") or {}
         certain = str(annotations.get(names.ANNOTATION_LAUNCHER, ""))
-        return certain or _begun(training_container(containers_of(self.pod)).newest_end)
+        return certain or begun_launcher(training_container(containers_of(self.pod)).newest_end)
 
 
 @dataclass(frozen=True)
@@ -213,13 +214,6 @@ def _end_of(pod: Object, containers: Sequence[Container]) -> Object | None:
 def _says_nothing(end: Object) -> bool:
     """Whether a training container may have ended so after training had succeeded: well, or killed."""
     return succeeded(end) or end.get("exitCode") in KILL_EXIT_CODES
-
-
-def _begun(end: Object | None) -> str:
-    """The launcher that began and was not heard, by a container's termination message; empty without one."""
-    lines = str((end or {}).get("message") or "").splitlines()
-    marks = (line for line in lines if line.endswith(names.HAS_BEGUN))
-    return next(marks, "").removesuffix(names.HAS_BEGUN).removeprefix("dlr:").strip()
 
 
 def _hidden_failure(seen: Situation, training: Container, end: Object | None) -> PodEnd:

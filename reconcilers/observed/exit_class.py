@@ -25,10 +25,12 @@ from reconcilers.observed.consequences import follows_from_a_peer
 from reconcilers.observed.containers import (
     Container,
     Role,
+    begun_launcher,
     containers_of,
     failed,
     memory_limit,
     to_blame,
+    words_of,
 )
 
 BY_TAINT = "DeletionByTaintManager"
@@ -270,7 +272,7 @@ def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:
 
 def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
     """Why a container ended so, by itself."""
-    code, reason, message = end.get("exitCode"), end.get("reason", "Error"), end.get("message", "")
+    code, reason, message = end.get("exitCode"), end.get("reason", "Error"), words_of(end)
     exit_class = CONTAINER_REASONS.get(reason) or _of_exit_code(code)
     if exit_class is None:
         exit_class = ExitClass.HARDWARE_ERROR if names_device_fault(message) else ExitClass.USER_ERROR
@@ -280,7 +282,10 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
     if container.role is not Role.TRAINING and exit_class is ExitClass.OOM:
         return PodEnd(exit_class, reason, code, _out_of_memory(container), message, **whose)
     if reason in PROGRAMS_REASONS:
-        return PodEnd(exit_class, reason, code, log=message, **whose)
+        launcher = begun_launcher(end)
+        hidden = launcher and not message.strip() and exit_class is ExitClass.USER_ERROR
+        hint = f"exit code {code}, see the log of {launcher}" if hidden else ""
+        return PodEnd(exit_class, reason, code, hint, message, **whose)
     return PodEnd(exit_class, reason, code, message, **whose)
 
 

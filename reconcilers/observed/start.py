@@ -18,7 +18,7 @@ from typing import NamedTuple
 from controller.resources import Object
 from crds.model import Condition
 from crds.names import LABEL_CHECK, key_secret
-from reconcilers.observed.containers import CRASH_LOOP, Role, containers_of
+from reconcilers.observed.containers import CRASH_LOOP, Role, containers_of, words_of
 
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
 _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
@@ -96,7 +96,7 @@ def unfinished_before_training(pod: Object) -> Hindrance | None:
 def _crash(container: Object) -> str:
     """How a container ended that is started again and again."""
     end = (container.get("lastState") or {}).get("terminated") or {}
-    words = last_line(end.get("message") or "") or end.get("reason", "")
+    words = last_line(words_of(end)) or end.get("reason", "")
     return f"exit code {end.get('exitCode')}: {words}".rstrip(": ")
 
 

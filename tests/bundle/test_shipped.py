@@ -13,6 +13,7 @@ from types import CodeType
 
 import pytest
 
+from crds.names import HAS_BEGUN
 from dlr.bundle import agent as agent_bundle
 from dlr.bundle.relocate import PARTS
 
@@ -227,6 +228,25 @@ def test_a_launcher_marks_the_termination_message_as_its_first_act(
     assert done.returncode == 127
     expected = f"dlr: {begun} has begun, and its agent has not reported yet\n{done.stderr}" if begun else ""
     assert message.read_text() == expected
+
+
+def test_a_python_that_is_too_old_is_named_behind_the_mark(tmp_path: Path) -> None:
+    message, main = tmp_path / "termination-log", tmp_path / "main.py"
+    mark = f"dlr: torchrun {HAS_BEGUN}\n"
+    main.write_text("import sys\nsys.version_info = (3, 9, 2)\n" + agent_bundle.contents()["__main__.py"])
+    for made in (False, True):
+        if made:
+            message.write_text(mark)
+        done = subprocess.run(
+            [sys.executable, main],
+            env={"DLR_TERMINATION_LOG": str(message)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 69
+        assert done.stderr.startswith(f"dlr: Python 3.10 or newer is needed, and {sys.executable} is 3.9;")
+    assert message.read_text() == f"{mark}{done.stderr}"
 
 
 def test_a_launcher_of_another_rendezvous_takes_its_mark_back(folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from crds.agent_report import AgentReport, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.failure_policy import FailureAction, FailureRule
 from crds.model import ConditionStatus
 from crds.names import HAS_BEGUN
 from reconcilers.conditions.training import SIDECARS_FAILED
@@ -25,6 +26,7 @@ from reconcilers.observed.ending import (
     judge,
 )
 from reconcilers.observed.silence import Silence, Verdict
+from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event
 from reconcilers.worker.shapes import kept_of_pod
 from reconcilers.worker.worker_status import Observation, observe
@@ -295,6 +297,51 @@ def test_03_a_launcher_that_dies_before_its_first_report_behind_a_pipe_has_not_s
     assert without.phase is WorkerPhase.SUCCEEDED, "nobody knows of an agent: inject: false, a plain command"
     check = seen(check_worker(), left)
     assert check.phase is WorkerPhase.SUCCEEDED, "a check's agent says nothing of training"
+
+
+DEVICE = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+MARKED = f"dlr: torchrun {HAS_BEGUN}\n"
+
+
+@pytest.mark.parametrize("code", [1, 2, 69, 127, 137, 139, 201, -9])
+@pytest.mark.parametrize("words", ["", "\n", WORDS, DEVICE, f"Traceback:\n{DEVICE}"])
+@pytest.mark.parametrize("place", ["before", "behind", "behind an open line"])
+@pytest.mark.parametrize("shape", [ended, crash_loop, again])
+def test_beside_a_non_zero_exit_code_the_launchers_mark_is_never_text_of_the_error(
+    code: int, words: str, place: str, shape: Callable[..., JSON]
+) -> None:
+    message = {
+        "before": MARKED + words,
+        "behind": words + MARKED,
+        "behind an open line": words.rstrip() + MARKED,
+    }[place]
+    loops = shape is crash_loop
+    policy, phase = ("Never", "Failed") if shape is ended else ("OnFailure", "Running")
+    marked, plain = (
+        seen(worker(), pod_with(shape(code, message=text), policy=policy, phase=phase))
+        for text in (message, words)
+    )
+    assert HAS_BEGUN not in marked.model_dump_json()
+    assert marked.last_exit.exit_class is plain.last_exit.exit_class
+    if words.strip() or plain.last_exit.exit_class is not ExitClass.USER_ERROR:
+        assert marked.last_exit.message == plain.last_exit.message
+        assert marked.failure_budget == plain.failure_budget
+    else:
+        assert marked.last_exit.message == f"exit code {code}, see the log of torchrun"
+    if loops:
+        hindrances = (hindrance_of(pod_with(shape(code, message=text)), None) for text in (message, words))
+        assert next(hindrances) == next(hindrances)
+
+
+def test_errors_behind_the_launchers_mark_are_told_apart_and_matched_by_the_failure_policy() -> None:
+    rule = FailureRule.model_validate({"action": "FailJob", "onMessagePattern": "libcudart"})
+    statuses = [
+        seen(worker(), pod_with(ended(1, message=f"{MARKED}dlr: {text}\n"), phase="Failed"), rules=[rule])
+        for text in ("ImportError: libcudart.so.12", "ModuleNotFoundError: No module named 'x'", DEVICE)
+    ]
+    assert len({status.failure_budget.signature for status in statuses}) == 3
+    assert [status.last_exit.action for status in statuses] == [FailureAction.FAIL_JOB, None, None]
+    assert statuses[-1].last_exit.exit_class is ExitClass.HARDWARE_ERROR
 
 
 def test_peers_f1_a_launcher_of_torchs_whose_container_hides_its_failure_spends_the_budget() -> None:
