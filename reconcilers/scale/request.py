@@ -131,14 +131,32 @@ def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **
 
 def pending(job: ElasticJob) -> ScaleRequest | None:
     """The request that has been written into the job, and is not in its status yet."""
+    found = written(job)
+    return found if found is not None and found.id != job.status.scale_request else None
+
+
+def overridden(job: ElasticJob, id_: str) -> str:
+    """Which counts of the request, the last one, an edit of the spec has changed since; empty if none."""
+    request = written(job)
+    counts = request.replicas if request is not None and request.id == id_ else {}
+    present = {type_: spec.replicas for type_, spec in job.spec.replica_specs.items()}
+    other = [
+        f"{present[type_]} of type {type_} hold, and not {count}"
+        for type_, count in sorted(counts.items())
+        if type_ in present and present[type_] != count
+    ]
+    return f"the job's spec was changed: {', '.join(other)}" if other else ""
+
+
+def written(job: ElasticJob) -> ScaleRequest | None:
+    """The last request that has been written into the job."""
     text = job.metadata.annotations.get(names.ANNOTATION_SCALE)
     if text is None or len(text) > MAX_CHARACTERS:
         return None
     try:
-        found = ScaleRequest.model_validate_json(text)
+        return ScaleRequest.model_validate_json(text)
     except ValidationError:
         return None  # written by somebody else
-    return found if found.id != job.status.scale_request else None
 
 
 def differing(stored: Object, counts: Mapping[str, int]) -> str:

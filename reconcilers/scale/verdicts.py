@@ -23,7 +23,7 @@ from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
 from reconcilers.scale.plan import Refusal, impossible, refusal, request_of
-from reconcilers.scale.request import ScaleWrite
+from reconcilers.scale.request import ScaleWrite, overridden
 
 APPLIED = "Applied"
 """Type of the condition."""
@@ -90,8 +90,7 @@ def judge(
     verdicts = []
     for plan in sorted(plans, key=age, reverse=True):
         if plan.metadata.uid == job.status.scale_request:
-            message = f"the job {job.metadata.name} wants it; its condition Scaled says what is missing"
-            verdicts.append(Verdict(plan, ScalePlanPhase.APPLIED, APPLIED, message))
+            verdicts.append(_applied(plan, job))
         elif newer is not None:
             message = f"the ScalePlan {newer.metadata.name} is newer"
             verdicts.append(Verdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
@@ -103,6 +102,13 @@ def judge(
             write = ScaleWrite(request_of(plan, job), plan)
         newer = newer or plan
     return write, verdicts
+
+
+def _applied(plan: ScalePlan, job: ElasticJob) -> Verdict:
+    why = overridden(job, plan.metadata.uid)
+    wants = f"the job {job.metadata.name} wants it" + (f", but {why}" if why else "")
+    message = f"{wants}; its condition Scaled says what is missing"
+    return Verdict(plan, ScalePlanPhase.APPLIED, APPLIED, message)
 
 
 def age(plan: ScalePlan) -> tuple[datetime, str]:

@@ -266,6 +266,33 @@ async def test_count_edited_before_the_request_is_merged_is_the_edits_and_the_re
     assert stage.job()["status"]["scaling"]["by"] == "spec"
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_plan_whose_count_is_overridden_by_an_edit_says_which_count_holds(is_late: bool) -> None:
+    """Late, the controller dies between the take-up and the verdict, and the edit comes then."""
+    stage = await training(4, 1)
+    stage.add_plan(removePods=[{"id": 1}])
+    while "annotations" not in stage.job()["metadata"]:
+        stage.deliver_all()
+        await stage.reconcile_job()
+    if is_late:
+        stage.crash = lambda: "scaleRequest" in stage.job()["status"]
+        stage.deliver_all()
+        await stage.reconcile_job()
+        stage.crash = lambda: False
+        assert stage.phase() == "None" and stage.job()["status"]["retired"] == {"worker": "1"}
+    stage.edit_job(replicas=6)
+    await stage.settle()
+    assert stage.phase() == "Applied" and members(stage)[-1] == [0, 2, 3, 4, 5, 6]
+    why = "the job's spec was changed: 6 of type worker hold, and not 3"
+    assert stage.told() == (
+        "Applied",
+        f"the job j wants it, but {why}; its condition Scaled says what is missing",
+    )
+    if not is_late:
+        taken = f"ScalePlan p: 3 of type worker; without worker 1 ({why})"
+        assert ("ScalePlanTaken", taken) in stage.events
+
+
 async def test_plan_edited_after_its_verdict_changes_nothing() -> None:
     stage = await training(2, 1)
     stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
