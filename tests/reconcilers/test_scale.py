@@ -59,6 +59,31 @@ async def test_a_count_that_a_webhook_sets_back_at_once_ends_the_plan() -> None:
     assert names.ANNOTATION_SCALE not in stage.job()["metadata"]["annotations"], "nothing of it is merged"
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("pinned", [4, 5])
+async def test_nothing_of_a_request_is_merged_whose_count_a_webhook_changes_though_the_controller_dies(
+    pinned: int, is_deleted: bool
+) -> None:
+    """It dies between the write of the request and its withdrawal; the plan may be deleted then."""
+    stage = await training(4, 2)
+    stage.pinned = pinned
+    stage.add_plan(removePods=[{"id": 1}])
+    stage.crash = lambda: names.ANNOTATION_SCALE in stage.job()["metadata"].get("annotations", {})
+    stage.deliver_all()
+    await stage.reconcile_job()
+    assert stage.crash()
+    stage.crash = lambda: False
+    if is_deleted:
+        stage.remove(SCALEPLANS, "p")
+    await stage.settle()
+    assert is_deleted or stage.told()[0] == "Refused"
+    assert names.ANNOTATION_SCALE not in stage.job()["metadata"]["annotations"]
+    for count in (6, 4):
+        stage.edit_job(replicas=count)
+        await stage.settle()
+    assert stage.job()["status"]["retired"] == {} and members(stage)[-1] == [0, 1, 2, 3]
+
+
 async def test_removing_the_middle_worker_is_one_round_and_the_others_keep_their_order() -> None:
     stage = await training(4, 2)
     stage.add_plan(removePods=[{"name": "j-worker-1"}])
