@@ -255,6 +255,22 @@ async def test_plans_made_within_one_second_go_in_the_order_in_which_they_came(c
     assert stage.phase("a") == stage.phase("b") == "Applied" and members(stage)[-1] == [0, 1]
 
 
+@pytest.mark.parametrize("looks", range(6))
+async def test_of_plans_made_within_one_second_the_later_one_holds_whenever_the_job_is_looked_at(
+    looks: int,
+) -> None:
+    """Seen together, one after the other, or one while the other's request waits in the job."""
+    stage = await training(2, 1)
+    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 4}})
+    for _ in range(looks):
+        stage.deliver_all()
+        await stage.reconcile_job()
+    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 1}})
+    await stage.settle()
+    assert stage.phase("b") == ("Applied" if looks else "Superseded")
+    assert stage.phase("a") == "Applied" and members(stage)[-1] == [0]
+
+
 async def test_plan_without_moves_gives_up_those_of_the_one_it_supersedes() -> None:
     stage = await training(2)
     stage.unschedulable |= {2}
