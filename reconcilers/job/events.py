@@ -16,7 +16,7 @@ from reconcilers.job.basis import Basis
 from reconcilers.observed.slots import Migration, named
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.request import Origin
+from reconcilers.scale.request import Origin, overridden
 from reconcilers.scale.uptake import Uptake
 from reconcilers.world.rendezvous import Decision
 
@@ -114,7 +114,9 @@ def of_scale(uptake: Uptake) -> Iterator[Event]:
         message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
         yield Event("Normal", "ScaleRequested", message)
     if request is not None and request.origin is Origin.PLAN:
-        yield Event("Normal", "ScalePlanTaken", f"{request.by}: {request.in_words()}")
+        why = overridden(uptake.job, request.id)
+        asked = request.in_words() + (f" ({why})" if why else "")
+        yield Event("Normal", "ScalePlanTaken", f"{request.by}: {asked}")
 
 
 def of_moves(done: Sequence[Migration]) -> Iterator[Event]:

@@ -34,6 +34,7 @@ from reconcilers.runtime.acts import (
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
+from reconcilers.scale.request import is_left_over
 from reconcilers.scale.writer import ScaleWriter
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
@@ -120,7 +121,11 @@ class ElasticJobReconciler(Reconciler):
             await self._carry_out(seen, [act])
         await self._carry_out(seen, plan.acts)
         await self._scale.conclude(plan.verdicts)
-        return plan.scale is None or await self._scale.write(seen.job, seen.raw, version, plan.scale)
+        if plan.scale is not None:
+            return await self._scale.write(seen.job, seen.raw, version, plan.scale)
+        if is_left_over(seen.job):
+            await self._scale.withdraw(seen.job, version)
+        return True
 
     def _writes_of_world(self, job: Object) -> Sequence[Act]:
         metadata = job["metadata"]

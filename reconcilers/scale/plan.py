@@ -24,7 +24,7 @@ from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
-from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest
+from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
@@ -116,6 +116,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
         removed=removed,
         moved=_slots(spec.migrate_pods, "migratePods", job),
         resources=resources,
+        edits_from=edits_from(job, replicas),
         base=base,
     )
 

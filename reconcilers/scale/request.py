@@ -54,6 +54,9 @@ class ScaleRequest(Model):
     """Slots that others replace."""
     resources: dict[str, ResourceRequirements] = Field(default_factory=dict)
     """Amounts laid over those that are in force for the type."""
+    edits_from: int = 0
+    """Generation of the job from which on counts other than these are a later edit's. Until then they are a
+    webhook's, which refuses these."""
     base: int | None = None
     """Count that free room is counted from, where that is not the count of workers."""
 
@@ -71,7 +74,7 @@ class ScaleRequest(Model):
         return f"{self.origin} {self.plan}" if self.plan else self.origin.value
 
     def asks_same(self, other: ScaleRequest) -> bool:
-        return self.model_copy(update={"id": other.id}) == other
+        return self.model_copy(update={"id": other.id, "edits_from": other.edits_from}) == other
 
     def to_text(self) -> str:
         """The value of the annotation."""
@@ -126,19 +129,68 @@ def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **
     """A request of dlr's own, one for each generation of the job and origin."""
     counts = {} if replicas is None else {names.WORKER: replicas}
     identity = f"{origin.name.lower()}-{job.metadata.generation}"
-    return ScaleRequest(id=identity, origin=origin, replicas=counts, **more)
+    first_edit = edits_from(job, counts)
+    return ScaleRequest(id=identity, origin=origin, replicas=counts, edits_from=first_edit, **more)
+
+
+def edits_from(job: ElasticJob, counts: Mapping[str, int]) -> int:
+    """The generation that an edit gives the job, once these counts are written into it."""
+    specs = job.spec.replica_specs
+    is_change = any(type_ in specs and specs[type_].replicas != counts[type_] for type_ in counts)
+    return job.metadata.generation + is_change + 1
 
 
 def pending(job: ElasticJob) -> ScaleRequest | None:
     """The request that has been written into the job, and is not in its status yet."""
+    found = _waiting(job)
+    return found if found is not None and not _is_refused(job, found) else None
+
+
+def is_left_over(job: ElasticJob) -> bool:
+    """Whether the job has a request whose counts a webhook has refused as it was written."""
+    found = _waiting(job)
+    return found is not None and _is_refused(job, found)
+
+
+def overridden(job: ElasticJob, id_: str) -> str:
+    """Which counts of the request, the last one, an edit of the spec has changed since; empty if none."""
+    request = written(job)
+    changed = _changed(job, request) if request is not None and request.id == id_ else {}
+    each = [
+        f"{present} of type {type_} hold, and not {asked}"
+        for type_, (asked, present) in sorted(changed.items())
+    ]
+    return f"the job's spec was changed: {', '.join(each)}" if each else ""
+
+
+def _waiting(job: ElasticJob) -> ScaleRequest | None:
+    found = written(job)
+    return found if found is not None and found.id != job.status.scale_request else None
+
+
+def _is_refused(job: ElasticJob, request: ScaleRequest) -> bool:
+    return bool(_changed(job, request)) and job.metadata.generation < request.edits_from
+
+
+def _changed(job: ElasticJob, request: ScaleRequest) -> dict[str, tuple[int, int]]:
+    """The counts asked for and present, by type, where the spec has others."""
+    present = {type_: spec.replicas for type_, spec in job.spec.replica_specs.items()}
+    return {
+        type_: (count, present[type_])
+        for type_, count in request.replicas.items()
+        if type_ in present and present[type_] != count
+    }
+
+
+def written(job: ElasticJob) -> ScaleRequest | None:
+    """The last request that has been written into the job."""
     text = job.metadata.annotations.get(names.ANNOTATION_SCALE)
     if text is None or len(text) > MAX_CHARACTERS:
         return None
     try:
-        found = ScaleRequest.model_validate_json(text)
+        return ScaleRequest.model_validate_json(text)
     except ValidationError:
         return None  # written by somebody else
-    return found if found.id != job.status.scale_request else None
 
 
 def differing(stored: Object, counts: Mapping[str, int]) -> str:

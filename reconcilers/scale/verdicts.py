@@ -1,7 +1,10 @@
 """What becomes of a job's ScalePlans: which one to apply, and what each says in its status. Pure.
 
-A verdict follows from the job alone, so every look comes to the same one: a plan is applied
-if the job's status has its uid, superseded if a newer one is not refused, refused for what it asks.
+A verdict follows from the job, and its plans that have none yet: a plan is applied if the job's status has
+its uid, superseded if a newer one is not refused, refused for what it asks. A plan that comes after the
+verdict on another is applied over it. Newer is what was made later, also within one second, in the order of
+a watch: so the same plan holds in the end, whether two are seen together or one by one (while the API
+servers' clocks agree).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.events import EventType
+from controller.store import version_number
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import ConditionStatus
@@ -23,7 +27,7 @@ from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
 from reconcilers.scale.plan import Refusal, impossible, refusal, request_of
-from reconcilers.scale.request import ScaleWrite
+from reconcilers.scale.request import ScaleWrite, overridden
 
 APPLIED = "Applied"
 """Type of the condition."""
@@ -90,8 +94,7 @@ def judge(
     verdicts = []
     for plan in sorted(plans, key=age, reverse=True):
         if plan.metadata.uid == job.status.scale_request:
-            message = f"the job {job.metadata.name} wants it; its condition Scaled says what is missing"
-            verdicts.append(Verdict(plan, ScalePlanPhase.APPLIED, APPLIED, message))
+            verdicts.append(_applied(plan, job))
         elif newer is not None:
             message = f"the ScalePlan {newer.metadata.name} is newer"
             verdicts.append(Verdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
@@ -105,6 +108,15 @@ def judge(
     return write, verdicts
 
 
-def age(plan: ScalePlan) -> tuple[datetime, str]:
-    """The greater, the newer; by name, of those made within one second."""
-    return plan.metadata.creation_timestamp or LONG_AGO, plan.metadata.name
+def _applied(plan: ScalePlan, job: ElasticJob) -> Verdict:
+    why = overridden(job, plan.metadata.uid)
+    wants = f"the job {job.metadata.name} wants it" + (f", but {why}" if why else "")
+    message = f"{wants}; its condition Scaled says what is missing"
+    return Verdict(plan, ScalePlanPhase.APPLIED, APPLIED, message)
+
+
+def age(plan: ScalePlan) -> tuple[datetime, int, str]:
+    """The greater, the newer; of those made within one second, by the last write of each."""
+    metadata = plan.metadata
+    written = version_number(metadata.resource_version) or 0
+    return metadata.creation_timestamp or LONG_AGO, written, metadata.name

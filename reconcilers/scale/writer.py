@@ -80,13 +80,14 @@ class ScaleWriter:
             return str(error)
         changed = differing(answer, write.request.replicas)
         if changed:
-            before = metadata.annotations.get(names.ANNOTATION_SCALE)
-            restored = {
-                "resourceVersion": answer["metadata"]["resourceVersion"],
-                "annotations": {names.ANNOTATION_SCALE: before},
-            }
-            await self._client.patch(ELASTICJOBS, metadata.name, {"metadata": restored}, metadata.namespace)
+            await self.withdraw(job, answer["metadata"]["resourceVersion"])
         return changed
+
+    async def withdraw(self, job: ElasticJob, version: str) -> None:
+        """Takes out of its job a request whose counts a webhook has refused: the rest is not to be merged."""
+        metadata = {"resourceVersion": version, "annotations": {names.ANNOTATION_SCALE: None}}
+        name, namespace = job.metadata.name, job.metadata.namespace
+        await self._client.patch(ELASTICJOBS, name, {"metadata": metadata}, namespace)
 
     async def _check_unchanged(self, plan: ScalePlan) -> None:
         """A cache that lags may show a plan that has its verdict already, and would be applied twice."""

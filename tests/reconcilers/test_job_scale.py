@@ -15,7 +15,7 @@ from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.scale.request import Origin, ScaleRequest, pending
+from reconcilers.scale.request import Origin, ScaleRequest, is_left_over, own_request, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
 from reconcilers.scale.verdicts import judge
@@ -114,6 +114,34 @@ AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["
 def test_request_is_read_as_it_was_written(request_: ScaleRequest) -> None:
     assume(request_.id != (known().status.scale_request or ""))
     assert pending(asked(known(), request_)) == request_
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "edits", "is_merged"),
+    [
+        (4, 3, 0, True),
+        (4, 4, 0, False),
+        (4, 5, 0, False),
+        (4, 4, 1, True),
+        (4, 6, 1, True),
+        (4, 3, 1, True),
+        (3, 3, 0, True),
+        (3, 4, 1, True),
+    ],
+)
+def test_request_is_merged_if_the_job_has_its_counts_or_an_edit_followed(
+    before: int, after: int, edits: int, is_merged: bool
+) -> None:
+    """The others are a webhook's, which changed them as the request was written."""
+    of = known(before)
+    request = own_request(of, Origin.SHARDS, 3, removed={"worker": [0]})
+    written = 0 if edits == 0 and after == before else int(before != 3)
+    generation = of.metadata.generation + written + edits
+    later = asked(known(after), request)
+    later = later.model_copy(
+        update={"metadata": later.metadata.model_copy(update={"generation": generation})}
+    )
+    assert (pending(later) == request, is_left_over(later)) == (is_merged, not is_merged)
 
 
 def verdicts(of: ElasticJob, *plans: ScalePlan) -> tuple[str | None, dict[str, str]]:

@@ -59,6 +59,31 @@ async def test_a_count_that_a_webhook_sets_back_at_once_ends_the_plan() -> None:
     assert names.ANNOTATION_SCALE not in stage.job()["metadata"]["annotations"], "nothing of it is merged"
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("pinned", [4, 5])
+async def test_nothing_of_a_request_is_merged_whose_count_a_webhook_changes_though_the_controller_dies(
+    pinned: int, is_deleted: bool
+) -> None:
+    """It dies between the write of the request and its withdrawal; the plan may be deleted then."""
+    stage = await training(4, 2)
+    stage.pinned = pinned
+    stage.add_plan(removePods=[{"id": 1}])
+    stage.crash = lambda: names.ANNOTATION_SCALE in stage.job()["metadata"].get("annotations", {})
+    stage.deliver_all()
+    await stage.reconcile_job()
+    assert stage.crash()
+    stage.crash = lambda: False
+    if is_deleted:
+        stage.remove(SCALEPLANS, "p")
+    await stage.settle()
+    assert is_deleted or stage.told()[0] == "Refused"
+    assert names.ANNOTATION_SCALE not in stage.job()["metadata"]["annotations"]
+    for count in (6, 4):
+        stage.edit_job(replicas=count)
+        await stage.settle()
+    assert stage.job()["status"]["retired"] == {} and members(stage)[-1] == [0, 1, 2, 3]
+
+
 async def test_removing_the_middle_worker_is_one_round_and_the_others_keep_their_order() -> None:
     stage = await training(4, 2)
     stage.add_plan(removePods=[{"name": "j-worker-1"}])
@@ -230,6 +255,22 @@ async def test_plans_made_within_one_second_go_in_the_order_in_which_they_came(c
     assert stage.phase("a") == stage.phase("b") == "Applied" and members(stage)[-1] == [0, 1]
 
 
+@pytest.mark.parametrize("looks", range(6))
+async def test_of_plans_made_within_one_second_the_later_one_holds_whenever_the_job_is_looked_at(
+    looks: int,
+) -> None:
+    """Seen together, one after the other, or one while the other's request waits in the job."""
+    stage = await training(2, 1)
+    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 4}})
+    for _ in range(looks):
+        stage.deliver_all()
+        await stage.reconcile_job()
+    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 1}})
+    await stage.settle()
+    assert stage.phase("b") == ("Applied" if looks else "Superseded")
+    assert stage.phase("a") == "Applied" and members(stage)[-1] == [0]
+
+
 async def test_plan_without_moves_gives_up_those_of_the_one_it_supersedes() -> None:
     stage = await training(2)
     stage.unschedulable |= {2}
@@ -264,6 +305,33 @@ async def test_count_edited_before_the_request_is_merged_is_the_edits_and_the_re
     await stage.settle()
     assert stage.phase() == "Applied" and members(stage)[-1] == [1, 2, 3]
     assert stage.job()["status"]["scaling"]["by"] == "spec"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_plan_whose_count_is_overridden_by_an_edit_says_which_count_holds(is_late: bool) -> None:
+    """Late, the controller dies between the take-up and the verdict, and the edit comes then."""
+    stage = await training(4, 1)
+    stage.add_plan(removePods=[{"id": 1}])
+    while "annotations" not in stage.job()["metadata"]:
+        stage.deliver_all()
+        await stage.reconcile_job()
+    if is_late:
+        stage.crash = lambda: "scaleRequest" in stage.job()["status"]
+        stage.deliver_all()
+        await stage.reconcile_job()
+        stage.crash = lambda: False
+        assert stage.phase() == "None" and stage.job()["status"]["retired"] == {"worker": "1"}
+    stage.edit_job(replicas=6)
+    await stage.settle()
+    assert stage.phase() == "Applied" and members(stage)[-1] == [0, 2, 3, 4, 5, 6]
+    why = "the job's spec was changed: 6 of type worker hold, and not 3"
+    assert stage.told() == (
+        "Applied",
+        f"the job j wants it, but {why}; its condition Scaled says what is missing",
+    )
+    if not is_late:
+        taken = f"ScalePlan p: 3 of type worker; without worker 1 ({why})"
+        assert ("ScalePlanTaken", taken) in stage.events
 
 
 async def test_plan_edited_after_its_verdict_changes_nothing() -> None:
