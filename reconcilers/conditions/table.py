@@ -53,10 +53,13 @@ def _quietly(_: Condition | None, __: Condition) -> None:
 
 
 def _announced(type_: EventType, status: ConditionStatus) -> Announce:
-    """Announces a condition in this status: by its type where it is True, by its reason else."""
-    return lambda _, new: (
+    """Announces a condition in this status: by its type where it is True, by its reason else.
+
+    A count alone is no news: it changes with each Pod of a large job.
+    """
+    return lambda old, new: (
         Event(type_, new.type if status is TRUE else new.reason, new.message)
-        if new.status is status
+        if new.status is status and not _is_same(old and _uncounted(old), _uncounted(new))
         else None
     )
 
@@ -144,20 +147,21 @@ def judged(kinds: Sequence[Kind], conditions: Sequence[Condition], facts: Facts)
 
 
 def events(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
-    """The Events of what changed in status, reason or data, or began again.
-
-    A count makes none: it changes with each Pod of a large job.
-    """
+    """The Events of what changed in status, reason or data, or began again."""
     for kind in (*TABLE, *SIZES):
         old, new = condition_of(before, kind.type), condition_of(after, kind.type)
-        if new is None or (is_same(_uncounted(old), _uncounted(new)) and _since(old) == _since(new)):
+        if new is None or _is_same(old, new):
             continue
         if (event := kind.event(old, new)) is not None:
             yield event
 
 
-def _uncounted(condition: Condition | None) -> Condition | None:
-    if condition is None or condition.data is None:
+def _is_same(old: Condition | None, new: Condition) -> bool:
+    return is_same(old, new) and _since(old) == _since(new)
+
+
+def _uncounted(condition: Condition) -> Condition:
+    if condition.data is None:
         return condition
     return condition.model_copy(update={"data": condition.data.model_copy(update={"count": None})})
 
