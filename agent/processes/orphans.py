@@ -19,6 +19,7 @@ import ctypes
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ logger = logging.getLogger(__name__)
 PR_SET_CHILD_SUBREAPER = 36
 MAX_LOOKS = 20
 """How often descendants are listed to kill them: what forks faster than it can be killed is given up."""
+
+EXEC_SECONDS = 0.05
+"""Longest wait for a process that has no environment yet."""
+EXEC_LOOK_SECONDS = 0.001
 
 _PROC = Path("/proc")
 
@@ -113,7 +118,7 @@ class Orphans:
         found = descendants()
         ours = self._our_sessions()
         sessions = self._sessions
-        pids = {d.pid for d in found if d.pid in sessions or self._is_marked(d.pid)}
+        pids = {d.pid for d in found if d.pid in sessions or self._is_marked(d)}
         before = -1
         while len(pids) > before:
             before = len(pids)
@@ -123,12 +128,20 @@ class Orphans:
         self._sessions = sessions & (pids | {d.session for d in found})
         return [d for d in found if d.pid in pids]
 
-    def _is_marked(self, pid: int) -> bool:
-        try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            return False  # It has ended meanwhile, or is another user's.
-        return variables.startswith(self._marker) or b"\0" + self._marker in variables
+    def _is_marked(self, process: Descendant) -> bool:
+        """Return whether its environment has the marker.
+
+        In the middle of execve(2) the environment reads as empty, although Popen has returned by then.
+        """
+        deadline = time.monotonic() + EXEC_SECONDS
+        while True:
+            try:
+                variables = Path(f"/proc/{process.pid}/environ").read_bytes()
+            except OSError:
+                return False  # It has ended meanwhile, or is another user's.
+            if variables or process.ended or time.monotonic() >= deadline:
+                return variables.startswith(self._marker) or b"\0" + self._marker in variables
+            time.sleep(EXEC_LOOK_SECONDS)
 
     def _our_sessions(self) -> set[int]:
         return {os.getsid(0), *self._kept_sessions()}
