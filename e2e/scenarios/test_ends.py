@@ -42,7 +42,7 @@ def test_a_launcher_that_fails_before_its_first_report_tells_its_error(
     cluster: Cluster, observation: Observation
 ) -> None:
     torch = "raise RuntimeError('CUDA driver is too old')"
-    words = f'set -e; mkdir /tmp/broken; echo "{torch}" >/tmp/broken/torch.py; export PYTHONPATH=/tmp/broken'
+    words = f'set -e; export PYTHONPATH=$(mktemp -d); echo "{torch}" >$PYTHONPATH/torch.py'
     manifest = jobs.shell(cluster, f"{words}; torchrun train.py; true", name="unheard")
     manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
     job = end_of(cluster, observation, manifest)
