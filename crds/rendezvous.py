@@ -58,7 +58,7 @@ class World(Model):
             }
         ),
     ] = Field(default_factory=list)
-    """By incarnation, the members that have it; `*` is all others, and members that are not named have 1.
+    """The members of each incarnation; `*` is all others, and members that are not named have 1.
     Where that would be long, `each` has the incarnations of all members, packed (`z…`)."""
     world_size: Annotated[int, Field(ge=0)] = 0
     """Processes in all."""

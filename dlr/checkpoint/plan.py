@@ -79,9 +79,9 @@ class Plans:
     """What all ranks have. Only what several of them have is read in full."""
 
     contested: tuple[Mapping[int, Piece], ...]
-    """Of each rank, by number in its plan, the pieces of places that others have too."""
+    """The pieces of places that other ranks have too: a mapping of each rank, by number in its plan."""
     alone: tuple[Sequence[int], ...]
-    """Of each rank, the numbers of the pieces of places that no other has."""
+    """The numbers of the pieces of places that no other rank has, of each rank."""
     loads: tuple[int, ...]
     """Bytes of these, of each rank."""
 

@@ -55,7 +55,7 @@ class Share:
 
     numbers: Sequence[int]
     renamed: Collection[int] = ()
-    """Those that have names of the rank's own in storage."""
+    """The numbers that have names of the rank's own in storage."""
 
     def of(self, pieces: Sequence[Piece], rank: int) -> list[Piece]:
         """Return the pieces, with the names that they have in storage.

@@ -43,6 +43,7 @@ class CheckState:
     unchecked: frozenset[int] = frozenset()
     """Workers that no world is formed with before a check."""
     left_out: frozenset[int] = frozenset()
+    """Workers on slow nodes that the world does without."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ class Facts:
     checks: CheckState | None = None
     """None for a job that does not go on."""
     exhausted_workers: Mapping[str, str] = field(default_factory=dict)
-    left_out: frozenset[int] = frozenset()
     fresh: Freshness = field(default_factory=Freshness)
     scale_requested: bool = False
     usage: JobUsage | None = None

@@ -112,7 +112,7 @@ def _about(check: NodeCheck) -> ConditionData:
 
 
 def _evidence(status: NodeCheckStatus) -> list[str]:
-    """Of a few nodes and links."""
+    """Describe the evidence on a few nodes and links."""
     guilty = sorted(
         (result for result in status.node_results if not result.healthy and result.message),
         key=lambda result: (WORST_FIRST.index(result.verdict), result.node),

@@ -69,8 +69,8 @@ def _may_wait(job: ElasticJob, has_begun: bool) -> bool:
 
 
 def _pace_seconds(job: ElasticJob, answer: str, has_begun: bool) -> float | None:
-    """From one trial to the next; None of an answer that stays. What is invalid of a job that is to begin
-    fails it before long."""
+    """Return the seconds from one trial to the next; None after an answer that stays. What is invalid in a
+    job that has not begun fails it before long."""
     if _may_wait(job, has_begun):
         return SLOW_RETRY_SECONDS.get(answer)
     return RETRY_SECONDS if answer in AGAIN else None

@@ -65,7 +65,8 @@ def _too_few(facts: Facts) -> list[str]:
         wanted, count = set(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
         if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, world):
             there = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
-            if not there <= wanted or not is_complete(there, wanted, bounds_of(job), facts.left_out):
+            left_out = facts.checks.left_out if facts.checks else frozenset()
+            if not there <= wanted or not is_complete(there, wanted, bounds_of(job), left_out):
                 missing.append(f"the world has {len(there & wanted)} of {counted(count, 'worker')}")
             continue
         running = {

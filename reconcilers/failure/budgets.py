@@ -48,7 +48,7 @@ class Failed:
     reached: int | None
     """The highest step reported by now."""
     action: FailureAction | None = None
-    """Of the rule that matched."""
+    """The action of the rule that matched."""
     follows: bool = False
     """All that shows is that it follows from a peer's."""
 
@@ -125,7 +125,7 @@ def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> flo
 
 
 def why_held(budget: FailureBudget) -> str:
-    """For the world's reason."""
+    """Return the budget's part of the world's reason."""
     if budget.consequences:
         return "to learn who failed first"
     if _was_free(budget):
@@ -136,7 +136,7 @@ def why_held(budget: FailureBudget) -> str:
 
 
 def failures(budget: FailureBudget) -> int:
-    """Since new ground; those that spend nothing count only while they are the same."""
+    """Count failures since new ground; those that spend nothing only while they are the same."""
     return max(sum(budget.spent.values()), budget.alike)
 
 

@@ -87,7 +87,7 @@ def is_open(inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWo
 def silent_members(
     inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWorker]
 ) -> list[Incident]:
-    """Those who did not answer in time, as suspects."""
+    """Return the members that did not answer in time, as suspects."""
     if not inquiry.unheard:
         return []
     heard = first_of(workers, published.round, (), published.members, lost=False)

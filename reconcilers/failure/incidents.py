@@ -61,9 +61,9 @@ class Incident:
     report: AgentFailure | None = None
     """The agent's report of the failure; None once its Pod is gone."""
     action: FailureAction | None = None
-    """Of the rule that matched."""
+    """The action of the rule that matched."""
     company: int = 1
-    """Of one that waits for others: how many wait at the same place."""
+    """Number of members that wait at the same place, if this one waits for others."""
     instead_of: JobFailure | None = None
     """Which one was blamed before."""
 
@@ -77,7 +77,7 @@ class Incident:
         return replace(self, failure=self.failure.model_copy(update={"time": now}))
 
     def answered(self, rules: Sequence[FailureRule]) -> Incident:
-        """With what the first rule that matches says to it."""
+        """Return the incident with the action of the first rule that matches."""
         if self.report is None:
             return self
         return replace(self, action=action_for(rules, of_process(self.report)))
@@ -127,7 +127,7 @@ def late_incident(
     rules: Sequence[FailureRule] = (),
     members: Sequence[int] = (),
 ) -> Incident | None:
-    """Who was rather to blame than the one who is blamed by now; None if nobody."""
+    """Return the worker more to blame than the one that is blamed by now; None without one."""
     if blamed is None or blamed.round is None:
         return None
     suspects = _suspects(workers, blamed.round, members)
@@ -152,7 +152,7 @@ def with_incident(restarts: Mapping[str, int], incident: Incident | None) -> dic
 
 
 def uncounted(restarts: Mapping[str, int], exit_class: str) -> dict[str, int]:
-    """With one less of this class."""
+    """Return the counts with one less of this class."""
     counted = {name: count - (name == exit_class) for name, count in restarts.items()}
     return {name: count for name, count in counted.items() if count > 0}
 
@@ -247,7 +247,7 @@ def _incident(worker: str, failure: AgentFailure) -> Incident:
 
 
 def _early(worker: ElasticWorker, round_: int, ranks: range | None) -> Incident:
-    """Of a worker all of whose processes ended well."""
+    """Return the incident of a worker all of whose processes ended well."""
     report = worker.status.agent
     assert report is not None
     step = step_in(worker, round_)
@@ -286,7 +286,7 @@ def _guilt(exit_class: ExitClass, failure: AgentFailure) -> Guilt:
 
 
 def _place(failure: AgentFailure | None) -> str:
-    """Where the blamed process is, in full."""
+    """Describe the place of the blamed process in full."""
     stacks = failure.stacks if failure is not None else ()
     return next((s.frames for s in stacks if failure is not None and s.rank == failure.rank), "")
 
@@ -300,7 +300,7 @@ def _end_of(log: str) -> str:
 
 
 def _as_known(blamed: JobFailure) -> Incident:
-    """Of a failure whose report has gone with its Pod."""
+    """Return the incident of a failure whose report has gone with its Pod."""
     exit_class = ExitClass(blamed.exit_class)
     guilt = {
         ExitClass.HARDWARE_ERROR: Guilt.DEVICE,

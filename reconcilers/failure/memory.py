@@ -25,7 +25,7 @@ MOST_A_STEP_BYTES = 8 * 2**30
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one container, in bytes; at least one of the two is set."""
+    """Memory of one container, in bytes; at least one of the two is set."""
 
     limit: int | None
     request: int | None
@@ -40,7 +40,7 @@ class RaisedMemory:
     """What the slot's next Pod is to have."""
 
     resources: ResourceRequirements
-    """For `ElasticWorker.spec.resources`: what was there, with the new memory."""
+    """The value of `ElasticWorker.spec.resources`: the present one with the new memory."""
     message: str
 
 
@@ -62,7 +62,7 @@ class MemoryRoom:
         """Bytes, in this look."""
 
     def raised_memory(self, worker: ElasticWorker, *, in_place: bool = False) -> RaisedMemory | None:
-        """For the worker's next incarnation; None if it did not run out of memory, or may have no more.
+        """Raise the next incarnation's memory; None if it did not run out of memory, or may have no more.
 
         Args:
             in_place: its Pod lives, and a process of it ran out of memory.
@@ -107,7 +107,7 @@ def raised(before: Memory, room: int) -> Memory | None:
 
 
 def memory_of(job: ElasticJob, worker: ElasticWorker) -> Memory | None:
-    """In force for the slot's next Pod, unless it is raised; None if nothing is said of it."""
+    """Return the memory of the slot's next Pod, unless it is raised; None if the job sets none."""
     if worker.spec.type not in job.spec.replica_specs:
         return None
     resources = resources_of(job, worker.spec.type, worker.spec.resources)

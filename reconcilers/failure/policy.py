@@ -55,7 +55,7 @@ class Renewal:
     """A worker whose Pod lives is to have a new one all the same."""
 
     exit_class: ExitClass
-    """Of the failure that it is for."""
+    """The class of the failure that it is for."""
     reason: str
     avoids_node: bool
     out_of_memory: bool = False
@@ -76,7 +76,7 @@ class LateLoss:
 
     round: int
     line: str
-    """In the words of a loss that is noticed in time: `worker 1 was lost: the Pod was deleted`."""
+    """The sentence of a loss that is noticed in time: `worker 1 was lost: the Pod was deleted`."""
     blamed: str
     """The worker that was blamed instead."""
 
@@ -196,7 +196,7 @@ def blame_of(incident: Incident) -> Blame | None:
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
-    """By uid, the workers that have spent their budget, while there are as many others as are to train.
+    """Return the workers that have spent their budget, by uid, while enough others are left to train.
 
     None in a job without standby: there, nobody makes up for one that is missing. Beside parameter servers it
     is the table of roles that says who is spare, and of the workers there must be one left.
@@ -272,7 +272,7 @@ def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers
 
 
 def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> LateLoss | None:
-    """Of a Pod that has ended, and whom its peers' failures are blamed on by now.
+    """Describe a Pod's end, and the worker that its peers' failures are blamed on by now.
 
     A Pod that ends when the next world stands has nothing to do with how the one before broke.
     """
@@ -289,7 +289,7 @@ def _worker_of(end: JobFailure, workers: Workers) -> ElasticWorker:
 
 
 def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Renewal]:
-    """Of the culprit whose failure is written down: so a controller that dies in between counts it once."""
+    """Return the renewals of the culprit on record: a controller that dies in between counts it once."""
     blamed, world = job.status.last_failure, job.status.rendezvous or Rendezvous()
     culprit = culprit_of(blamed, workers)
     if blamed is None or blamed.round is None or culprit is None:
@@ -345,7 +345,7 @@ def _ending(
 
 
 def _overdrawn(job: ElasticJob, worker: ElasticWorker) -> Overdrawn | None:
-    """By its Pods."""
+    """Return what the worker's Pods have spent beyond its budget."""
     allowed = _allowed(job, worker.spec.type)
     return budgets.overdrawn(worker.status.failure_budget, allowed, worker.metadata.name)
 

@@ -307,7 +307,7 @@ def _is_quiet(look: Basis, decision: Decision, roll: Roll, failures: Assessment)
 
 
 def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
-    """Who counts for the world, how large it may be, and which Pods are to be made of new resources now."""
+    """Return the world's participants, its bounds, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
     if in_cluster(job):
         bounds = bounds_of(job)

@@ -74,7 +74,6 @@ def going_on(
             checks.finished, active, of.seen.check_refused, of.standing.unchecked, decision.left_out
         ),
         exhausted_workers=of.exhausted_workers,
-        left_out=decision.left_out,
         fresh=freshness(job, of.workers, of.seen.pods) if of.scale_requested else of.fresh,
         scale_requested=of.scale_requested,
         neighbours=of.seen.neighbours,

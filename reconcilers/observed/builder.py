@@ -233,7 +233,7 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
 
 
 def _termination_log(container: Object) -> Variables:
-    """Where the agent's container leaves its termination message."""
+    """Name the file of the container's termination message to the agent."""
     path = container.get("terminationMessagePath") or DEFAULT_TERMINATION_LOG
     return {names.ENV_TERMINATION_LOG: plain(path)}
 

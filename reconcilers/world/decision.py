@@ -62,7 +62,7 @@ class Constraints:
     """The API server takes no check of this job, so the world is formed without."""
     hold: Hold | None = None
     hang_since: datetime | None = None
-    """Since when the members of a broken world are asked where they hang."""
+    """Time since which the members of a broken world are asked where they hang."""
     blame: Blame | None = None
     resumed: Resume | None = None
     """The checkpoint that the published round goes on from, by rank 0's report."""

@@ -19,7 +19,7 @@ from reconcilers.world.rendezvous import checkpoint_wait, is_ending, last_call
 @dataclass(frozen=True)
 class Settled:
     participants: list[Participant]
-    """Those that go without a world are marked as leaving."""
+    """The participants; those that go without a world are marked as leaving."""
     look_again_seconds: float | None = None
     awaits_checkpoint: bool = False
 
@@ -62,7 +62,7 @@ def _trains(published: Rendezvous, participants: Sequence[Participant]) -> froze
 
 
 def _with(participants: Sequence[Participant], targets: Collection[int]) -> list[Participant]:
-    """With these in place of their sources, and without the other targets."""
+    """Return the participants with these targets in place of their sources, without the other targets."""
     places = {p.replaces: p.index for p in participants if p.index in targets}
     return [
         replace(p, leaving=f"worker {places[p.index]} takes the place of worker {p.index}")

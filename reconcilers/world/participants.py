@@ -1,4 +1,4 @@
-"""Who counts for the world, and how large it may be: participants of world forming, from ElasticWorkers."""
+"""Participants and bounds of a world, from ElasticWorkers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Bounds:
     """How many there are to be besides, ready to step in."""
 
     def without(self, left_out: int) -> Bounds:
-        """Where so many are not counted on: who stands by makes up for them."""
+        """Return the bounds without so many workers, for which standby workers make up."""
         return replace(self, desired=min(self.desired, self.desired + self.standby - left_out))
 
     def floor(self, count: int) -> int:
@@ -103,7 +103,7 @@ class Ages:
     checkpoint: Mapping[str, float] = field(default_factory=dict)
     """When it made the step of its last checkpoint, as far as is known."""
     idle: Mapping[str, float] = field(default_factory=dict)
-    """Of a job whose workers follow its shards: since when those without a lease hold none."""
+    """Seconds for which workers without a lease have held none, in a job whose workers follow its shards."""
 
 
 def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:
