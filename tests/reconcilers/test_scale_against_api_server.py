@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -37,7 +38,7 @@ class Obedient:
         self.worlds: dict[int, list[int]] = {}
         """Members by round."""
         self.phases: list[str] = []
-        """Of the world, since it was first formed."""
+        """The world's phase in each status written since the first `Formed`."""
 
     async def seen(self) -> list[list[int]]:
         """The members of every world so far, in order, as soon as the newest is among them."""
@@ -49,6 +50,26 @@ class Obedient:
         await self._hollow.until(f"round {newest} to be seen", caught_up)
         return [self.worlds[number] for number in sorted(self.worlds)]
 
+    async def watch(self, since: str) -> None:
+        """Record the world in every status of the job that is written after resourceVersion `since`."""
+        only = f"metadata.name={self._job}"
+        stream = self._hollow.client.watch(
+            ELASTICJOBS, NAMESPACE, resource_version=since, timeout_seconds=600, field_selector=only
+        )
+        async with stream as events:
+            while (lines := await events.lines(600)) is not None:
+                for line in lines:
+                    self._record(json.loads(line)["object"].get("status", {}).get("rendezvous"))
+
+    def _record(self, wire: JSON | None) -> None:
+        if not wire:
+            return
+        world = in_lists(wire)
+        if world.get("phase") == "Formed":
+            self.worlds[world["round"]] = world["members"]
+        if self.worlds:
+            self.phases.append(world["phase"])
+
     async def run(self) -> None:
         while True:
             with contextlib.suppress(ClientError, KeyError):  # it has changed or gone meanwhile
@@ -58,11 +79,6 @@ class Obedient:
     async def _look(self) -> None:
         status = await self._hollow.status(self._job)
         wire = status.get("rendezvous", {})
-        world = in_lists(wire)
-        if world.get("phase") == "Formed":
-            self.worlds[world["round"]] = world["members"]
-        if self.worlds:
-            self.phases.append(world["phase"])
         label = f"elastic.iml.github.io/job-name={self._job}"
         for pod in (await self._hollow.client.list(PODS, NAMESPACE, label_selector=label))["items"]:
             if pod["metadata"].get("deletionTimestamp"):
@@ -90,13 +106,15 @@ class Obedient:
 @asynccontextmanager
 async def training(hollow: Hollow, name: str, replicas: int, minimum: int) -> AsyncIterator[Obedient]:
     await hollow.submit(name, replicas, worker={"minReplicas": minimum, "template": TEMPLATE})
+    submitted = (await hollow.job(name))["metadata"]["resourceVersion"]
     obedient = Obedient(hollow, name)
-    task = asyncio.create_task(obedient.run())
+    tasks = [asyncio.create_task(obedient.run()), asyncio.create_task(obedient.watch(submitted))]
     try:
         await hollow.formed(name, 1)
         yield obedient
     finally:
-        task.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 async def ask(hollow: Hollow, name: str, job: str, **spec: Any) -> None:
