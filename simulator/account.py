@@ -1,7 +1,8 @@
-"""The time of a simulated job by what it went to. All seconds sum up to the horizon, at any moment."""
+"""What a run gives: the time of its job by what it went to, which sums up to the horizon, and counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -104,3 +105,48 @@ class Account:
         self.seconds[Part.USEFUL] -= lost
         self.seconds[Part.REDONE] += lost
         return lost
+
+
+@dataclass(frozen=True)
+class PublishedWorld:
+    """One world of the run, for comparison with a real cluster."""
+
+    seconds: float
+    round: int
+    members: tuple[int, ...]
+    incarnations: tuple[int, ...]
+    blamed: str
+    """Worker and class of the failure that is looked at first; empty if there is none."""
+
+
+@dataclass
+class Outcome:
+    """What has happened so far in a run."""
+
+    seconds: float = 0.0
+    account: Account = field(default_factory=Account)
+    faults: Counter[str] = field(default_factory=Counter)
+    """Faults of nodes that the job used, by kind."""
+    interruptions: int = 0
+    """Times that training stopped for a fault, or a start was cut short by one."""
+    rounds: int = 0
+    looks: int = 0
+    cordons: int = 0
+    cordons_held: int = 0
+    """Cordons for which the limit left no room."""
+    repairs: int = 0
+    ended: str = ""
+    """Why the job failed before the time was over; empty if it did not."""
+    story: list[PublishedWorld] = field(default_factory=list)
+    cordoned: list[str] = field(default_factory=list)
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time that kept steps took (docs/goodput.md)."""
+        stepping = (Part.USEFUL, Part.SAVING, Part.SLOWED, Part.MISSING)
+        return sum(self.account.seconds[part] for part in stepping) / self.seconds
+
+    @property
+    def full_speed(self) -> float:
+        """Share of what as many nodes would do that never fail, save and wait."""
+        return self.account.seconds[Part.USEFUL] / self.seconds

@@ -20,7 +20,7 @@ from simulator.state import SimulationState
 MOMENT = 0.001
 """Between two things that happen at once, so that the ages of things are never 0."""
 SOON_SECONDS = 60.0
-"""A look that is asked for sooner is made, even of a job that trains."""
+"""Looks that are due sooner are made even while the job trains."""
 REVEALED = 8
 """So many more are shown where none that is shown simply runs."""
 
@@ -60,7 +60,7 @@ class Crew:
         """One look of the controller, and what its acts set going."""
         state, job = self.state, self.job
         before = job.world
-        state.looks += 1
+        state.outcome.looks += 1
         looked = job.look(state.at())
         for index in looked.gone:
             self._leave_node(index)
@@ -256,10 +256,9 @@ class Crew:
         return self.slot_of[node]
 
     def settle(self) -> None:
-        """If nothing is the matter, and training is further than ever: as if nothing had ever been.
+        """Reset the job to its prototype once all of it trains and is further than ever.
 
-        What slots remember of earlier failures has no effect by then: budgets begin afresh on new ground. So
-        whoever has something to remember is not shown any more.
+        What slots remember of earlier failures has no effect by then: budgets start again with new progress.
         """
         if self.prototype is None or self.is_quiet or not self.trains or not self.is_settled:
             return

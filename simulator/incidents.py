@@ -15,7 +15,7 @@ from simulator.crew import Crew
 from simulator.state import SimulationState
 
 ANSWER_SECONDS = 0.3
-"""Until the ranks of a hang have said where they are."""
+"""Time until the ranks of a hang have reported their stacks."""
 
 
 def process_fails(crew: Crew, node: int) -> None:
@@ -33,7 +33,7 @@ def device_fails(crew: Crew, node: int) -> None:
 
 
 def corruption_shows(crew: Crew, node: int, work: float) -> None:
-    """What was trained since then (`work`) is wrong; whoever notices goes back to storage."""
+    """Work beyond `work` is wrong; training goes back to a checkpoint in storage."""
     if not crew.trains:
         return
     message = f"RuntimeError: the loss is NaN since {_word(node)}"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.limits import Limits, limit_of
-from reconcilers.cordon.policy import NodeState, admit, decide_cordon
+from reconcilers.cordon.options import ALL_NODES, limit_of
+from reconcilers.cordon.policy import NodeState, decide_cordon, full_pools
+from simulator.account import Outcome
 from simulator.bag import Bag
 from simulator.fleet import Fleet
 
@@ -28,6 +29,7 @@ def number_of(name: str) -> int:
 class Nodes:
     fleet: Fleet
     rng: random.Random
+    outcome: Outcome
     good: Bag = field(default_factory=Bag)
     """All that belong to the fleet, wherever they are, but for the bad ones."""
     bad: Bag = field(default_factory=Bag)
@@ -36,18 +38,14 @@ class Nodes:
     ill: set[int] = field(default_factory=set)
     """Nodes in use whose fault has shown and is not repaired."""
     cordoned: dict[int, NodeState] = field(default_factory=dict)
-    cordons: int = 0
-    held: int = 0
-    """Cordons for which the limit left no room."""
-    repairs: int = 0
     count: int = 0
     """So many numbers have been given."""
     in_order: bool = False
     """Pods are placed on the first of the free nodes, and not on a random one."""
 
     @classmethod
-    def of(cls, fleet: Fleet, rng: random.Random) -> Nodes:
-        nodes = cls(fleet, rng)
+    def of(cls, fleet: Fleet, rng: random.Random, outcome: Outcome) -> Nodes:
+        nodes = cls(fleet, rng, outcome)
         nodes.add(fleet.nodes + fleet.spares)
         return nodes
 
@@ -103,14 +101,14 @@ class Nodes:
             return False
         finding = Finding(node=name_of(node), verdict=Verdict.FAULTY, causes=(cause,), time=now)
         state = NodeState(name_of(node), finding=finding)
-        limits = Limits(limit_of(len(self), policies.cordon_limit_percent))
-        admission = admit([*self.cordoned.values(), state], limits)
-        decided = decide_cordon(state, admission.full.get(state.name))
+        limits = {ALL_NODES: limit_of(len(self), policies.cordon_limit_percent)}
+        full = full_pools([*self.cordoned.values(), state], limits)
+        decided = decide_cordon(state, full.get(state.name))
         if decided.cordoned:
             self.cordoned[node] = decided
-            self.cordons += 1
+            self.outcome.cordons += 1
         else:
-            self.held += 1
+            self.outcome.cordons_held += 1
         return decided.cordoned
 
     def repaired(self, node: int) -> None:
@@ -139,10 +137,10 @@ class Nodes:
     def repair_seconds(self, node: int) -> float:
         """How long this repair takes. Whether it cures a bad node is drawn here, too."""
         repair, rng = self.fleet.repair, self.rng
-        self.repairs += 1
-        seconds, fails = _exponential(rng, repair.automated_seconds), repair.automated_fails
+        self.outcome.repairs += 1
+        seconds, fails = exponential(rng, repair.automated_seconds), repair.automated_fails
         if rng.random() < repair.goes_to_manual:
-            seconds += _exponential(rng, repair.manual_seconds)
+            seconds += exponential(rng, repair.manual_seconds)
             fails = repair.manual_fails
         if rng.random() >= fails and node in self.bad:
             self.bad.discard(node)
@@ -159,5 +157,5 @@ class Nodes:
         return found
 
 
-def _exponential(rng: random.Random, mean: float) -> float:
+def exponential(rng: random.Random, mean: float) -> float:
     return rng.expovariate(1 / mean) if mean else 0.0

@@ -164,22 +164,10 @@ def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) ->
     return reporting(worker, state=AgentState.FAILED, observed_round=round_, failure=reported, since=now)
 
 
-def finished_check(body: Wire, begun: datetime, ended: datetime, verdicts: Wire) -> NodeCheck:
-    """The NodeCheck that the controller made, as it ends.
-
-    Args:
-        verdicts: `nodes`, `workers`, `incarnations` in one order, and `faultyNodes`, `stragglers`,
-            `inconclusive`.
-    """
+def check_of(body: Wire, begun: datetime, **status: Any) -> NodeCheck:
+    """The NodeCheck that the controller made, with these fields of its status."""
     metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
-    status = {"phase": "Succeeded", "completionTime": ended} | verdicts
     return NodeCheck.model_validate(body | {"metadata": metadata, "status": status})
-
-
-def running_check(body: Wire, begun: datetime) -> NodeCheck:
-    """The NodeCheck that the controller made, under way."""
-    metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
-    return NodeCheck.model_validate(body | {"metadata": metadata, "status": {"phase": "Running"}})
 
 
 def alike(worker: ElasticWorker, index: int) -> ElasticWorker:

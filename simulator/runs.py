@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from simulator.account import Part
-from simulator.engine import Outcome, Simulation
+from simulator.account import Outcome, Part
+from simulator.engine import Simulation
 from simulator.fleet import Fleet, Restart
 
 EFFECT_SEEDS = 5
@@ -18,7 +18,7 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.22
 """Two-sided 95 % quantiles of Student's distribution, by degrees of freedom from 1 on."""
 
 Progress = Callable[[str, float], None]
-"""Told what is under way, and the share of it that is done."""
+"""Called with the name of what runs, and the share of it that is done."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress
     outcomes = []
     for number, seed in enumerate(seeds):
 
-        def told(share: float, number: int = number) -> None:
+        def report(share: float, number: int = number) -> None:
             if progress is not None:
                 progress(fleet.name, (number + share) / len(seeds))
 
-        outcomes.append(Simulation(fleet, seed).run(days, progress=told))
+        outcomes.append(Simulation(fleet, seed).run(days, progress=report))
     return Result(fleet, days, tuple(outcomes))
 
 
@@ -117,8 +117,8 @@ def changes(fleet: Fleet) -> dict[str, Fleet]:
         "communicator_seconds": times.communicator_seconds / 2,
         "communicator_large_seconds": times.communicator_large_seconds / 2,
     }
-    on_off["NCCL starts in half the time"] = fleet.model_copy(update={"times": replace(times, **half)})
-    pods = replace(times, pod_seconds=times.pod_seconds / 2)
+    on_off["NCCL starts in half the time"] = fleet.model_copy(update={"times": times.model_copy(update=half)})
+    pods = times.model_copy(update={"pod_seconds": times.pod_seconds / 2})
     on_off["Pods start in half the time"] = fleet.model_copy(update={"times": pods})
     size = GROUP_NODES - GROUP_NODES % fleet.node_unit
     if policies.group_nodes is None and fleet.nodes > size and size and not fleet.nodes % size:

@@ -10,10 +10,11 @@ that a report from before the last passing check does not count again then.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from crds import names
 from crds.findings import Cause, Finding, Verdict
 from crds.model import Model
-from reconcilers.cordon.limits import Limits, Room
+from reconcilers.cordon.options import ALL_NODES
 
 CHECK_PASSED, CHECK_FAILED = "CheckPassed", "CheckFailed"
 
@@ -63,7 +64,7 @@ class Mark(Model):
     unschedulable: bool = False
     """Whether it was us who set spec.unschedulable."""
     full: str | None = None
-    """The full pool for which a node is held, or `limits.ALL_NODES`."""
+    """The full pool for which a node is held."""
 
 
 def read_mark(node: dict[str, Any]) -> Mark | None:
@@ -97,7 +98,7 @@ class NodeState:
     passes: int = 0
     """Tests with others that it passed since the mark's finding, by its record, and after it failed any."""
     pools: frozenset[str] = frozenset()
-    """The node's pools, whose limits hold for it (`limits.pools_of`)."""
+    """The node's pools beside ALL_NODES, whose limits hold for it (`options.pools_of`)."""
 
     @property
     def cordoned(self) -> bool:
@@ -115,7 +116,7 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
 
     Args:
         node: as it is.
-        full: the pool that leaves no room for this node's cordon (`Admission.full`); None if there is room.
+        full: the pool that has no room for its cordon (`full_pools`); None if there is room.
     """
     if node.mark is not None and node.cordoned and _is_undone(node, node.mark):
         node = _released(node, MarkState.OVERRULED, node.mark.finding)
@@ -135,38 +136,34 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
     return _cordoned(node, finding)
 
 
-@dataclass(frozen=True)
-class Admission:
-    """The nodes for whose cordon the limits leave room."""
+def full_pools(fleet: Iterable[NodeState], limits: Mapping[str, int]) -> dict[str, str]:
+    """The accused nodes that have to wait, each with the pool that has no room for it.
 
-    nodes: frozenset[str]
-    """Nodes that are cordoned by us, and nodes that may be."""
-    full: Mapping[str, str] = field(default_factory=dict)
-    """The full pool, by node that has to wait for it."""
-
-
-def admit(fleet: Iterable[NodeState], limits: Limits) -> Admission:
-    """The nodes that are cordoned, then the longest accused; who finds no room in a pool lets others pass.
+    The longest accused goes first; one that finds no room lets others pass.
 
     Args:
         fleet: at least all nodes that are cordoned by us or accused.
-        limits: of the whole and of each pool.
+        limits: by pool; a pool that is missing has none of its own.
     """
-    cordoned, waiting = list[NodeState](), list[tuple[datetime, str, NodeState]]()
-    for node in fleet:
-        if node.cordoned:
-            cordoned.append(node)
-        elif node.finding is not None and decide_cordon(node).cordoned:
-            waiting.append((node.finding.time, node.name, node))
-    room = Room(limits, (node.pools for node in cordoned))
-    admitted, full = {node.name for node in cordoned}, dict[str, str]()
+    fleet = list(fleet)
+    taken = Counter(pool for node in fleet if node.cordoned for pool in _pools(node))
+    waiting = [
+        (node.finding.time, node.name, node)
+        for node in fleet
+        if not node.cordoned and node.finding is not None and decide_cordon(node).cordoned
+    ]
+    full = dict[str, str]()
     for _, name, node in sorted(waiting, key=lambda item: item[:2]):
-        pool = room.take(node.pools)
+        pool = next((pool for pool in _pools(node) if taken[pool] >= limits.get(pool, inf)), None)
         if pool is None:
-            admitted.add(name)
+            taken.update(_pools(node))
         else:
             full[name] = pool
-    return Admission(frozenset(admitted), full)
+    return full
+
+
+def _pools(node: NodeState) -> tuple[str, ...]:
+    return ALL_NODES, *sorted(node.pools)
 
 
 def _may_come_back(node: NodeState, mark: Mark) -> bool:

@@ -20,15 +20,13 @@ from crds import names
 from crds.findings import Finding
 from crds.model import ConditionStatus
 from reconcilers.cordon.findings import NodeFindings
-from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
-from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions, limit_of, pools_of
 from reconcilers.cordon.policy import (
     MAX_EVIDENCE,
-    Admission,
     MarkState,
     NodeState,
-    admit,
     decide_cordon,
+    full_pools,
     newest,
     read_mark,
     write_mark,
@@ -118,33 +116,30 @@ class NodeCordonReconciler(Reconciler):
         whole = limit_of(len(self._nodes), self._options.limit_percent)
         if len(self._nodes.by_index(BY_CORDON, MarkState.CORDONED)) >= whole:
             return ALL_NODES
-        admission = await self._admitted({}, whole)
-        if node.name in admission.nodes:
+        full = await self._full_pools(node, {})
+        if node.name not in full:
             answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
-            admission = await self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]}, whole)
-        return None if node.name in admission.nodes else admission.full.get(node.name, ALL_NODES)
+            full = await self._full_pools(node, {raw["metadata"]["name"]: raw for raw in answer["items"]})
+        return full.get(node.name)
 
-    async def _admitted(self, fresh: dict[str, dict[str, Any]], whole: int) -> Admission:
-        """Which nodes may be cordoned, by the cache and what is known better."""
-        known = {raw["metadata"]["name"]: raw for raw in self._marked()}
+    async def _full_pools(self, node: NodeState, fresh: dict[str, dict[str, Any]]) -> dict[str, str]:
+        """The full pools, by the nodes that wait for them, as cache and freshly read Nodes show them."""
+        states = (MarkState.CORDONED, MarkState.HELD)
+        raws = {raw["metadata"]["name"]: raw for s in states for raw in self._nodes.by_index(BY_CORDON, s)}
         counted = self._findings.accused()
         for name in self._findings.accused_by_anybody():
             raw = self._nodes.get(None, name)
             if raw is not None and (name in counted or own_fault(raw) is not None):
-                known[name] = raw
-        fleet, slices = [], Slices()
-        for raw in (known | fresh).values():
+                raws[name] = raw
+        fleet, slices = {node.name: node}, Slices()
+        for name, raw in (raws | fresh).items():
             ignored = await self._ignored_on(raw) if own_fault(raw) is not None else ()
-            fleet.append(self._state(raw, ignored))
+            fleet[name] = self._state(raw, ignored)
             await slices.pause()
-        pools = frozenset().union(*(node.pools for node in fleet))
-        sizes = {pool: len(self._nodes.by_index(BY_POOL, pool)) for pool in pools}
+        sizes = {p: len(self._nodes.by_index(BY_POOL, p)) for n in fleet.values() for p in n.pools}
+        sizes[ALL_NODES] = len(self._nodes)
         limits = {pool: limit_of(size, self._options.limit_percent) for pool, size in sizes.items()}
-        return admit(fleet, Limits(whole, limits))
-
-    def _marked(self) -> Iterable[dict[str, Any]]:
-        for state in (MarkState.CORDONED, MarkState.HELD):
-            yield from self._nodes.by_index(BY_CORDON, state)
+        return full_pools(fleet.values(), limits)
 
     async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
         """Mark, and what it marks, in one.

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from controller.events import EventType
 from crds.findings import Cause, Finding, Verdict
 from crds.model import ConditionStatus
-from reconcilers.cordon.limits import held_back
-from reconcilers.cordon.options import NOT_ENFORCED, CordonMode, CordonOptions
+from reconcilers.cordon.options import NOT_ENFORCED, CordonMode, CordonOptions, held_back
 from reconcilers.cordon.policy import CHECK_FAILED, CHECK_PASSED, Mark, MarkState, NodeState, reason_of
 from reconcilers.nodecheck.actions import advice
 

@@ -17,8 +17,7 @@ from dlr.kube.api import (
     ApiFailure,
 )
 from dlr.kube.errors import CommandError
-from reconcilers.cordon.limits import held_back
-from reconcilers.cordon.options import NOT_ENFORCED
+from reconcilers.cordon.options import NOT_ENFORCED, held_back
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 JSON = dict[str, Any]
