@@ -1,4 +1,4 @@
-"""What a check is decided from, as the caches show it: its job, workers and nodes."""
+"""The job, workers and nodes of a check, as the caches show them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CheckView:
         return await self._parsed(workers_owned_by(self._workers, check.metadata.namespace, uid))
 
     async def workers_now(self, check: NodeCheck) -> list[ElasticWorker]:
-        """The same, read from the API server itself: a stalled watch of ours must condemn nobody."""
+        """The same, read from the API server itself: a stalled watch of ours must condemn no node."""
         metadata, job = check.metadata, check.spec.job_name
         label = f"{names.LABEL_CHECK}={metadata.name}" if job is None else f"{names.LABEL_JOB}={job}"
         listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
@@ -67,13 +67,10 @@ class CheckView:
         return await self._parsed(raw for raw in listed["items"] if owner in owner_uids(raw))
 
     async def is_behind(self, check: NodeCheck) -> bool:
-        """Whether the API server has what the check would be refused for the want of: its job, or nodes.
-
-        What cannot be a name or a label, is not there.
-        """
+        """Whether the API server has the job or the nodes for whose lack the check would be refused."""
         spec = check.spec
         if spec.job_name == "" or "" in (spec.nodes or ()):
-            return False  # by an empty name, the server shows all that there are
+            return False  # by an empty name, the server lists all of them
         try:
             if spec.job_name is not None:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
@@ -99,7 +96,7 @@ class CheckView:
         return {name: raw for name, raw in found if raw is not None}
 
     def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
-        """Returns the nodes that need no test, because they passed another check lately enough."""
+        """The nodes that need no test, because they passed another check lately enough."""
         seconds = check.spec.fresh_seconds
         if not seconds:
             return frozenset()
@@ -116,7 +113,7 @@ class CheckView:
         )
 
     def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
-        """When these raw Nodes passed the newest check that counts here, by name, as far as they did."""
+        """Times at which these raw Nodes passed the newest check that counts here, by name."""
         reader = check.metadata.namespace
         found = (
             (name, last_pass(name, self.finished.on(name, reader), created_at(raw)))
@@ -128,7 +125,7 @@ class CheckView:
         return self._trust.is_administrators(check.metadata.namespace)
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
-        """Returns the uid of the owner of the check's workers; None if its job is gone."""
+        """The uid of the owner of the check's workers; None if its job is gone."""
         if check.spec.job_name is None:
             return check.metadata.uid
         job = self.job_of(check)

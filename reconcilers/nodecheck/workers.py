@@ -36,14 +36,10 @@ class CheckWorkers:
         self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
 
     async def make(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> Refused | None:
-        """Make the missing workers; or say why they are not made.
-
-        Args:
-            missing: the nodes without a worker, each with its place in the check.
-        """
-        uid, known = check.metadata.uid, self._refused.get(check.metadata.uid)
-        if missing and known is not None and self._monotonic() < known.retry_at:
-            return known
+        """Make workers for these places and nodes of the check; return why they are not made, if so."""
+        uid, refused = check.metadata.uid, self._refused.get(check.metadata.uid)
+        if missing and refused is not None and self._monotonic() < refused.retry_at:
+            return refused
         try:
             await in_parallel(self._make_one(check, index, node) for index, node in missing)
         except ApiError as error:

@@ -1,4 +1,4 @@
-"""`dlr node-check`: its options, and which of the two it is."""
+"""`dlr node-check`: its options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlr.commands.lazy import HELP_NAMES
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.record import show_record
-from dlr.commands.node_check.request import Target, Wishes, node_check
+from dlr.commands.node_check.request import node_check, subject
 from dlr.commands.options import (
     Context,
     Kubeconfig,
@@ -40,11 +40,7 @@ class Checks(TyperGroup):
     """`dlr node-check` and its commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Resolve a command as TyperGroup does; another word behind `--nodes` is meant as a node.
-
-        Raises:
-            CouldNotTell: there is such a word.
-        """
+        """Resolve a command as TyperGroup does, but refuse another word behind `--nodes`, meant as a node."""
         nodes = ctx.params.get("nodes")
         if nodes and args[0] not in self.commands:
             wanted = ",".join([*nodes, *args])
@@ -167,23 +163,28 @@ def command(
     interrupts.raise_from_now_on()
     if invocation.invoked_subcommand is not None:
         return
-    target = Target(tuple(nodes or ()), selector, every_node, job, local)
-    target.require_one()
-    wishes = Wishes(
-        _accelerator(accelerator, gpu),
-        cordon,
-        timeout_seconds,
-        straggler_ratio,
-        tuple(topology or ()),
-        name,
-        ttl_seconds,
-    )
+    if sum([bool(nodes), selector is not None, every_node, job is not None, local]) != 1:
+        raise CouldNotTell(
+            "Say what to check by exactly one of --nodes, --selector, --all, --job and --local."
+        )
+    accelerator = _accelerator(accelerator, gpu)
+    fields = {
+        "accelerator": accelerator,
+        "cordon": None if cordon else False,
+        "timeoutSeconds": timeout_seconds,
+        "stragglerRatio": straggler_ratio,
+        "topologyKeys": topology or None,
+        "ttlSecondsAfterFinished": ttl_seconds,
+    }
+    how = {field: value for field, value in fields.items() if value is not None}
     if local:
-        _require_local(wishes, wait)
-        raise typer.Exit(EXIT_CODES[check_this_machine(wishes.accelerator, output)])
+        if not wait or name is not None or how.keys() - {"accelerator"}:
+            raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")
+        raise typer.Exit(EXIT_CODES[check_this_machine(accelerator, output)])
+    check = node_check(name, subject(nodes or (), selector, job) | how)
     try:
         api = Api(connect(kubeconfig, context, namespace))
-        created = remote.create(api, node_check(target, wishes))
+        created = remote.create(api, check)
         if not wait:
             remote.announce(created, output)
             return
@@ -191,7 +192,7 @@ def command(
     except CommandError as error:
         if error.exit_code != EXIT_CODES[Health.FAULTY]:
             raise
-        # A cluster that cannot be asked speaks against none of its nodes.
+        # That a cluster does not answer speaks against none of its nodes.
         raise CouldNotTell(str(error)) from error
     raise typer.Exit(EXIT_CODES[found])
 
@@ -214,9 +215,3 @@ def _accelerator(named: str | None, gpu: bool) -> str | None:
     if gpu and named not in (None, Accelerator.NVIDIA_GPU):
         raise CouldNotTell(f"--gpu and --accelerator {named} contradict each other; drop one of them.")
     return Accelerator.NVIDIA_GPU.value if gpu else named
-
-
-def _require_local(wishes: Wishes, wait: bool) -> None:
-    """An option that would do nothing is a misunderstanding."""
-    if not wait or wishes != Wishes(accelerator=wishes.accelerator):
-        raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")

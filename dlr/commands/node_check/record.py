@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from controller.wording import counted
 from crds import names
 from crds.findings import Finding, Verdict
-from dlr.commands.output import (
-    Format,
-    cell,
-    print_json,
-    show,
-    table,
-)
+from dlr.commands.output import Format, cell, print_json, show, table
 from dlr.job.wording import age, utc_now
 from dlr.kube.api import NODES, Api
 from dlr.kube.errors import CommandError
