@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
-from dlr.convert.reading import JSON, Reader, Remark, whole
+from dlr.convert.reading import JSON, Reader, Remark
 
 OTHER_WORKERS = "workers of an ElasticJob are told apart by their ranks, which dlr gives"
 POLICY = {"FailJob": "FailJob", "Ignore": "Ignore", "Count": "Restart"}
@@ -29,20 +29,13 @@ def convert_job(manifest: Reader) -> JSON:
 
 
 def workers_of_job(spec: Reader, jobs: int) -> Workers:
-    """
-    Args:
-        spec: of the Job.
-        jobs: how many such Jobs there are.
-    """
-    parallelism = whole(spec.take("parallelism", 1), f"{spec.path}.parallelism")
-    completions = whole(spec.take("completions", parallelism), f"{spec.path}.completions")
-    if completions != parallelism:
+    """The workers of so many Jobs with this spec."""
+    parallelism = spec.number("parallelism", 1)
+    if spec.number("completions", parallelism) != parallelism:
         why = f"all workers train at once, so there are {parallelism}, as of parallelism"
         spec.remarks.append(Remark(f"{spec.path}.completions", why))
-    template = spec.take("template", {})
-    workers = Workers(template, replicas=parallelism * jobs)
-    limit = spec.take("backoffLimit")
-    workers.restarts = None if limit is None else whole(limit, f"{spec.path}.backoffLimit")
+    workers = Workers(spec.take("template", {}), replicas=parallelism * jobs)
+    workers.restarts = spec.number("backoffLimit", None)
     batch_run_policy(spec, workers.fields)
     if rules := _failure_rules(spec.within("podFailurePolicy")):
         workers.fields["failurePolicy.rules"] = rules

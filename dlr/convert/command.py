@@ -62,12 +62,9 @@ def launched(words: Sequence[str], processes: str | None) -> Launched:
             if _IN_TEXT.search(word):
                 return _in_text(words, place, processes)
     run = ["dlr", "run", f"--nproc-per-node={processes or 1}"]
-    if _PYTHON.fullmatch(name):
-        first = 1
-        while first < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[first]):
-            first += 1
-        if first < len(words) and (words[first] == "-m" or not words[first].startswith("-")):
-            return Launched([*run, *words[first:]])
+    rest = words[_interpreter_length(words) :]
+    if len(rest) < len(words) and rest and (rest[0] == "-m" or not rest[0].startswith("-")):
+        return Launched([*run, *rest])
     return Launched([*run, "--no-python", *words])
 
 
@@ -78,17 +75,19 @@ def _launcher_length(words: Sequence[str]) -> int:
         return 1
     if name == "dlr" and words[1:2] == ["run"]:
         return 2
-    if _PYTHON.fullmatch(name):
-        place = 1
-        while place < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[place]):
-            place += 1
-        if (
-            words[place : place + 1] == ["-m"]
-            and words[place + 1 : place + 2]
-            and words[place + 1] in _MODULES
-        ):
-            return place + 2
-    return 0
+    place = _interpreter_length(words)
+    is_module = place and list(words[place : place + 1]) == ["-m"]
+    return place + 2 if is_module and {*words[place + 1 : place + 2]}.intersection(_MODULES) else 0
+
+
+def _interpreter_length(words: Sequence[str]) -> int:
+    """How many words are Python and its flags without a value; 0 if the command begins with another program."""
+    if not _PYTHON.fullmatch(posixpath.basename(words[0])):
+        return 0
+    place = 1
+    while place < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[place]):
+        place += 1
+    return place
 
 
 def _with_flags(launcher: Sequence[str], rest: Sequence[str], processes: str | None) -> Launched:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlr.convert.batch import workers_of_job
 from dlr.convert.building import batch_run_policy, elastic_job, metadata_of, training_container
-from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 TRAINERS = ("node", "trainer", "worker", "workers", "pytorch")
 """Names that replicated Jobs have that train, the likeliest first."""
@@ -34,7 +34,7 @@ def convert_jobset(manifest: Reader) -> JSON:
             spec.remarks.append(Remark(job.path, why))
     trainer.take("name")
     trainer.replace("groupName", "it is for the success policy")
-    count = whole(trainer.take("replicas", 1), f"{trainer.path}.replicas")
+    count = trainer.number("replicas", 1)
     template = trainer.within("template")
     template.lose("metadata", "there is no Job any more; what is for Pods goes to the Pod template")
     job_spec = template.within("spec")
@@ -42,8 +42,7 @@ def convert_jobset(manifest: Reader) -> JSON:
     template.finish()
     trainer.finish({"dependsOn": "all workers start at once"})
     policy = spec.within("failurePolicy")
-    if (restarts := policy.take("maxRestarts")) is not None:
-        workers.restarts = whole(restarts, f"{policy.path}.maxRestarts")
+    workers.restarts = policy.number("maxRestarts", workers.restarts)
     policy.finish({"rules": "failurePolicy.rules of an ElasticJob match exit codes, conditions and texts"})
     spec.replace("network", "workers find each other without DNS")
     batch_run_policy(spec, workers.fields)

@@ -15,7 +15,7 @@ from itertools import cycle
 import torch
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes import child, device_kind, devices
+from healthcheck.probes import child, devices
 from healthcheck.probes.report import ProbeError, Report
 from healthcheck.probes.timing import time_repeats, undisturbed
 
@@ -84,5 +84,5 @@ def _payload(size: int) -> torch.Tensor:
 
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
-    device_kind.add_argument(parser)
+    child.add_device_option(parser)
     child.serve(parser, measure)

@@ -18,7 +18,7 @@ from statistics import median
 import torch
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes import child, device_kind, devices
+from healthcheck.probes import child, devices
 from healthcheck.probes.exact_product import ExactProduct
 from healthcheck.probes.report import ProbeError, Report
 from healthcheck.probes.timing import slowest_median, time_repeats
@@ -160,5 +160,5 @@ def _laggards(name: str, tflops: Mapping[torch.device, float]) -> list[str]:
 
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
-    device_kind.add_argument(parser)
+    child.add_device_option(parser)
     child.serve(parser, measure)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes.device_kind import AUTO, CPU, CUDA
+from healthcheck.probes.child import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING, Report
 from healthcheck.probes.runner import WEDGED, Cancellation, Probe, run

@@ -18,12 +18,7 @@ from dlr.commands.map.submission import Submitted
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.shards import SetProgress, sets_of
-from dlr.job.wording import (
-    duration,
-    plain,
-    significant,
-    utc_now,
-)
+from dlr.job.wording import duration, plain, significant, utc_now
 from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.errors import CommandError, Interrupted
 from dlr.kube.following import until_finished
@@ -103,13 +98,13 @@ def _of_lines(progress: SetProgress) -> list[str]:
 
 
 def outcome_of(job: JSON, size: int) -> Outcome:
-    """What became of the lines, as the job says it."""
-    for said in (job.get("status") or {}).get("shards") or ():
-        if said["name"] == SET_NAME:
-            known = of_status(from_wire(ShardSetStatus, said))
-            held = [each.elements for each in known.leases] + [each.elements for each in known.tried]
-            left = union(known.failed, known.waiting, *held)
-            return Outcome(known.definition.size, known.failed, left, known.reason)
+    """The outcome by the job's status."""
+    for wire in (job.get("status") or {}).get("shards") or ():
+        if wire["name"] == SET_NAME:
+            shards = of_status(from_wire(ShardSetStatus, wire))
+            held = [each.elements for each in (*shards.leases, *shards.tried)]
+            left = union(shards.failed, shards.waiting, *held)
+            return Outcome(shards.definition.size, shards.failed, left, shards.reason)
     return Outcome(size, NONE, whole(size) if size else NONE, "")
 
 

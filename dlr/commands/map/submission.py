@@ -18,12 +18,7 @@ from dlr.commands.map.manifest import (
     task_and_lines,
 )
 from dlr.job.lookup import get_job, require_namespace
-from dlr.kube.api import (
-    CONFIGMAPS,
-    ELASTICJOBS,
-    Api,
-    ApiFailure,
-)
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
 from dlr.kube.errors import CommandError
 from dlr.tasks.lines import Lines, LinesError, read
 from dlr.tasks.task import Task
