@@ -64,11 +64,7 @@ class GroupGather:
             meeting.leave(patience)
 
     def _open_store(self) -> list[str | int]:
-        """Open the store of the group's collectives, as the first member, and return where it is.
-
-        Raises:
-            ProbeError: that is not possible here.
-        """
+        """Open the store of the group's collectives, as the first member, and return where it is."""
         if self._meeting.rank != 0:
             return []
         try:
@@ -83,10 +79,10 @@ class GroupGather:
         try:
             figures = self._gather(kind, ranks)
         except ProbeError as error:
-            meeting.say("failure", str(error))
+            meeting.send("failure", str(error))
             raise
-        heard = meeting.exchange("failure", "", FAREWELL_SECONDS)
-        for member, reason in zip(meeting.members, heard, strict=True):
+        reasons = meeting.exchange("failure", "", FAREWELL_SECONDS)
+        for member, reason in zip(meeting.members, reasons, strict=True):
             if reason:
                 raise ProbeError(f"{member} says: {reason}")
         return figures
