@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from controller.wording import counted, some_of
 from crds.findings import (
@@ -30,7 +30,7 @@ from reconcilers.nodecheck.nodes import CheckedNode, Out, created_at
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.steps import Ended, round_to_record
-from reconcilers.observed.conditions import with_condition
+from reconcilers.observed.conditions import State, with_condition
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
@@ -42,22 +42,20 @@ MAX_PLACES = 100
 """Links and domains that the status names."""
 MAX_NAMED = 10
 """Names in a sentence."""
-Stated: TypeAlias = tuple[str, ConditionStatus, str, str]
-"""Type, status, reason and message of a condition."""
 REPLACED = Out("its Node was deleted during the check, and is another one now", reason="NodeReplaced")
 
 
 def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -> NodeCheckStatus:
     """Say why the check has not begun yet."""
     phase = status.phase or NodeCheckPhase.PENDING
-    return _with(status, now, (RUNNING, ConditionStatus.FALSE, reason, message), phase=phase)
+    return _with(status, now, {RUNNING: State(ConditionStatus.FALSE, reason, message)}, phase=phase)
 
 
 def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> NodeCheckStatus:
     """End the check, which cannot be carried out."""
-    why = (refusal.reason, refusal.message)
-    ended = [(RUNNING, ConditionStatus.FALSE, *why), (FAILED, ConditionStatus.TRUE, *why)]
-    return _with(status, now, *ended, phase=NodeCheckPhase.FAILED, groups=[], completion_time=now)
+    failed = State(ConditionStatus.TRUE, refusal.reason, refusal.message)
+    states = {RUNNING: replace(failed, status=ConditionStatus.FALSE), FAILED: failed}
+    return _with(status, now, states, phase=NodeCheckPhase.FAILED, groups=[], completion_time=now)
 
 
 def scoped(
@@ -67,6 +65,7 @@ def scoped(
     return _with(
         status,
         now,
+        {},
         phase=NodeCheckPhase.PENDING,
         nodes=list(scope.nodes),
         workers=[participant.worker for participant in scope.participants],
@@ -78,7 +77,7 @@ def scoped(
 
 
 def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datetime) -> NodeCheckStatus:
-    return _with(status, now, (ACCELERATORS_TESTED, ConditionStatus.FALSE, "NoProbe", message))
+    return _with(status, now, {ACCELERATORS_TESTED: State(ConditionStatus.FALSE, "NoProbe", message)})
 
 
 def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: datetime) -> NodeCheckStatus:
@@ -86,13 +85,13 @@ def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: 
     if not classes:
         return status
     message = "; ".join(f"{found.evidence} ({first_names(found.nodes)})" for found in classes)[:MAX_TEXT]
-    return _with(status, now, (NODES_ALIKE, ConditionStatus.FALSE, "SpeedsDiffer", message))
+    return _with(status, now, {NODES_ALIKE: State(ConditionStatus.FALSE, "SpeedsDiffer", message)})
 
 
 def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
     """Begin the local tests."""
-    running = (RUNNING, ConditionStatus.TRUE, "LocalTests", "the nodes run their local tests")
-    return _with(status, now, running, phase=NodeCheckPhase.RUNNING, round=0)
+    running = State(ConditionStatus.TRUE, "LocalTests", "the nodes run their local tests")
+    return _with(status, now, {RUNNING: running}, phase=NodeCheckPhase.RUNNING, round=0)
 
 
 def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckStatus:
@@ -105,7 +104,7 @@ def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckSt
     return _with(
         status,
         now,
-        *_nodes_tested(status, withdrawn),
+        _nodes_tested(status, withdrawn),
         rounds=rounds,
         withdrawn=withdrawn,
         node_results=[*status.node_results, *lost],
@@ -129,20 +128,24 @@ def in_round(
     """Publish the next round."""
     by_node = {participant.node: participant for participant in participants}
     groups = [_group(members, by_node[members[0]]) for members in step.groups]
-    running = (RUNNING, ConditionStatus.TRUE, "PairTests", describe_round(step))
-    return _with(status, now, running, round=step.number, groups=groups)
+    running = State(ConditionStatus.TRUE, "PairTests", describe_round(step))
+    return _with(status, now, {RUNNING: running}, round=step.number, groups=groups)
 
 
 def concluded(
     status: NodeCheckStatus, findings: Sequence[Finding], summary: Summary, now: datetime
 ) -> NodeCheckStatus:
     """End the check with its verdicts."""
+    finished = State(ConditionStatus.TRUE, "Finished", summary.message)
+    states = {
+        RUNNING: replace(finished, status=ConditionStatus.FALSE),
+        SUCCEEDED: finished,
+        HEALTHY: State(summary.healthy, summary.reason, summary.message),
+    }
     return _with(
         status,
         now,
-        (RUNNING, ConditionStatus.FALSE, "Finished", summary.message),
-        (SUCCEEDED, ConditionStatus.TRUE, "Finished", summary.message),
-        (HEALTHY, summary.healthy, summary.reason, summary.message),
+        states,
         phase=NodeCheckPhase.SUCCEEDED,
         groups=[],
         node_results=_detailed(findings),
@@ -209,23 +212,26 @@ def _withdrawals(withdrawn: Mapping[str, Out]) -> list[Withdrawal]:
     ]
 
 
-def _nodes_tested(status: NodeCheckStatus, withdrawn: Sequence[Withdrawal]) -> list[Stated]:
+def _nodes_tested(status: NodeCheckStatus, withdrawn: Sequence[Withdrawal]) -> dict[str, State]:
     """That some nodes could not be tested, with the commonest reason: the check's trouble, not the nodes'."""
     if not withdrawn:
-        return []
+        return {}
     ((reason, _),) = Counter(left.reason or "NotTested" for left in withdrawn).most_common(1)
     named = [left for left in withdrawn if (left.reason or "NotTested") == reason]
     of_all = f"{len(withdrawn)} of {counted(len(status.nodes), 'node')}"
     first = f"{first_names([left.node for left in named])}: {named[0].message}"
     message = f"{of_all} could not be tested, for no fault of theirs; {reason}: {first}"
-    return [(NODES_TESTED, ConditionStatus.FALSE, reason, message)]
+    return {NODES_TESTED: State(ConditionStatus.FALSE, reason, message)}
 
 
-def _with(status: NodeCheckStatus, now: datetime, *conditions: Stated, **fields: Any) -> NodeCheckStatus:
-    stated = list(status.conditions)
-    for type_, value, reason, message in conditions:
-        stated = with_condition(stated, type_, value, reason, message, now)
-    return status.model_copy(update={"conditions": stated, **fields})
+def _with(
+    status: NodeCheckStatus, now: datetime, states: Mapping[str, State], **fields: Any
+) -> NodeCheckStatus:
+    """The status with these conditions and fields."""
+    conditions = list(status.conditions)
+    for type_, state in states.items():
+        conditions = with_condition(conditions, type_, state.status, state.reason, state.message, now)
+    return status.model_copy(update={"conditions": conditions, **fields})
 
 
 def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
