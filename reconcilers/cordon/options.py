@@ -1,4 +1,4 @@
-"""The controller's options about cordons, and their limit. Standard library only: the CLI reads it at start."""
+"""Options of the controller about cordons, and their limit. Standard library only, for the CLI's start."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def held_back(full: str | None) -> str:
 
 
 def pools_of(labels: Mapping[str, str], rules: Iterable[str]) -> frozenset[str]:
-    """The pools of a node with these labels, by `CordonOptions.pools`; such as `nvidia.com/gpu.product=H100`."""
+    """The pools of a node with these labels, such as `nvidia.com/gpu.product=H100`."""
     found = set()
     for rule in rules:
         if "=" not in rule:

@@ -359,10 +359,10 @@ class NodeCheckReconciler(Reconciler):
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, findings: Sequence[Finding]) -> NodeCheckStatus:
         verdicts = {finding.node: finding.verdict for finding in findings}
-        summary = check_status.summary_of(verdicts, findings, status.faulty_links, status.faulty_domains)
-        type_: EventType = "Normal" if summary.healthy is ConditionStatus.TRUE else "Warning"
-        turn.event(type_, "CheckFinished", summary.message)
-        return check_status.concluded(status, findings, summary, turn.now)
+        healthy = check_status.summary_of(verdicts, findings, status.faulty_links, status.faulty_domains)
+        type_: EventType = "Normal" if healthy.status is ConditionStatus.TRUE else "Warning"
+        turn.event(type_, "CheckFinished", healthy.message)
+        return check_status.concluded(status, findings, healthy, turn.now)
 
     async def _refuse_unless_behind(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
         """A refusal is final, and what was made a moment before the check may not be in our cache yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -133,19 +133,15 @@ def in_round(
 
 
 def concluded(
-    status: NodeCheckStatus, findings: Sequence[Finding], summary: Summary, now: datetime
+    status: NodeCheckStatus, findings: Sequence[Finding], healthy: State, now: datetime
 ) -> NodeCheckStatus:
     """End the check with its verdicts."""
-    finished = State(ConditionStatus.TRUE, "Finished", summary.message)
-    states = {
-        RUNNING: replace(finished, status=ConditionStatus.FALSE),
-        SUCCEEDED: finished,
-        HEALTHY: State(summary.healthy, summary.reason, summary.message),
-    }
+    finished = State(ConditionStatus.TRUE, "Finished", healthy.message)
+    running = replace(finished, status=ConditionStatus.FALSE)
     return _with(
         status,
         now,
-        states,
+        {RUNNING: running, SUCCEEDED: finished, HEALTHY: healthy},
         phase=NodeCheckPhase.SUCCEEDED,
         groups=[],
         node_results=_detailed(findings),
@@ -243,22 +239,13 @@ def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
 # --- sentences --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The condition Healthy."""
-
-    healthy: ConditionStatus
-    reason: str
-    message: str
-
-
 def summary_of(
     verdicts: Mapping[str, Verdict],
     findings: Sequence[Finding] = (),
     links: Sequence[FaultyLink] = (),
     domains: Sequence[FaultyDomain] = (),
-) -> Summary:
-    """Sum up a check, the worst first, by the verdicts on all its nodes and the findings that are kept."""
+) -> State:
+    """The state of condition Healthy, the worst first, by the verdicts on all nodes and the kept findings."""
     faulty, slow, open_, _ = (
         [node for node, found in verdicts.items() if found is verdict] for verdict in WORST_FIRST
     )
@@ -273,7 +260,7 @@ def summary_of(
     if len(verdicts) == 1:
         ((node, verdict),) = verdicts.items()
         evidence = next((f": {finding.message}" for finding in findings if finding.message), "")
-        return Summary(healthy, reason, f"node {node} is {verdict.value.lower()}{evidence}")
+        return State(healthy, reason, f"node {node} is {verdict.value.lower()}{evidence}")
     kinds = ((faulty, "faulty"), (slow, "slow"), (open_, "inconclusive"))
     found = [f"{len(nodes)} {kind} ({first_names(nodes)})" for nodes, kind in kinds if nodes]
     count = len(verdicts)
@@ -282,7 +269,7 @@ def summary_of(
         sentences.append(f"faulty links: {first_names(list(map(str, links)))}")
     if domains:
         sentences.append(f"look first at {first_names(list(map(str, domains)))}")
-    return Summary(healthy, reason, "; ".join(sentences))
+    return State(healthy, reason, "; ".join(sentences))
 
 
 def describe_round(step: Round) -> str:
