@@ -34,7 +34,7 @@ class Section(BaseModel):
 
 
 def _figure(value: float, source: str) -> Any:
-    return Field(value, ge=0, lt=1e9, description=source)
+    return Field(default=value, ge=0, lt=1e9, description=source)
 
 
 class Times(Section):
@@ -56,10 +56,10 @@ class Times(Section):
     step_seconds: float = _figure(5.0, f"{ASSUMED}: one training step")
     preempted_seconds: float = _figure(3600.0, f"{ASSUMED}: until a preempted node is there again")
     group_stall_seconds: float = _figure(180.0, f"{FT_HSDP}: the others stand still when a group fails")
-    restart_seconds: float | None = Field(None, ge=0, lt=1e9)
+    restart_seconds: float | None = Field(default=None, ge=0, lt=1e9)
     """Seconds from the next world to its first step, instead of the sum of the parts; to compare with others'
     models."""
-    peer_loss_seconds: float | None = Field(None, ge=0, lt=1e9)
+    peer_loss_seconds: float | None = Field(default=None, ge=0, lt=1e9)
     """Until peers fail by their connections to a lost node; None: it falls silent, as without power."""
 
     def save_interval(self, failures_per_second: float) -> float:

@@ -1,11 +1,9 @@
 """Which nodes are cordoned, and which cordons are lifted: pure functions.
 
-A decision is the node as it should be. The newest finding decides, wherever it is from; inconclusive ones
-and stragglers do not get here. Nothing is undone but what the mark says we did.
-
-The mark is one annotation on the Node. It says what we set there, and for which finding; so a cordon that is
-not ours is never lifted. It keeps the finding when the NodeCheck or the job that it came from is gone, so
-that a report from before the last passing check does not count again then.
+A decision is the node as it should be. The newest finding decides; inconclusive ones and stragglers do not
+get here. The mark, an annotation on the Node, has what we set there, and for which finding; so a cordon that
+is not ours is never lifted. It keeps the finding when the NodeCheck or the job that it came from is gone, so
+that a report from before the last passing check does not count again.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Mark(Model):
 
 
 def read_mark(node: dict[str, Any]) -> Mark | None:
-    """A mark that somebody made unreadable is none: then nothing on the node is known to be ours."""
+    """An unreadable mark is none: then nothing on the node counts as ours."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
     if written is None:
         return None
@@ -84,7 +82,7 @@ def write_mark(mark: Mark) -> str:
 
 @dataclass(frozen=True)
 class NodeState:
-    """What of a node concerns its cordon, as it is or as it should be."""
+    """A node's cordon, as it is or as it should be."""
 
     name: str
     mark: Mark | None = None
@@ -94,7 +92,7 @@ class NodeState:
     finding: Finding | None = None
     """The newest finding that decides, that of the mark included."""
     suspicion: Finding | None = None
-    """A newer finding that speaks against the node, and is not enough to act on it."""
+    """A newer finding against the node that does not decide."""
     passes: int = 0
     """Tests with others that it passed since the mark's finding, by its record, and after it failed any."""
     pools: frozenset[str] = frozenset()
@@ -179,7 +177,7 @@ def _is_undone(node: NodeState, mark: Mark) -> bool:
 
 
 def _cordoned(node: NodeState, finding: Finding) -> NodeState:
-    """What was there before is left as it is, and not claimed."""
+    """The node with our cordon; what was there before is not claimed."""
     mark = Mark(
         state=MarkState.CORDONED,
         finding=finding,
@@ -191,7 +189,7 @@ def _cordoned(node: NodeState, finding: Finding) -> NodeState:
 
 
 def _released(node: NodeState, state: MarkState, finding: Finding) -> NodeState:
-    """Returns the node without what we set, as far as it is still there."""
+    """The node without what we set."""
     taint, unschedulable = node.taint, node.unschedulable
     if node.mark is not None:
         taint = None if taint == node.mark.taint else taint

@@ -102,7 +102,7 @@ def outcome_of(job: JSON, size: int) -> Outcome:
     for wire in (job.get("status") or {}).get("shards") or ():
         if wire["name"] == SET_NAME:
             shards = of_status(from_wire(ShardSetStatus, wire))
-            held = [each.elements for each in (*shards.leases, *shards.tried)]
+            held = [each.elements for each in shards.leases] + [each.elements for each in shards.tried]
             left = union(shards.failed, shards.waiting, *held)
             return Outcome(shards.definition.size, shards.failed, left, shards.reason)
     return Outcome(size, NONE, whole(size) if size else NONE, "")
