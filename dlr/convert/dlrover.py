@@ -23,10 +23,6 @@ OF_REPLICAS = {
 
 
 def convert_elasticjob(manifest: Reader) -> JSON:
-    """
-    Raises:
-        NotConvertible: it has no workers.
-    """
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     replicas = spec.within("replicaSpecs")

@@ -18,10 +18,6 @@ OF_SETS = {
 
 
 def convert_jobset(manifest: Reader) -> JSON:
-    """
-    Raises:
-        NotConvertible: it has no Jobs.
-    """
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     jobs = spec.each("replicatedJobs")
@@ -55,8 +51,5 @@ def convert_jobset(manifest: Reader) -> JSON:
 
 
 def trainer_among(names: list[str]) -> int:
-    """Which of the replicated Jobs trains, by its name; the last if none has one of the usual."""
-    for name in TRAINERS:
-        if name in names:
-            return names.index(name)
-    return len(names) - 1
+    """The place of the replicated Job that trains, by its name; the last if none has one of the usual."""
+    return next((names.index(name) for name in TRAINERS if name in names), len(names) - 1)

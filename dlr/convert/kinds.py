@@ -27,12 +27,12 @@ CONVERTIBLE = ("TrainJob", *(kind for _, kind in _ALONE))
 
 @dataclass(frozen=True)
 class Converted:
-    """What a file comes to."""
+    """The objects of some files, converted."""
 
     documents: Sequence[tuple[JSON, Sequence[Remark]]]
-    """Each ElasticJob with the remarks on it; what was none of our kinds, as it was, with none."""
+    """Each ElasticJob with its remarks; objects of other kinds as they were, with none."""
     refused: Sequence[str] = ()
-    """What of our kinds cannot be converted, a clause each: which, and why."""
+    """Manifests that cannot be converted, with the reasons."""
 
     @property
     def jobs(self) -> Sequence[tuple[JSON, Sequence[Remark]]]:

@@ -11,10 +11,6 @@ GANG = "spec.schedulingPolicy.gang: volcano, or coscheduling, has the minimum of
 
 
 def convert_pytorchjob(manifest: Reader) -> JSON:
-    """
-    Raises:
-        NotConvertible: it has neither master nor workers.
-    """
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     replicas = spec.within("pytorchReplicaSpecs")

@@ -17,7 +17,7 @@ NO_SUCH_FIELD = "an ElasticJob has nothing like it"
 
 
 class NotConvertible(Exception):
-    """There is nothing to make an ElasticJob of; the message is a sentence."""
+    """No ElasticJob can be made of a manifest; the message is a sentence."""
 
 
 @dataclass(frozen=True)

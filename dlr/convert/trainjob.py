@@ -25,13 +25,7 @@ INITIALIZER = "download in an init container of the Pod template, or in the scri
 
 
 def convert_trainjob(manifest: Reader, documents: Sequence[JSON]) -> JSON:
-    """
-    Args:
-        documents: all of the file's, among which is the runtime, unless Trainer installs it.
-
-    Raises:
-        NotConvertible: the runtime is missing.
-    """
+    """`documents` are all of the files', among which is the runtime, unless Trainer installs it."""
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     runtime = _runtime(spec.within("runtimeRef"), documents)
@@ -145,7 +139,7 @@ def _names(jobs: Sequence[Reader]) -> list[str]:
 
 
 def _override(override: Reader, template: JSON) -> None:
-    """Merges the metadata and the spec of Pods into the template."""
+    """Merge the metadata and the spec of Pods into the template."""
     metadata = override.within("metadata")
     for key in ("labels", "annotations"):
         if found := metadata.take(key):
@@ -183,7 +177,7 @@ def _patch(patch: Reader, template: JSON, metadata: JSON) -> None:
 
 
 def merge_pod_spec(spec: JSON, patch: JSON) -> None:
-    """Merge objects by key, lists of named things by name, and put other lists one behind the other."""
+    """Merge objects by key, lists of named things by name, and append other lists."""
     for key, value in patch.items():
         there = spec.get(key)
         if isinstance(value, dict) and isinstance(there, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,32 +183,28 @@ def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:
         f"and `dlr job delete {made.name} -n {api.namespace}` ends it."
     )
     try:
-        if sys.stderr.isatty() and _terminal_is_there():
-            print(
-                f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ", end="", file=sys.stderr
-            )
-            sys.stderr.flush()
-            # Enter, a slip, or a terminal that is gone take nothing away.
-            if not _answer().strip().lower().startswith("d"):
-                return Interrupted(goes_on)
+        answer = _answer(f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ")
     except KeyboardInterrupt:
+        answer = ""
+    # Enter, a slip, or a terminal that is gone take nothing away.
+    if answer is not None and not answer.strip().lower().startswith("d"):
         return Interrupted(goes_on)
     api.delete(ELASTICJOBS, made.name)
     return Interrupted(f"The job {made.name!r} is deleted, and what it was running is ended.")
 
 
-def _terminal_is_there() -> bool:
+def _answer(question: str) -> str | None:
+    """The person's answer, though the lines may have come from standard input; None without a terminal."""
     try:
-        with Path("/dev/tty").open():
-            return True
+        terminal = Path("/dev/tty").open() if sys.stderr.isatty() else None
     except OSError:
-        return False
-
-
-def _answer() -> str:
-    """What the person types, though the lines may have come from standard input."""
-    with Path("/dev/tty").open() as terminal:
+        terminal = None
+    if terminal is None:
+        return None
+    with terminal, suppress(OSError):
+        print(question, end="", file=sys.stderr, flush=True)
         return terminal.readline()
+    return ""
 
 
 class _Display:
