@@ -195,16 +195,13 @@ def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:
 
 def _answer(question: str) -> str | None:
     """The person's answer, though the lines may have come from standard input; None without a terminal."""
-    try:
-        terminal = Path("/dev/tty").open() if sys.stderr.isatty() else None
-    except OSError:
-        terminal = None
-    if terminal is None:
-        return None
-    with terminal, suppress(OSError):
-        print(question, end="", file=sys.stderr, flush=True)
-        return terminal.readline()
-    return ""
+    answer = None
+    if sys.stderr.isatty():
+        with suppress(OSError), Path("/dev/tty").open() as terminal:
+            answer = ""  # also of a terminal that is gone meanwhile
+            print(question, end="", file=sys.stderr, flush=True)
+            answer = terminal.readline()
+    return answer
 
 
 class _Display:
