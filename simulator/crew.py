@@ -298,10 +298,17 @@ class Crew:
             for index in looked.check["spec"]["workers"]
             if index in self.node_of and self.job.is_idle(index)
         }
-        found = checks.judged(
-            self.state.fleet.diagnosis, self.state.nodes.ill, set(self.slow), idle, self.state.rng
+        state = self.state
+        faulty, slow = checks.judged(
+            state.fleet.diagnosis, state.nodes.ill, set(self.slow), idle.values(), state.rng
         )
-        for node in found.faulty:
-            self.state.convicted[node] = Cause.PAIR_TEST
-        self.job.end_check(looked.check, found.verdicts(self.job), self.state.at())
+        state.convicted |= dict.fromkeys(faulty, Cause.PAIR_TEST)
+        verdicts = {
+            "nodes": [name_of(node) for node in idle.values()],
+            "workers": list(idle),
+            "incarnations": [self.job.workers[index].spec.incarnation for index in idle],
+            "faultyNodes": [name_of(node) for node in faulty],
+            "stragglers": [name_of(node) for node in slow],
+        }
+        self.job.end_check(looked.check, verdicts, state.at())
         self.look()

@@ -6,9 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from dlr.convert.batch import workers_of_job
+from dlr.convert.batch import OF_SETS, trainer_among, workers_of_job
 from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
-from dlr.convert.jobset import OF_SETS, trainer_among
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")

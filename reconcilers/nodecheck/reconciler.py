@@ -78,8 +78,7 @@ from reconcilers.nodecheck.steps import (
     nodes_without_worker,
     settled_nodes,
 )
-from reconcilers.nodecheck.view import CheckView
-from reconcilers.nodecheck.workers import CheckWorkers
+from reconcilers.nodecheck.view import CheckView, CheckWorkers
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.slots import wanted_slots
