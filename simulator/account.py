@@ -10,7 +10,7 @@ from crds.job_status import JobState
 
 
 class Part(StrEnum):
-    """What time goes to: dlr's states (docs/goodput.md), those in which much happens in parts."""
+    """What time goes to: dlr's states (docs/goodput.md), some of them in parts."""
 
     PENDING = "Pending"
     CHECKING = "Checking"
@@ -60,10 +60,10 @@ _OF_STATE = {
 
 
 def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
-    """Return the part to which the time of a job goes that does not train.
+    """The part of the time of a job that does not train.
 
     Args:
-        state: as the controller's account has it.
+        state: the state in the controller's account.
         noticed: the world of the failure has been given up.
         formed: there is a world that has not made its first step.
     """
@@ -78,18 +78,12 @@ def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
 class Account:
     seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
     work: float = 0.0
-    """Seconds of training at full size and speed that count: what is kept of it is never done again."""
+    """Seconds of training at full size and speed, without those that are done again."""
     lost: float = 0.0
     """Sum of the work that had to be done again."""
 
     def trains(self, seconds: float, saving: float, pace: float, present: float) -> None:
-        """The job has trained for so long.
-
-        Args:
-            saving: share of the time that saves take.
-            pace: 1, or less of a job that is slowed down.
-            present: share of the nodes that are there.
-        """
+        """Add time of training, by the share of saves, the pace (1 if not slowed down) and the share of nodes."""
         rest = seconds
         for part, kept in ((Part.SAVING, 1 - saving), (Part.SLOWED, pace), (Part.MISSING, present)):
             self.seconds[part] += rest * (1 - kept)
@@ -98,7 +92,7 @@ class Account:
         self.work += rest
 
     def falls_back(self, to: float) -> float:
-        """Training goes on from this much work; what was beyond it is to be done again. Returns that."""
+        """Go back to this much work, and return the work that has to be done again."""
         lost = max(self.work - to, 0.0)
         self.work -= lost
         self.lost += lost

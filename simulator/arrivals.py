@@ -1,7 +1,7 @@
-"""What befalls a fleet, and when: drawn by a seed, or as a script says.
+"""Faults and changes of a fleet, drawn by a seed or of a script.
 
-All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use is
-nobody's concern. So the rate of the nodes in use is exact however their number changes.
+All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use has no
+effect. So the rate of the nodes in use is exact however their number changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Fault:
 
 
 def begin(state: SimulationState[Crew]) -> None:
-    """Everything that the fleet says of faults and of nodes that come and go."""
+    """Start the fleet's faults, and its nodes that come and go."""
     faults = state.fleet.faults
     streams: list[tuple[float, Callable[[], None]]] = [
         (faults.per1000_node_days / faults.bursts.size, partial(_burst, state)),
@@ -43,7 +43,7 @@ def begin(state: SimulationState[Crew]) -> None:
 
 
 def follow(state: SimulationState[Crew], script: Sequence[Fault]) -> None:
-    """What the script says, and nothing else."""
+    """Start the faults of the script alone."""
     for fault in script:
         state.clock.after(fault.seconds, partial(_scripted, state, fault))
 

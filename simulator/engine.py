@@ -1,4 +1,4 @@
-"""One run of a fleet: what fails and when is drawn here, by a seed; what follows is in `crew.py`."""
+"""One run of a fleet with a seed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Simulation:
             state.crew_of.update(dict.fromkeys(crew.nodes, crew))
 
     def _first_look(self, crew: Crew, first: Sequence[int]) -> None:
-        """Place the first Pods on these nodes, so that they are the same for each number that is shown."""
+        """Place the first Pods on these nodes, the same for each number that is shown."""
         nodes = self.state.nodes
         spares = self._taken(len(nodes.free))
         for node in first:
@@ -155,7 +155,7 @@ def least_of(fleet: Fleet) -> int:
 
 
 def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
-    """The job as its user writes it, less those who are hidden."""
+    """The job as its user writes it, without its hidden workers."""
     policies = fleet.policies
     wanted = members if fleet.max_nodes is None else members + fleet.max_nodes - fleet.nodes
     worker = {
@@ -175,7 +175,7 @@ def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
 
 
 def trained(job: ElasticJob, least: int, hidden: int) -> PlannedJob:
-    """The job as it trains when nothing has ever happened to it."""
+    """The job as it trains when nothing has ever failed."""
     made = PlannedJob(job, least, hidden)
     for index in made.look(objects.EPOCH).new_pods:
         now = objects.at(1.0)

@@ -1,4 +1,4 @@
-"""What a fleet.yaml may say. Every mistake is one sentence with the field's path."""
+"""The fields of a fleet.yaml. Every mistake is one sentence with the field's path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
 class FleetError(ValueError):
-    """A fleet.yaml that cannot be meant; the message names the field."""
+    """An invalid fleet.yaml; the message names the field."""
 
 
 class Restart(StrEnum):
@@ -30,7 +30,7 @@ class Restart(StrEnum):
 
 
 class Kinds(Section):
-    """What share of the failures is of each kind; they are scaled so that they sum up to 1."""
+    """Shares of the failures by kind, scaled to a sum of 1."""
 
     process: Share = 0.651
     """A process dies, and runs again on the same node: 75 % of failures with hangs (Unicron, DLRover)."""
@@ -204,7 +204,7 @@ class Fleet(Section):
 
 
 _BRANCHES = ("constrained-float", "literal['auto']")
-"""What pydantic adds to the path of a field that may be one of two."""
+"""Names that pydantic adds to the path of a field of two types."""
 
 _WANTED = {
     "int_type": "a whole number, without a comma or a unit",

@@ -1,6 +1,6 @@
-"""The nodes of a fleet: which are free, in use or out of service; how they are repaired, and who is cordoned.
+"""The nodes of a fleet: free, in use or out of service; repairs and cordons.
 
-Whether a node is cordoned is the controller's decision (`reconcilers/cordon/policy.py`), with its limits.
+The controller's policy decides on cordons (`reconcilers/cordon/policy.py`), with its limits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Nodes:
     rng: random.Random
     outcome: Outcome
     good: Bag = field(default_factory=Bag)
-    """All that belong to the fleet, wherever they are, but for the bad ones."""
+    """All nodes of the fleet but for the bad ones."""
     bad: Bag = field(default_factory=Bag)
     free: Bag = field(default_factory=Bag)
     """Nodes on which a Pod may be placed."""
@@ -39,7 +39,7 @@ class Nodes:
     """Nodes in use whose fault has shown and is not repaired."""
     cordoned: dict[int, NodeState] = field(default_factory=dict)
     count: int = 0
-    """So many numbers have been given."""
+    """Numbers that have been given."""
     in_order: bool = False
     """Pods are placed on the first of the free nodes, and not on a random one."""
 
@@ -50,7 +50,7 @@ class Nodes:
         return nodes
 
     def add(self, count: int) -> None:
-        """So many more, free."""
+        """Add so many free nodes."""
         share = self.fleet.faults.bad_nodes.share
         bad = set(self.rng.sample(range(count), int(count * share)))
         for place in range(count):
@@ -63,7 +63,7 @@ class Nodes:
         return len(self.good) + len(self.bad)
 
     def weight(self) -> float:
-        """How many good nodes would fail as often as all of them."""
+        """The number of good nodes that would fail as often as all of them."""
         return len(self.good) + len(self.bad) * self.fleet.faults.bad_nodes.times
 
     def pick_to_fail(self) -> int:
@@ -112,23 +112,23 @@ class Nodes:
         return decided.cordoned
 
     def repaired(self, node: int) -> None:
-        """It is free again; a bad one may be cured (`repair_seconds` has drawn that)."""
+        """Free a repaired node; whether a bad one is cured, `repair_seconds` has drawn."""
         self.ill.discard(node)
         self.cordoned.pop(node, None)
         self.release(node)
 
     def release(self, node: int) -> None:
-        """Nobody uses it any more."""
+        """Free a node, if it still belongs to the fleet."""
         if node in self.good or node in self.bad:
             self.free.add(node)
 
     def forget(self, node: int) -> None:
-        """It belongs to the fleet no more."""
+        """Remove a node from the fleet."""
         for bag in (self.good, self.bad, self.free):
             bag.discard(node)
 
     def turns_bad(self, node: int) -> None:
-        """What it has is not repaired."""
+        """Make a node bad whose fault is not repaired."""
         self.ill.discard(node)
         if node in self.good:
             self.good.discard(node)

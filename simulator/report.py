@@ -1,4 +1,4 @@
-"""What `dlr simulate` prints: where the time went, and what would help."""
+"""The output of `dlr simulate`: where the time went, and what would help."""
 
 from __future__ import annotations
 

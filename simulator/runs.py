@@ -1,4 +1,4 @@
-"""Many runs of one fleet: means with their confidence, and what each change would bring."""
+"""Many runs of one fleet: means with their confidence, and the effect of each change."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Effect:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """There must be one value at least."""
+    """The mean of one value or more."""
     if len(values) < 2:
         return Mean(fmean(values), 0.0)
     freedom = len(values) - 1
@@ -88,7 +88,7 @@ def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress
 
 
 def effects(base: Result, seeds: Sequence[int], progress: Progress | None = None) -> list[Effect]:
-    """What each change alone brings, the greatest first."""
+    """The effect of each change alone, the greatest first."""
     few = list(seeds)[:EFFECT_SEEDS]
     unchanged = base.outcomes[: len(few)]
     found = []
@@ -100,7 +100,7 @@ def effects(base: Result, seeds: Sequence[int], progress: Progress | None = None
 
 
 def changes(fleet: Fleet) -> dict[str, Fleet]:
-    """One thing different at a time, by what it is."""
+    """The fleet with one change each, by its name."""
     policies, times = fleet.policies, fleet.times
     on_off = _switched(fleet)
     if policies.hang_timeout_seconds > HANG_SECONDS:
@@ -134,7 +134,7 @@ FEWER_SHARE = 0.9
 
 
 def _switched(fleet: Fleet) -> dict[str, Fleet]:
-    """What is on is off, and what is off is on."""
+    """The fleet with one policy switched each."""
     policies = fleet.policies
     found: dict[str, Fleet] = {}
     if policies.group_nodes is None:

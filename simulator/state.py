@@ -68,12 +68,7 @@ class SimulationState(Generic[C]):
     # --- training -------------------------------------------------------------------------------------------
 
     def saved_work(self, *, memory: bool, limit: float | None) -> float:
-        """Return the work in the newest checkpoint that training can go on from.
-
-        Args:
-            memory: checkpoints in the memory of agents have survived.
-            limit: work beyond which every checkpoint is unusable.
-        """
+        """The work in the newest usable checkpoint; `memory`: checkpoints in memory have survived too."""
         policies, interval = self.fleet.policies, self.fleet.memory_interval
         work = self.account.work if limit is None else min(self.account.work, limit)
         every = policies.storage_checkpoint_seconds

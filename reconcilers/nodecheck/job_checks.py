@@ -20,12 +20,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.findings import MAX_EVIDENCE, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
-from reconcilers.nodecheck.finished import (
-    FinishedCheck,
-    FinishedChecks,
-    has_fresh_pass,
-    newest_on,
-)
+from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.runtime.clock import LONG_AGO

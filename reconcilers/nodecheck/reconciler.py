@@ -26,24 +26,14 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.findings import Finding, Verdict
 from crds.model import ConditionStatus
-from crds.nodecheck import (
-    Accelerator,
-    NodeCheck,
-    NodeCheckPhase,
-    NodeCheckStatus,
-)
+from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
-from reconcilers.nodecheck.claims import (
-    HOLD_SECONDS,
-    WAITING_FOR_AGENTS,
-    WAITING_FOR_CHECK,
-    YIELDED,
-)
+from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
 from reconcilers.nodecheck.evidence import with_all_evidence
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.nodes import (

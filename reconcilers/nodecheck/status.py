@@ -9,16 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import counted, some_of
-from crds.findings import (
-    MAX_TEXT,
-    WORST_FIRST,
-    Cause,
-    FaultyDomain,
-    FaultyLink,
-    Finding,
-    Verdict,
-    dropped,
-)
+from crds.findings import MAX_TEXT, WORST_FIRST, Cause, FaultyDomain, FaultyLink, Finding, Verdict, dropped
 from crds.further_nodes import MOST_NAMED
 from crds.model import ConditionStatus
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckPhase, NodeCheckStatus, Withdrawal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -32,8 +33,8 @@ from dlr.kube.connection import connect
 from dlr.kube.errors import CommandError
 from healthcheck.local import Health
 
-WHAT = "What to check (one of these)"
-HOW = "How"
+_what = partial(typer.Option, rich_help_panel="What to check (one of these)")
+_how = partial(typer.Option, rich_help_panel="How")
 
 
 class Checks(TyperGroup):
@@ -58,97 +59,68 @@ def command(
     invocation: typer.Context,
     nodes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--nodes",
-            metavar="A,B",
-            help="These nodes.",
-            autocompletion=complete_node_names,
-            rich_help_panel=WHAT,
-        ),
+        _what("--nodes", metavar="A,B", help="These nodes.", autocompletion=complete_node_names),
     ] = None,
     selector: Annotated[
-        str | None,
-        typer.Option(
-            "--selector", "-l", metavar="K=V,…", help="Nodes with these labels.", rich_help_panel=WHAT
-        ),
+        str | None, _what("--selector", "-l", metavar="K=V,…", help="Nodes with these labels.")
     ] = None,
-    every_node: Annotated[bool, typer.Option("--all", help="Every node.", rich_help_panel=WHAT)] = False,
+    every_node: Annotated[bool, _what("--all", help="Every node.")] = False,
     job: Annotated[
         str | None,
-        typer.Option(
+        _what(
             callback=object_name,
             help="The nodes of this job, in its own Pods; its training stops meanwhile.",
             autocompletion=complete_job_name,
-            rich_help_panel=WHAT,
         ),
     ] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="This machine, without any cluster.", rich_help_panel=WHAT)
-    ] = False,
+    local: Annotated[bool, _what("--local", help="This machine, without any cluster.")] = False,
     accelerator: Annotated[
         str | None,
-        typer.Option(
+        _how(
             metavar="RESOURCE",
             help=f"{Accelerator.NVIDIA_GPU}: every node must have one; {Accelerator.NONE}: no GPU is used. "
             "Default: the GPUs of the nodes that have any.",
-            rich_help_panel=HOW,
         ),
     ] = None,
-    gpu: Annotated[
-        bool,
-        typer.Option(
-            "--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.", rich_help_panel=HOW
-        ),
-    ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Stay and show what is found.", rich_help_panel=HOW)
-    ] = True,
-    cordon: Annotated[
-        bool, typer.Option("--cordon/--no-cordon", help="Cordon faulty nodes.", rich_help_panel=HOW)
-    ] = True,
+    gpu: Annotated[bool, _how("--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.")] = False,
+    wait: Annotated[bool, _how("--wait/--no-wait", help="Stay and show what is found.")] = True,
+    cordon: Annotated[bool, _how("--cordon/--no-cordon", help="Cordon faulty nodes.")] = True,
     timeout_seconds: Annotated[
         int | None,
-        typer.Option(
+        _how(
             "--timeout",
             metavar="SECONDS",
             min=1,
             help="A step of the check goes on without nodes that take longer. Default: 300.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     straggler_ratio: Annotated[
         float | None,
-        typer.Option(
+        _how(
             metavar="TIMES",
             callback=number,
             help="A node so many times slower than the median, each time, is slow. Default: 1.5.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     topology: Annotated[
         list[str] | None,
-        typer.Option(
+        _how(
             metavar="LABEL",
             callback=none_empty,
             help="A node label that names a rack or switch, to see faults that lie together there; "
             "several, the smallest first.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option(
-            callback=object_name, help="The NodeCheck's name; default: a new one.", rich_help_panel=HOW
-        ),
+        str | None, _how(callback=object_name, help="The NodeCheck's name; default: a new one.")
     ] = None,
     ttl_seconds: Annotated[
         int | None,
-        typer.Option(
+        _how(
             "--ttl",
             metavar="SECONDS",
             min=1,
             help="The NodeCheck is deleted so long after its end, an hour at least. Default: it stays.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     namespace: Namespace = None,
