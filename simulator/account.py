@@ -83,7 +83,7 @@ class Account:
     """Sum of the work that had to be done again."""
 
     def trains(self, seconds: float, saving: float, pace: float, present: float) -> None:
-        """Add time of training, by the share of saves, the pace (1 if not slowed down) and the share of nodes."""
+        """Add time of training, by the share of saves, the pace (1 is full speed) and the share of nodes."""
         rest = seconds
         for part, kept in ((Part.SAVING, 1 - saving), (Part.SLOWED, pace), (Part.MISSING, present)):
             self.seconds[part] += rest * (1 - kept)
