@@ -57,7 +57,7 @@ class Standing(StrEnum):
 
 
 OPEN = frozenset({Standing.UNTESTED, Standing.SUSPECT, Standing.CONTESTED, Standing.DOUBTED})
-"""Another test may tell more of these."""
+"""Another test of these may help."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Attribution:
     """Nodes that need no further failure with the main part to be guilty."""
     standings: dict[NodeName, Standing] = field(default_factory=dict)
     reruns: tuple[Link, ...] = ()
-    """Failed pairs that should meet again now, to tell a link from a node."""
+    """Failed pairs that should meet again now, to distinguish a link from a node."""
 
 
 def attribute(

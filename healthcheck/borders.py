@@ -97,7 +97,7 @@ class Borders:
 
     @cached_property
     def _domains(self) -> Mapping[NodeName, frozenset[Domain]]:
-        """Domains in which a node has neighbours: without any, nothing tells how its way out is."""
+        """Domains in which a node has neighbours: without any, nothing shows how its way out is."""
         sizes = Counter(domain for node in self._nodes for domain in node.domains)
         return {node.name: frozenset(d for d in node.domains if sizes[d] > 1) for node in self._nodes}
 

@@ -191,7 +191,7 @@ def _slow_verdict(name: NodeName, facts: Facts) -> Finding | None:
 
 
 def _open_verdict(name: NodeName, facts: Facts) -> Finding:
-    """Healthy, or why that cannot be said."""
+    """Healthy, or why that is unclear."""
     failed, slow = facts.evidence[Symptom.FAILED], facts.evidence[Symptom.SLOW]
     if not failed.ledger.of(name):
         return _untested_verdict(name, facts)

@@ -17,7 +17,7 @@ MOST_ODDS = 1_000_000
 """More is not worth a number."""
 
 WITH_WITNESSES = ": check it together with three or more nodes that are well"
-"""What to do: no other check can tell."""
+"""What to do: no other check can decide."""
 
 OPEN_QUESTION = {
     Standing.UNTESTED: "no test with a node that is well could be made",

@@ -66,7 +66,7 @@ def local_result(results: Sequence[Report | ProbeOutcome]) -> LocalResult:
 
 
 def judge(results: Sequence[Report]) -> LocalVerdict:
-    """Whether this machine is fit to train, as far as it can tell alone."""
+    """Whether this machine is fit to train, without another to compare it with."""
     found = local_result(results)
     if not found.passed:
         return LocalVerdict(Health.FAULTY, found.reason)

@@ -12,7 +12,7 @@ from simulator.engine import Simulation
 from simulator.fleet import Fleet, Restart
 
 EFFECT_SEEDS = 5
-"""So many runs tell what a change brings; the same seeds with and without it."""
+"""Runs for the effect of a change; the same seeds with and without it."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Two-sided 95 % quantiles of Student's distribution, by degrees of freedom from 1 on."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
-OTHER_WORKERS = "workers of an ElasticJob are told apart by their ranks, which dlr gives"
+OTHER_WORKERS = "workers of an ElasticJob differ by their ranks, which dlr gives"
 POLICY = {"FailJob": "FailJob", "Ignore": "Ignore", "Count": "Restart"}
 """Actions of a Job's podFailurePolicy, and of ours."""
 OF_JOBS = {

@@ -47,7 +47,7 @@ def _restart_policy(replica: Reader, workers: Workers) -> None:
     if policy == "Never":
         workers.restarts = 0
     elif policy != "OnFailure":
-        why = f"{policy}: failures are told apart by their cause, and have restartCount tries"
+        why = f"{policy}: failures are classified by their cause, and have restartCount tries"
         replica.remarks.append(Remark(f"{replica.path}.restartPolicy", why, is_loss=False))
     (workers.template.get("spec") or {}).pop("restartPolicy", None)  # the operator sets it from this one
 

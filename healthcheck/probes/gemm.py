@@ -2,10 +2,10 @@
 
 A product of n × n matrices is 2·n³ floating-point operations, a multiplication and an addition for each of n
 terms of n² sums (2·M·N·K, NVIDIA's "Matrix Multiplication Background User's Guide"); TFLOP/s are 10¹² of them
-a second. float32 is real float32: torch does not use TF32 unless it is told to.
+a second. float32 is real float32: torch uses no TF32 by default.
 
 Speed is measured on normal random numbers, since zeros and small integers draw less power and so run faster
-than training does. In between, products whose every element is known exactly run on the hot device.
+than training does. In between, products with exact elements run on the hot device.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def _read_device(nvml: Any, index: int) -> DeviceState:
 
 
 def _ecc(nvml: Any, handle: Any, counter: int) -> int | None:
-    asked = nvml.nvmlDeviceGetTotalEccErrors
-    count: int | None = _ask(nvml, asked, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
+    kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    count: int | None = _ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
     return count
 
 
@@ -130,8 +130,8 @@ def _nvlinks(nvml: Any, handle: Any) -> NvLinks:
             states[link] = state
 
     def errors(*counters: int) -> int:
-        asked = nvml.nvmlDeviceGetNvLinkErrorCounter
-        return sum(_ask(nvml, asked, handle, link, counter) or 0 for link in states for counter in counters)
+        read = nvml.nvmlDeviceGetNvLinkErrorCounter
+        return sum(_ask(nvml, read, handle, link, counter) or 0 for link in states for counter in counters)
 
     return NvLinks(
         tuple(link for link, active in states.items() if active),

@@ -160,7 +160,7 @@ class _Running:
         self._finish(report, seconds)
 
     def result(self) -> Report:
-        assert self._result, "asked for before the end"
+        assert self._result, "a result before the end"
         return self._result
 
     def close(self) -> None:

@@ -209,7 +209,7 @@ def check_name(job: str, number: int) -> str:
 
 
 def next_number(job: str, taken: Collection[str]) -> int:
-    """1 + the highest that any NodeCheck of the namespace has, whoever made it."""
+    """1 + the highest that any NodeCheck of the namespace has."""
     numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
     return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
 
