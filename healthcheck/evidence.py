@@ -87,7 +87,7 @@ def _odds(name: NodeName, evidence: Evidence) -> str:
 
 
 def in_rounds(numbers: Sequence[int]) -> str:
-    """For example "in round 1 and 3"."""
+    """The rounds as text, such as "in round 1 and 3"."""
     return f"in round {_list(map(str, numbers))}"
 
 
