@@ -40,8 +40,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agent.memory.pool import Pool
-from agent.memory.slot import Mark, Slot
+from agent.slots.pool import Pool
+from agent.slots.slot import Mark, Slot
 from crds.checkpoint_files import ENV_CHECKPOINT_FILE
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.own_slot import own_slot

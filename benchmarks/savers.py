@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from agent.memory.layout import Part, lay_out
-from agent.memory.slot import Mark, Slot
+from agent.slots.format import Part, lay_out
+from agent.slots.slot import Mark, Slot
 from dlr.checkpoint import saver, storage
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.request import Request

@@ -30,7 +30,7 @@ from typing import Any, Literal, NoReturn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
-from agent.memory.slot import Mark, TooSmallError
+from agent.slots.slot import Mark, TooSmallError
 from crds.checkpoint_files import CheckpointTrouble
 from dlr.checkpoint import leaving
 from dlr.checkpoint.given_slots import GivenSlots

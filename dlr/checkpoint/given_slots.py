@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from agent.memory.slot import Slot
+from agent.slots.slot import Slot
 from dlr.checkpoint.surroundings import Surroundings
 
 

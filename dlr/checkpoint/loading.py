@@ -8,7 +8,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
 
-from agent.memory.slot import DamagedError, Mark
+from agent.slots.slot import DamagedError, Mark
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose

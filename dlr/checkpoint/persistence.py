@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO
 
 import dlr
-from agent.memory.saving import ask, start_saver
-from agent.memory.slot import Mark, Slot, TooSmallError
+from agent.checkpoints.saving import ask, start_saver
+from agent.slots.slot import Mark, Slot, TooSmallError
 from crds.checkpoint_files import CheckpointTrouble
 from dlr.checkpoint import storage
 from dlr.checkpoint.memory import Then, Writer, private_slot

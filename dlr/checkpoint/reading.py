@@ -22,9 +22,9 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from agent.memory.layout import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Part
-from agent.memory.slot import DamagedError, Mark, Slot, header_offset
-from agent.memory.wire import have_checked, read
+from agent.slots.format import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Part
+from agent.slots.slot import DamagedError, Mark, Slot, header_offset
+from agent.slots.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
 from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.outlines import Outline, boxes_of, first_to_open, outline_of, overlapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from agent.memory.slot import Mark
+from agent.slots.slot import Mark
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def blaming(world: Rendezvous, blame: Blame | None) -> Rendezvous:
 def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
     """The checkpoint that the published round goes on from, by rank 0's report; None before that.
 
-    Its agents agree upon it when they meet (`agent/memory/resume.py`), and it is published for people alone.
+    Its agents agree upon it when they meet (`agent/slots/resume.py`), and it is published for people alone.
     """
     if published.phase is not RendezvousPhase.FORMED or not published.members:
         return None

@@ -18,9 +18,9 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from agent.connection.handshake import NONCE_BYTES
 from benchmarks.strangers import is_closed
+from tests.agent.checkpoints.test_resuming import SCRIPT, WITH_REPLICAS, Logs, replicated, start
 from tests.agent.conftest import Agent, Agents, children, kill, training_processes
 from tests.agent.fake_cluster import KEY, FakeCluster
-from tests.agent.memory.test_resuming import SCRIPT, WITH_REPLICAS, Logs, replicated, start
 
 IDLE = 500
 LISTENS = "0A"

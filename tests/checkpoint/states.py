@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from agent.memory.slot import Mark, Slot
+from agent.slots.slot import Mark, Slot
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.own_slot import OwnSlot
 from dlr.checkpoint.request import Request

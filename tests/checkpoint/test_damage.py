@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.slot import Commit, DamagedError, Mark
+from agent.slots.slot import Commit, DamagedError, Mark
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.own_slot import own_slot

@@ -26,9 +26,9 @@ import torch.distributed.checkpoint as dcp
 
 import dlr.checkpoint.persistence as persistence_module
 from agent.connection.listener import Listener
-from agent.memory.pool import Pool
-from agent.memory.server import SlotServer
-from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from agent.slots.pool import Pool
+from agent.slots.server import SlotServer
+from agent.slots.slot import Commit, DamagedError, Mark, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Mark, Slot
+from agent.slots.slot import Mark, Slot
 from crds.checkpoint_files import CheckpointTrouble
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 from dlr import progress

@@ -30,8 +30,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from agent.memory.layout import Part, lay_out
-from agent.memory.slot import Mark, Slot
+from agent.slots.format import Part, lay_out
+from agent.slots.slot import Mark, Slot
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
 from dlr.checkpoint.state import RNG, VALUES, capture, restore
 from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values

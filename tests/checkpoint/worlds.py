@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.memory.slot import Mark, Slot
+from agent.slots.slot import Mark, Slot
 from tests.checkpoint import training
 from tests.forks import forks
 from tests.ports import free_port
