@@ -1,19 +1,18 @@
-"""What the agents of a round have agreed upon, and what a training process is told of it."""
+"""What the agents of a round have agreed upon, and what it is for each process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from agent.slots.pool import Pool
-from agent.slots.resume import Checkpoint
+from agent.slots.process_files import MemoryResume
+from agent.slots.resume import UNDECIDED, Decision
 from agent.slots.slot import Slot
-from crds.checkpoint_files import CheckpointFile, ResumeFile, StorageFile, Tier
 
 
 @dataclass(frozen=True)
 class HeldReplicas:
-    """What this agent holds of another agent's checkpoints."""
+    """The agent whose checkpoints this agent has copies of."""
 
     agent: int
     """Its rank among the members."""
@@ -25,83 +24,61 @@ class HeldReplicas:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What the agents of a round have agreed upon."""
+    """What the agents of a round have agreed upon, as one of them sees it."""
 
     round: int
-    checkpoint: Checkpoint | None = None
-    """None where memory has nothing, so that it comes from storage."""
-    is_last_resort: bool = False
-    """Whether what storage has goes first, since rounds began with the checkpoint and saved nothing."""
-    shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Ranks of the checkpoint by address of the slot server, in a world of another size."""
-    from_peer: bool = False
-    """Whether any agent had to fetch a part of it from another."""
-    peer: str | None = None
-    """The slot server of who holds our replicas; None where nobody does."""
-    held: HeldReplicas | None = None
-    """Replicas that we hold; None where there is nobody. Others' offers are not taken."""
+    decision: Decision = UNDECIDED
     peers: tuple[int, ...] | None = None
     """Holders of replicas, by agent of the round."""
-    persist_to: StorageFile | None = None
-    """Destination of the checkpoint that is written in the background; None: nowhere."""
+    peer: str | None = None
+    """The slot server of the agent that holds our replicas; None where nobody does."""
+    held: HeldReplicas | None = None
+    """Whose replicas are held here; None where nobody's are. Others' offers are not taken."""
 
 
-def checkpoint_file(
-    agreed: Agreed,
-    slots: Sequence[Slot],
-    resumed: Slot | None,
-    pool: Pool,
-    key: bytes,
-    lost_step: int | None,
-    failures_per_hour: float | None,
-) -> CheckpointFile:
-    """What a process is told.
+def resume_of(
+    decision: Decision, slot: Slot | None, persist: Mapping[int, str], here: Mapping[int, str], key: bytes
+) -> MemoryResume | None:
+    """Return what a process goes on from; None where memory has nothing.
 
     Args:
-        slots: that it may write into.
-        resumed: that it resumes from, if its own is here.
-        pool: of this agent.
+        slot: its own, if that is here, in a world of the same size.
+        persist: what it writes to storage.
+        here: paths of the checkpoint's slots that this agent has, by rank.
         key: the job's.
-        lost_step: the newest that was here, where nothing in memory is of use any more.
-        failures_per_hour: of the job.
     """
-    content: CheckpointFile = {
-        "round": agreed.round,
-        "slots": [each.path for each in slots],
-        "resume": _resume_file(agreed, resumed, pool, key),
-        "slotsOfPod": len(pool.slots),
-    }
-    if lost_step is not None:
-        content["lostStep"] = lost_step
-    if failures_per_hour is not None:
-        content["failuresPerHour"] = round(failures_per_hour, 4)
-    return content
+    if (checkpoint := decision.checkpoint) is None:
+        return None
+    return MemoryResume(
+        checkpoint.round,
+        checkpoint.step,
+        checkpoint.world_size,
+        None if slot is None else slot.path,
+        {
+            rank: here.get(rank, f"tcp://{address}")
+            for address, served in decision.shards.items()
+            for rank in served
+        },
+        decision.is_last_resort,
+        persist,
+        key if decision.shards else b"",
+    )
 
 
-def _resume_file(agreed: Agreed, slot: Slot | None, pool: Pool, key: bytes) -> ResumeFile:
-    checkpoint = agreed.checkpoint
-    if checkpoint is None:
-        return {"tier": Tier.STORAGE}
-    resume: ResumeFile = {
-        "tier": Tier.MEMORY,
-        "round": checkpoint.round,
-        "step": checkpoint.step,
-        "worldSize": checkpoint.world_size,
-    }
-    if agreed.is_last_resort:
-        resume["lastResort"] = True
-    if agreed.shards:
-        resume["shards"] = _shards(checkpoint, agreed.shards, pool)
-        resume["key"] = key.hex()
-    elif slot is not None:
-        resume["slot"] = slot.path
-    return resume
+def slots_to_persist(
+    decision: Decision, ranks: Sequence[int], here: Mapping[int, str], address: str
+) -> list[dict[int, str]]:
+    """Return the slots that processes write to storage, by local rank: all that this agent serves.
 
-
-def _shards(checkpoint: Checkpoint, shards: Mapping[str, frozenset[int]], pool: Pool) -> dict[str, str]:
-    """Return the place of each rank's slot: here, if it is here."""
-    found = {str(rank): f"tcp://{address}" for address, ranks in shards.items() for rank in ranks}
-    for slot, mark in pool.whole():
-        if Checkpoint.of(mark) == checkpoint:
-            found[str(mark.rank)] = slot.path
-    return found
+    Args:
+        ranks: the global ranks, by local rank.
+        here: as `resume_of` has it.
+        address: of this agent's slot server.
+    """
+    if not decision.persists:
+        return [{} for _ in ranks]
+    served = sorted(decision.shards.get(address, ())) if decision.shards else ranks
+    return [
+        {rank: here[rank] for rank in served[local_rank :: len(ranks)] if rank in here}
+        for local_rank in range(len(ranks))
+    ]

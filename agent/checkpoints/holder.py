@@ -1,6 +1,6 @@
 """Checkpoints in memory: what an agent keeps for its training processes, from its start to its end.
 
-Between two rounds, when no process runs: `inventory` says what is here, `fetch` gets what is elsewhere, and
+Between two rounds, when no process runs, `inventory` tells what is here, `fetch` gets what is elsewhere, and
 `agree` takes the decision. At each start `write_files` gives every local rank its slots. While processes run,
 peers fetch replicas from here, and theirs come here.
 """
@@ -13,31 +13,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agent.checkpoints.agreed import Agreed, checkpoint_file
-from agent.checkpoints.handover import Handover
-from agent.checkpoints.persisting import Persisting
-from agent.checkpoints.prefetch import Prefetch
-from agent.checkpoints.room import FIELD, check_room
+from agent.checkpoints.agreed import Agreed, resume_of, slots_to_persist
+from agent.checkpoints.arrivals import Handover, Prefetch
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.slots.fetch import DamagedCopyError, FetchError
-from agent.slots.fetch_targets import FetchTargets
-from agent.slots.peers import shortened
+from agent.monitor.oom import OomWatch
+from agent.slots.format import Mark
 from agent.slots.pool import Pool, assign, slot_for_replica
-from agent.slots.process_files import ProcessFiles
-from agent.slots.replication import Replication
+from agent.slots.process_files import ProcessFile, ProcessFiles
+from agent.slots.replication import Replication, shortened
 from agent.slots.resume import Attempts, Checkpoint, Inventory
 from agent.slots.server import SlotServer
-from agent.slots.slot import Mark, Slot
-from agent.slots.wire import LOOK_SECONDS, have_checked
+from agent.slots.slot import Slot
+from agent.slots.wire import LOOK_SECONDS, DamagedCopyError, FetchError, have_checked
 from crds import agent_report
 from crds.agent_report import Resumed
-from crds.checkpoint_files import StorageFile, Tier, slot_count
+from crds.checkpoint_files import SMALLEST_SLOT_BYTES, Tier, slot_count
 
 logger = logging.getLogger(__name__)
 
+FIELD = "replicaSpecs.worker.memoryCheckpoint"
 REPLICA_SHARE = 0.5
-"""Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
+"""Share of the time in which a replica's fetch may take network and CPU; training has the rest."""
 
 
 class OutdatedMeetingError(Exception):
@@ -65,7 +62,7 @@ class CheckpointMemory:
         place: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         count = slot_count(local_world_size, me.memory_replicas)
-        check_room(me, count)
+        _check_size(me, count)
         try:
             self._pool = Pool(me.memory_bytes, count)
         except OSError as error:
@@ -75,10 +72,9 @@ class CheckpointMemory:
         self._place = place
         self._has_replicas = me.memory_replicas > 0
         self._handover = Handover(me.termination_grace_seconds)
-        self._lock = threading.Lock()
-        """Of what follows."""
+        self._lock = self._pool.lock
+        """Lock of what follows, too."""
         self._persists = me.persist_on_failure
-        self._persisting = Persisting()
         self._after_failure = False
         """Whether the round that is being joined comes after a failure."""
         self._files = ProcessFiles(has_replicas=self._has_replicas)
@@ -92,7 +88,6 @@ class CheckpointMemory:
         """The newest that was here, where nothing in memory is of use any more."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
-        self._fetch_targets = FetchTargets(self._pool, self._lock, me.key)
         self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
         self._own_ranks: frozenset[int] = frozenset()
@@ -113,7 +108,6 @@ class CheckpointMemory:
 
     def close(self) -> None:
         self._replication.stop()
-        self._persisting.end()
         self._server.close()
         self._pool.close()
 
@@ -233,23 +227,23 @@ class CheckpointMemory:
                 raise OutdatedMeetingError
             if self._pool.find(mark) is not None:
                 return
-            target, agreed = self._fetch_targets.take_oldest(checkpoint), self._agreed
+            target, agreed = self._pool.take_oldest(checkpoint), self._agreed
         self._pool.touch_now(target)
         try:
-            self._fetch_targets.fetch(
-                target, mark, address, lambda: self._agreed is agreed and not abandoned.is_set()
+            self._pool.fetch_into(
+                target,
+                mark,
+                address,
+                self._key,
+                lambda: self._agreed is agreed and not abandoned.is_set(),
             )
         except DamagedCopyError:
             have_checked(address, self._key, mark)
             raise
 
-    def storage(self) -> StorageFile | None:
-        """Place of the job's checkpoints in storage, as the processes that ran last have reported it."""
-        return self._files.storage()
-
-    def persists(self, checkpoint: Checkpoint) -> bool:
-        """Whether that checkpoint is to be written to storage, if the world goes on from it: once."""
-        return self._persists and self._after_failure and self._attempts.checkpoint != checkpoint
+    def persists(self) -> bool:
+        """Whether the processes of the next round write to storage, too, what they go on from."""
+        return self._persists and self._after_failure
 
     def agree(self, agreed: Agreed) -> None:
         """Take what the members have agreed upon; what is newer is of no use any more.
@@ -257,7 +251,7 @@ class CheckpointMemory:
         Raises:
             OutdatedMeetingError: the meeting of a newer round has begun.
         """
-        checkpoint = agreed.checkpoint
+        checkpoint = agreed.decision.checkpoint
         with self._lock:
             self._check_meeting(agreed.round)
             self._agreed = agreed
@@ -269,7 +263,6 @@ class CheckpointMemory:
             self._replicated_step = None
             self._handover.note_copied(None)
             if checkpoint is not None:
-                # Who had to fetch a part of it has said so; only rank 0's agent knows that of all.
                 logger.info("round=%d resumes from memory, step=%d", agreed.round, checkpoint.step)
             elif agreed.round > 1:
                 logger.info("round=%d: memory has no whole checkpoint, so storage is looked at", agreed.round)
@@ -291,20 +284,29 @@ class CheckpointMemory:
             OSError: they cannot be written.
         """
         with self._lock:
-            agreed, checkpoint = self._agreed, self._agreed.checkpoint
-            reshard = bool(agreed.shards)
-            resumed = [
-                self._pool.find(checkpoint.part(rank)) if checkpoint is not None and not reshard else None
-                for rank in ranks
-            ]
-            usable = [slot for slot in self._pool.slots if slot not in self._fetch_targets.slots]
+            agreed, decision = self._agreed, self._agreed.decision
+            checkpoint = None if decision.shards else decision.checkpoint
+            resumed = [self._pool.find(checkpoint.part(rank)) if checkpoint else None for rank in ranks]
+            usable = [slot for slot in self._pool.slots if slot not in self._pool.taken]
             self._own = assign(usable, resumed)
             self._own_ranks = frozenset(ranks)
             own = self._own
-        self._persist(agreed, ranks)
+        here = {
+            mark.rank: slot.path
+            for slot, mark in self._pool.whole()
+            if Checkpoint.of(mark) == decision.checkpoint
+        }
+        persisted = slots_to_persist(decision, ranks, here, self.address)
         contents = [
-            checkpoint_file(agreed, slots, slot, self._pool, self._key, self._lost_step, failures_per_hour)
-            for slots, slot in zip(own, resumed, strict=True)
+            ProcessFile(
+                round=agreed.round,
+                slots=tuple(slot.path for slot in slots),
+                resume=resume_of(decision, slot, persist, here, self._key),
+                slots_of_pod=len(self._pool.slots),
+                failures_per_hour=None if failures_per_hour is None else round(failures_per_hour, 4),
+                lost_step=self._lost_step,
+            )
+            for slots, slot, persist in zip(own, resumed, persisted, strict=True)
         ]
         return self._files.write(directory, contents)
 
@@ -336,15 +338,6 @@ class CheckpointMemory:
             resumed=_resumed(self._files.resumed(agreed.round), agreed),
         )
 
-    def _persist(self, agreed: Agreed, ranks: Sequence[int]) -> None:
-        """Have what the round goes on from written to storage: the part that is here."""
-        checkpoint, to = agreed.checkpoint, agreed.persist_to
-        if checkpoint is None or to is None:
-            return
-        mine = agreed.shards.get(self.address, frozenset()) if agreed.shards else ranks
-        slots = {rank: slot for rank in mine if (slot := self._pool.find(checkpoint.part(rank))) is not None}
-        self._persisting.begin(agreed.round, checkpoint, slots, to)
-
     def _check_meeting(self, round_: int) -> None:
         """Refuse what a meeting's thread asks for that was abandoned. The lock is held.
 
@@ -367,10 +360,10 @@ class CheckpointMemory:
     def _fetch_before(self, mark: Mark, address: str) -> None:
         """Fetch what a predecessor kept."""
         with self._lock:
-            target = self._fetch_targets.take_oldest(Checkpoint.of(mark))
+            target = self._pool.take_oldest(Checkpoint.of(mark))
         agreed = self._agreed
         self._pool.touch_now(target)
-        self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed)
+        self._pool.fetch_into(target, mark, address, self._key, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
         """Fetch what a peer offers, and tell whether it is here. What is not taken is offered again."""
@@ -382,13 +375,15 @@ class CheckpointMemory:
                 return True
             if (target := self._replica_target(mark)) is None:
                 return False
-            self._fetch_targets.take(target)
+            self._pool.take(target)
             agreed = self._agreed
         if not (self._pool.has_touched(target) or self._handover.is_under_way):
-            self._fetch_targets.make_ready(target)
+            self._pool.make_ready(target)
             return False
         try:
-            self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
+            self._pool.fetch_into(
+                target, mark, address, self._key, lambda: self._agreed is agreed, self._share
+            )
         except FetchError as error:
             logger.debug("a replica of rank %d, step %d was not taken: %s", mark.rank, mark.step, error)
             return False
@@ -400,10 +395,10 @@ class CheckpointMemory:
         if not self._own:  # the next round is being agreed upon
             return None
         kept = min(self._newest_of(self._own) or (), default=None)
-        is_busy = self._processes_load(kept) or self._fetch_targets.is_making_ready()
+        is_busy = self._processes_load(kept) or self._pool.is_making_ready()
         if is_busy and not self._handover.is_under_way:
             return None
-        taken = [*(slot for slots in self._own for slot in slots), *self._fetch_targets.slots]
+        taken = [*(slot for slots in self._own for slot in slots), *self._pool.taken]
         free = (slot for slot in self._pool.slots if slot not in taken)
         resumed = kept is not None and (kept.round, kept.step) >= (mark.round, mark.step)
         return slot_for_replica(free, mark, has_resumed=resumed)
@@ -415,7 +410,7 @@ class CheckpointMemory:
             kept: what they have all kept.
         """
         agreed = self._agreed
-        if agreed.checkpoint is None or (kept is not None and kept.round >= agreed.round):
+        if agreed.decision.checkpoint is None or (kept is not None and kept.round >= agreed.round):
             return False
         return self._files.resumed(agreed.round) is None
 
@@ -426,5 +421,24 @@ class CheckpointMemory:
 
 def _resumed(loaded: Resumed | None, agreed: Agreed) -> Resumed | None:
     """Processes do not know whether what they loaded from memory came from a peer."""
-    from_peer = loaded is not None and loaded.tier is Tier.MEMORY and agreed.from_peer
+    from_peer = loaded is not None and loaded.tier is Tier.MEMORY and agreed.decision.from_peer
     return replace(loaded, tier=Tier.PEER) if loaded is not None and from_peer else loaded
+
+
+def _check_size(me: Environment, count: int) -> None:
+    """Refuse slots that are too small, or together too large.
+
+    Raises:
+        InvalidEnvironmentError: there is no room for so many.
+    """
+    if me.memory_bytes // count < SMALLEST_SLOT_BYTES:
+        raise InvalidEnvironmentError(
+            f"{FIELD}.size is {me.memory_bytes} bytes, too little for {count} slots: each takes "
+            f"{SMALLEST_SLOT_BYTES} at least"
+        )
+    limit = OomWatch.of_pod(me.pod_uid).limit_bytes()
+    if limit is not None and me.memory_bytes >= limit:
+        raise InvalidEnvironmentError(
+            f"{FIELD}.size is {me.memory_bytes / 2**20:.0f} MiB, which does not fit into the container's "
+            f"memory limit of {limit / 2**20:.0f} MiB beside the training: raise the limit, or lower the size"
+        )

@@ -1,16 +1,25 @@
-"""What lies where in a slot (`agent.slots.slot`): its tensors, and the header that describes them."""
+"""What lies where in a slot.
+
+0     control: eight int64 (`Word`), the commit word among them
+4096  tensors, each at a multiple of 64 bytes
+…     the header: JSON, which describes the tensors
+…     the sums: an int64 of each tensor, and one of the header and the control words
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
+MAGIC = 0x31_54_4F_4C_53_52_4C_44
+"""`DLRSLOT1`, in little-endian order."""
 CONTROL_BYTES = 4096
-"""Of the control words, and what is kept free behind them: here the tensors begin."""
+"""Bytes of the control words and of the free space behind them: here the tensors begin."""
 ALIGNMENT = 64
 WORD_BYTES = 8
 MAX_HEADER_BYTES = 64 << 20
@@ -21,29 +30,54 @@ MAX_NUMBER = 2**62
 """So that no sum of two is beyond an int64."""
 
 
+class Word(IntEnum):
+    """The control words, in order."""
+
+    MAGIC = 0
+    COMMIT = 1
+    STEP = 2
+    ROUND = 3
+    RANK = 4
+    WORLD_SIZE = 5
+    HEADER_OFFSET = 6
+    HEADER_BYTES = 7
+
+
+class Commit(IntEnum):
+    """The commit word."""
+
+    OPEN = 0
+    """The slot is new, or was being written."""
+    WHOLE = 1
+    """All is there but the sums."""
+    SUMMED = 2
+    """All is there, with its sums."""
+    DAMAGED = 3
+    """A sum differed when it was read: nobody uses it."""
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """Mark of the checkpoint in a slot. Slots of all ranks with the same round and step are one checkpoint.
+
+    The order is that of their making: a later round went on from what it was given, whatever its steps.
+    """
+
+    round: int
+    """Round in which it was written."""
+    step: int
+    rank: int
+    world_size: int
+
+
 @dataclass(frozen=True)
 class Part:
-    """A tensor to be laid out; the fields are those of `Entry`."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    global_shape: tuple[int, ...] | None = None
-    global_offset: tuple[int, ...] | None = None
-    is_buffer: bool = False
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One tensor of a slot."""
+    """A tensor, or a rank's part of one."""
 
     name: str
     dtype: str
     """Name of the type in torch, without `torch.`."""
     shape: tuple[int, ...]
-    offset: int
-    """Distance from the beginning of the slot, in bytes."""
     nbytes: int
     global_shape: tuple[int, ...] | None = None
     """Shape of the DTensor that this is a rank's part of; None for a plain tensor."""
@@ -54,15 +88,18 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Entry(Part):
+    """A tensor of a slot."""
+
+    offset: int = CONTROL_BYTES
+    """Distance from the beginning of the slot, in bytes."""
+
+
+@dataclass(frozen=True)
 class Header:
-    """What a slot's tensors are, and where."""
+    """The tensors of a slot, and their places."""
 
     entries: tuple[Entry, ...]
-
-    @property
-    def layout(self) -> str:
-        """The same for states of the same names, types and shapes: 16 hexadecimal digits."""
-        return hashlib.sha256(self.encoded).hexdigest()[:16]
 
     @cached_property
     def end(self) -> int:
@@ -114,18 +151,7 @@ def lay_out(parts: Iterable[Part]) -> Header:
     """
     entries, offset = [], CONTROL_BYTES
     for part in parts:
-        entries.append(
-            Entry(
-                part.name,
-                part.dtype,
-                part.shape,
-                offset,
-                part.nbytes,
-                part.global_shape,
-                part.global_offset,
-                part.is_buffer,
-            )
-        )
+        entries.append(Entry(**{**vars(part), "offset": offset}))
         offset += padded(part.nbytes)
     header = Header(tuple(entries))
     if len(header.encoded) > MAX_HEADER_BYTES:
@@ -135,33 +161,38 @@ def lay_out(parts: Iterable[Part]) -> Header:
     return header
 
 
-def _entry(fields: Any) -> Entry:
+def header_offset(control: bytes | bytearray) -> int:
+    """Return where the header begins, by the first `CONTROL_BYTES` of a slot."""
+    return int(struct.unpack_from("q", control, WORD_BYTES * Word.HEADER_OFFSET)[0])
+
+
+_FIELDS = {field.name for field in fields(Entry)}
+
+
+def _entry(listed: Any) -> Entry:
     """Read one entry.
 
     Raises:
         ValueError: it is none.
     """
-    if not isinstance(fields, dict) or fields.keys() != Entry.__dataclass_fields__.keys():
+    if not isinstance(listed, dict) or listed.keys() != _FIELDS:
         raise ValueError("an entry has other fields")
-    name, dtype, shape, offset, nbytes, global_shape, global_offset, is_buffer = (
-        fields[field] for field in Entry.__dataclass_fields__
-    )
-    if not (type(name) is type(dtype) is str and type(is_buffer) is bool):
+    name, shape, whole, offset = (listed[it] for it in ("name", "shape", "global_shape", "global_offset"))
+    if not (type(name) is type(listed["dtype"]) is str and type(listed["is_buffer"]) is bool):
         raise ValueError("a name, dtype or is_buffer is none")
-    is_part = global_shape is not None or global_offset is not None
-    for numbers in (shape, [offset, nbytes], *((global_shape, global_offset) if is_part else ())):
+    is_part = whole is not None or offset is not None
+    for numbers in (shape, [listed["offset"], listed["nbytes"]], *((whole, offset) if is_part else ())):
         if not _are_sizes(numbers):
             raise ValueError(f"{name:.99} has a shape or a number that is none")
     if not is_part:
-        return Entry(name, dtype, tuple(shape), offset, nbytes, None, None, is_buffer)
-    if not len(shape) == len(global_shape) == len(global_offset):
+        return Entry(**{**listed, "shape": tuple(shape)})
+    if not len(shape) == len(whole) == len(offset):
         raise ValueError(f"{name:.99} has not as many dimensions as its tensor")
-    ends = [start + size for start, size in zip(global_offset, shape, strict=True)]
-    if 0 not in shape and any(end > size for end, size in zip(ends, global_shape, strict=True)):
+    ends = [start + size for start, size in zip(offset, shape, strict=True)]
+    if 0 not in shape and any(end > size for end, size in zip(ends, whole, strict=True)):
         raise ValueError(f"{name:.99} is not within its tensor")
-    return Entry(
-        name, dtype, tuple(shape), offset, nbytes, tuple(global_shape), tuple(global_offset), is_buffer
-    )
+    shapes = {"shape": tuple(shape), "global_shape": tuple(whole), "global_offset": tuple(offset)}
+    return Entry(**{**listed, **shapes})
 
 
 def _are_sizes(numbers: Any) -> bool:

@@ -3,6 +3,8 @@
 Any slot may hold any rank's checkpoint. At each start of processes every local rank is given three of them to
 write into; the others hold replicas. So a rank that moves to another agent finds there what was kept for it.
 The files are in memory alone (memfd_create(2)), and end with the agent and its processes.
+
+A slot that a copy from another agent is fetched into is taken for that, by one fetch at a time.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from agent.slots.format import Commit, Mark
 from agent.slots.pages import HUGE_PAGE_BYTES, populate
 from agent.slots.resume import Checkpoint
-from agent.slots.slot import Commit, DamagedError, Mark, Slot
+from agent.slots.slot import DamagedError, Slot
+from agent.slots.wire import FetchError, fetch
 from crds.checkpoint_files import OWN_SLOTS
 
 logger = logging.getLogger(__name__)
@@ -23,6 +27,8 @@ logger = logging.getLogger(__name__)
 TOUCH_BYTES = HUGE_PAGE_BYTES or 4 << 20
 """So much is touched at once."""
 TOUCH_NICENESS = 15
+READY_NICENESS = 5
+"""Nice value of the thread that gives a replica's slot its pages; a first step has priority, three to one."""
 
 
 class Pool:
@@ -43,6 +49,10 @@ class Pool:
         self._toucher = threading.Thread(target=self._touch, name="dlr-touch", daemon=True)
         self._touched: set[Slot] = set()
         self._summing = threading.Lock()
+        self.lock = threading.Lock()
+        """Lock of who uses which slot. It is held where a slot is taken."""
+        self.taken: list[Slot] = []
+        """Slots that copies are fetched into."""
 
     def touch(self) -> threading.Thread:
         """Have the kernel give all pages, in the background, once: the first touch is what costs.
@@ -130,6 +140,75 @@ class Pool:
                 checkpoint is None or (mark.round, mark.step) > (checkpoint.round, checkpoint.step)
             ):
                 slot.begin()
+
+    def take(self, slot: Slot) -> Slot:
+        """Take a slot, which `fetch_into` or `make_ready` gives back."""
+        self.taken.append(slot)
+        return slot
+
+    def is_making_ready(self) -> bool:
+        """Whether a slot that was taken has yet to be given its pages."""
+        return not all(map(self.has_touched, self.taken))
+
+    def make_ready(self, target: Slot) -> None:
+        """Begin to give a slot that was taken its pages: what is offered may be written over meanwhile."""
+        threading.Thread(
+            target=self._touch_for_replica, args=(target,), name="dlr-ready", daemon=True
+        ).start()
+
+    def _touch_for_replica(self, target: Slot) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READY_NICENESS)  # of this thread alone
+        try:
+            self.touch_now(target)
+        finally:
+            self._give_back(target)
+
+    def _give_back(self, slot: Slot) -> None:
+        with self.lock:
+            self.taken.remove(slot)
+
+    def take_oldest(self, checkpoint: Checkpoint) -> Slot:
+        """Take the oldest slot, for a part of that checkpoint.
+
+        Raises:
+            FetchError: there is none.
+        """
+        for slot in oldest_first(self.slots):
+            if slot not in self.taken and not (slot.mark and Checkpoint.of(slot.mark) == checkpoint):
+                slot.begin()  # before a newer meeting says what is here
+                return self.take(slot)
+        raise FetchError("every slot here holds a part of that checkpoint already")
+
+    def fetch_into(
+        self,
+        target: Slot,
+        mark: Mark,
+        address: str,
+        key: bytes,
+        goes_on: Callable[[], bool],
+        share: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """Fetch into a slot that was taken.
+
+        Args:
+            key: the job's.
+            goes_on: whether it is still wanted.
+            share: as `agent.slots.wire.fetch` has it.
+
+        Raises:
+            FetchError: it could not be had, or is not wanted any more.
+        """
+        try:
+            fetch(address, key, mark, target, goes_on=goes_on, share=share)
+            with self.lock:
+                if not goes_on():
+                    raise FetchError("it is not wanted any more")
+                target.seal()
+                if target.mark != mark:
+                    target.begin()
+                    raise FetchError(f"{address} sent another checkpoint")
+        finally:
+            self._give_back(target)
 
     def _touch(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # of this thread alone

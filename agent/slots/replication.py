@@ -1,9 +1,12 @@
-"""Has a peer hold what our processes keep: in the background, and only the newest.
+"""Replicas: a peer holds what our processes keep, in the background, and only the newest.
 
-Which agent the peer is follows from the world (`agent.slots.peers`), so it changes with it. It is offered
-what was committed, and fetches it at its own pace (`agent.checkpoints.holder`). Meanwhile newer ones may
-come; of these the newest is offered next. Training takes no part, and nothing of this is written to the
-cluster.
+Each agent tells what its Pod shares with others: switch, rack, node, as far as the nodes are labelled. The
+agents are put in an order in which those that share something are next to each other, and the peer is the one
+half of the way round. So it is elsewhere, unless more than half of all agents share that; then as few as
+possible have a peer that shares it too. The peer follows from the world, so it changes with it.
+
+It is offered what was committed, and fetches it at its own pace. Meanwhile newer ones may come; of these the
+newest is offered next. Training takes no part, and nothing of this is written to the cluster.
 
 A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
 there are no replicas, and they are tried for less and less often. Processes are told what one takes, so that
@@ -13,16 +16,19 @@ says that other Pods have none.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 
-from agent.slots.slot import Mark
+from agent.slots.format import Mark
 from agent.slots.wire import offer
 
 logger = logging.getLogger(__name__)
 
+DIGITS = 6
+"""Digits of a place's hash. Two places with the same count as one, which costs no more than a worse peer."""
 LOOK_SECONDS = 0.05
 """Between two looks at the commit words of our slots: some microseconds each."""
 RETRY_SECONDS = 0.25
@@ -33,6 +39,33 @@ PATIENCE_SECONDS = 600.0
 """For the peer to fetch one."""
 WARN_SECONDS = 60.0
 """Without a copy, of more than one checkpoint that was offered."""
+
+
+def shortened(place: Sequence[str]) -> tuple[str, ...]:
+    """A place as agents tell it: names of nodes and labels may be long."""
+    return tuple(hashlib.sha256(part.encode()).hexdigest()[:DIGITS] if part else "" for part in place)
+
+
+def ring_of(places: Sequence[Sequence[str]]) -> tuple[int, ...] | None:
+    """The order of the agents, by the place of each, the largest part first; None if it is their own."""
+    first: dict[tuple[str, ...], int] = {}
+    keys = []
+    for agent, place in enumerate(places):
+        prefixes = (tuple(place[:length]) for length in range(1, len(place) + 1))
+        keys.append([first.setdefault(prefix, agent) for prefix in prefixes])
+    ring = sorted(range(len(places)), key=lambda agent: (keys[agent], agent))
+    return None if ring == list(range(len(ring))) else tuple(ring)
+
+
+def peers_of(ring: Sequence[int]) -> tuple[int, ...] | None:
+    """Return each agent's peer, half of the way round the ring; None for one agent alone."""
+    count = len(ring)
+    if count < 2:
+        return None
+    peers = [0] * count
+    for at, agent in enumerate(ring):
+        peers[agent] = ring[(at + count // 2) % count]
+    return tuple(peers)
 
 
 class Replication(threading.Thread):

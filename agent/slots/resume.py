@@ -11,11 +11,13 @@ Ranks are those of processes; an agent is named by its own rank among the member
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
-from agent.slots.slot import Mark
+from agent.slots.format import Mark
 from crds.ranges import as_ranges, from_text
 
 INVENTORY_BYTES = 300
@@ -25,8 +27,8 @@ MAX_FETCHES = 512
 """Ranks whose slots may have to be fetched before a round begins: those of 64 nodes with 8 devices. All wait
 for the slowest. More are missing at once where a standby takes a lower place, so that the ranks of all
 agents after it move; then thousands of whole states would cross the network, and storage is no slower."""
-
-
+MAX_INFLATED_BYTES = 32 << 20
+"""Greatest length of a decision. That of a world of 10,000 agents has less than a megabyte."""
 MAX_ATTEMPTS = 2
 """Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them, and any
 other is tried first. Those that end by plan do not count."""
@@ -74,20 +76,16 @@ class Inventory:
             [c.round, c.step, c.world_size, as_ranges(sorted(ranks))]
             for c, ranks in sorted(self.held.items(), reverse=True)
         ]
-        while len(text := _compact(self._said(held))) > INVENTORY_BYTES:
+        rest = self.place, int(self.from_peer), self.exhausted and astuple(self.exhausted)
+        while len(text := _compact([self.ranks, self.address, held, *rest])) > INVENTORY_BYTES:
             held.pop()
         return text
 
-    def _said(self, held: Sequence[object]) -> list[object]:
-        exhausted = None if self.exhausted is None else astuple(self.exhausted)
-        return [self.ranks, self.address, held, self.place, int(self.from_peer), exhausted]
-
     @classmethod
     def decode(cls, text: str) -> Inventory | None:
-        """Read it; None where an agent says nothing, as older ones and torchrun's do."""
+        """Read it; None where an agent takes no part, as torchrun's does not."""
         try:
-            # Newer agents may say more.
-            ranks, address, held, place, from_peer, exhausted, *_ = json.loads(text)
+            ranks, address, held, place, from_peer, exhausted = json.loads(text)
             checkpoints = dict(_entry(*each) for each in held)
             tried = None if exhausted is None else Checkpoint(*map(int, exhausted))
             return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer), tried)
@@ -97,7 +95,7 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the members agree upon."""
+    """The checkpoint to go on from, and who has to fetch or to serve what."""
 
     checkpoint: Checkpoint | None = None
     """None: memory has nothing that is complete."""
@@ -107,6 +105,57 @@ class Plan:
     """Ranks whose slots an agent serves to a world of another size, by agent."""
     is_last_resort: bool = False
     """Whether rounds in a row have begun with it and saved nothing, so that what storage has goes first."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What rank 0's agent has decided, for all agents of the round. It is final if nobody has to fetch."""
+
+    checkpoint: Checkpoint | None = None
+    """None where memory has nothing, so that it comes from storage."""
+    fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """Ranks whose slots an agent fetches first, and from which agent, by agent."""
+    shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Ranks of the checkpoint by address of the slot server, in a world of another size."""
+    is_last_resort: bool = False
+    """Whether what storage has goes first, since rounds began with the checkpoint and saved nothing."""
+    from_peer: bool = False
+    """Whether any agent had to fetch a part of it from another."""
+    persists: bool = False
+    """Whether the processes write it to storage too, since the last round was broken by a failure."""
+    ring: Sequence[int] | None = None
+    """Order of the agents by which each has its peer; None for that of their ranks."""
+
+    def encode(self) -> str:
+        """Encode as text."""
+        shards = {address: as_ranges(sorted(ranks)) for address, ranks in self.shards.items()}
+        checkpoint = self.checkpoint and astuple(self.checkpoint)
+        flags = [self.is_last_resort, self.from_peer, self.persists]
+        text = _compact([checkpoint, self.fetches, shards, flags, self.ring])
+        return base64.b64encode(zlib.compress(text.encode())).decode()
+
+    @classmethod
+    def decode(cls, data: bytes | str) -> Decision:
+        """Read it.
+
+        Raises:
+            ValueError: it is longer than any.
+        """
+        inflating = zlib.decompressobj()
+        text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
+        if inflating.unconsumed_tail:
+            raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
+        checkpoint, fetches, shards, flags, ring = json.loads(text)
+        return cls(
+            None if checkpoint is None else Checkpoint(*checkpoint),
+            {int(at): {int(rank): holder for rank, holder in of.items()} for at, of in fetches.items()},
+            {address: frozenset(from_text(ranks)) for address, ranks in shards.items()},
+            *map(bool, flags),
+            ring=None if ring is None else tuple(ring),
+        )
+
+
+UNDECIDED = Decision()
 
 
 class Attempts:

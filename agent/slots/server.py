@@ -15,9 +15,9 @@ from dataclasses import astuple
 from pathlib import Path
 
 from agent.connection.listener import Listener
+from agent.slots.format import Mark
 from agent.slots.pool import Pool
-from agent.slots.slot import Mark
-from agent.slots.wire import MAX_LINE_BYTES, SERVICE, TIMEOUT_SECONDS, Request, Verb, encode_answer
+from agent.slots.wire import MAX_LINE_BYTES, SERVICE, TIMEOUT_SECONDS, Request, Verb, encode_line
 
 logger = logging.getLogger(__name__)
 
@@ -108,27 +108,27 @@ class SlotServer:
             logger.debug("a request for a slot was not answered: %s", error)
 
     def _answer(self, connection: socket.socket, request: Request) -> None:
-        if request.verb is Verb.OFFER:
-            held = self._take_replica(request.mark, request.sender)
-            connection.sendall(encode_answer({"held": held}))
-        elif request.verb is Verb.CHECK:
-            damaged = self._pool.is_damaged(request.mark)
-            connection.sendall(encode_answer({"damaged": damaged}))
-        elif request.verb is Verb.COPIES:
-            marks = [astuple(mark) for mark in self._copies(request.mark.round)]
-            connection.sendall(encode_answer({"copies": marks}))
-        else:
+        if request.verb is Verb.SEND:
             self._send_slot(connection, request)
+            return
+        answer: dict[str, object]
+        if request.verb is Verb.OFFER:
+            answer = {"held": self._take_replica(request.mark, request.sender)}
+        elif request.verb is Verb.CHECK:
+            answer = {"damaged": self._pool.is_damaged(request.mark)}
+        else:
+            answer = {"copies": [astuple(mark) for mark in self._copies(request.mark.round)]}
+        connection.sendall(encode_line(answer))
 
     def _send_slot(self, connection: socket.socket, request: Request) -> None:
         if (slot := self._pool.summed(request.mark)) is None:
-            connection.sendall(encode_answer({"error": "it is not here"}))
+            connection.sendall(encode_line({"error": "it is not here"}))
             return
-        used = slot.used_bytes()
+        used = slot.header().slot_bytes
         start, stop = request.start, used if request.stop is None else request.stop
         if not 0 <= start < stop <= used:
-            connection.sendall(encode_answer({"error": f"it has {used} bytes"}))
+            connection.sendall(encode_line({"error": f"it has {used} bytes"}))
             return
-        connection.sendall(encode_answer({"bytes": stop - start}))
+        connection.sendall(encode_line({"bytes": stop - start}))
         with Path(slot.path).open("rb") as file:  # for sendfile(2)
             connection.sendfile(file, start, stop - start)

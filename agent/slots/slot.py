@@ -3,11 +3,6 @@
 The agent makes the file (memfd_create(2)) and touches its pages beforehand; a training process maps it,
 copies its tensors into it, and commits. The agents read it: to say what they hold, to send it to a peer.
 
-    0     control: eight int64 (`_Word`), the commit word among them
-    4096  tensors, each at a multiple of 64 bytes
-    …     the header: JSON, says what lies where
-    …     the sums: an int64 of each tensor, and one of the header and the control words
-
 A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when all of it
 is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole or says
 that it is not; every rank has three, and never writes into its newest. The sums follow the commit, since
@@ -28,48 +23,28 @@ import mmap
 import os
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 from torch import Tensor
 
-from agent.memory_file import memory_file
-from agent.slots.format import CONTROL_BYTES, MAX_HEADER_BYTES, WORD_BYTES, Entry, Header, padded
-from agent.slots.pages import map_pages, map_shared
+from agent.slots.format import (
+    CONTROL_BYTES,
+    MAGIC,
+    MAX_HEADER_BYTES,
+    WORD_BYTES,
+    Commit,
+    Entry,
+    Header,
+    Mark,
+    Word,
+    padded,
+)
+from agent.slots.pages import map_pages, map_shared, memory_file
 from agent.slots.sums import WordSum, sum_of, wrapped
 
-MAGIC = 0x31_54_4F_4C_53_52_4C_44
-"""`DLRSLOT1`, in little-endian order."""
 _PIECE_WORDS = (512 << 10) // WORD_BYTES
 """Of what is copied out of a slot, so much is summed up at once: it fits into a core's own cache, or nearly
 so, and a large state has few enough of them."""
-
-
-class Commit(IntEnum):
-    """What a slot's commit word says."""
-
-    OPEN = 0
-    """Nothing: it is new, or was being written."""
-    WHOLE = 1
-    """All is there, but for the sums."""
-    SUMMED = 2
-    """All is there, and its sums say what it was."""
-    DAMAGED = 3
-    """A sum did not fit when it was read: nobody uses it."""
-
-
-class _Word(IntEnum):
-    """The control words, in order."""
-
-    MAGIC = 0
-    COMMIT = 1
-    STEP = 2
-    ROUND = 3
-    RANK = 4
-    WORLD_SIZE = 5
-    HEADER_OFFSET = 6
-    HEADER_BYTES = 7
 
 
 class DamagedError(Exception):
@@ -78,20 +53,6 @@ class DamagedError(Exception):
 
 class TooSmallError(Exception):
     """The state does not fit into the slot."""
-
-
-@dataclass(frozen=True, order=True)
-class Mark:
-    """Mark of the checkpoint in a slot. Slots of all ranks with the same round and step are one checkpoint.
-
-    The order is that of their making: a later round went on from what it was given, whatever its steps.
-    """
-
-    round: int
-    """Round in which it was written."""
-    step: int
-    rank: int
-    world_size: int
 
 
 class Slot:
@@ -169,7 +130,7 @@ class Slot:
 
     def begin(self) -> None:
         """Say that nothing is in it, until `commit`."""
-        self._words[_Word.COMMIT] = Commit.OPEN
+        self._words[Word.COMMIT] = Commit.OPEN
 
     def commit(self, mark: Mark, header: Header) -> None:
         """Say that all tensors of `header` are in it. They have no sums yet.
@@ -181,11 +142,11 @@ class Slot:
         if header.slot_bytes > self.size:
             raise TooSmallError(f"{header.slot_bytes:,} bytes do not fit into a slot of {self.size:,}")
         self._memory[header.end : header.end + len(data)] = data
-        words[_Word.HEADER_OFFSET], words[_Word.HEADER_BYTES] = header.end, len(data)
-        words[_Word.RANK], words[_Word.WORLD_SIZE] = mark.rank, mark.world_size
-        words[_Word.STEP], words[_Word.ROUND] = mark.step, mark.round
-        words[_Word.MAGIC] = MAGIC
-        words[_Word.COMMIT] = Commit.WHOLE
+        words[Word.HEADER_OFFSET], words[Word.HEADER_BYTES] = header.end, len(data)
+        words[Word.RANK], words[Word.WORLD_SIZE] = mark.rank, mark.world_size
+        words[Word.STEP], words[Word.ROUND] = mark.step, mark.round
+        words[Word.MAGIC] = MAGIC
+        words[Word.COMMIT] = Commit.WHOLE
 
     def sum_up(self, known: Mapping[str, int] | None = None) -> None:
         """Write down the sums of what is in it, if it is whole and has none yet.
@@ -205,25 +166,25 @@ class Slot:
         ]
         self._store_sums(header, [*sums, self._sum_of_header(header)])
         if self.mark == mark:  # else it was opened meanwhile
-            self._words[_Word.COMMIT] = Commit.SUMMED
+            self._words[Word.COMMIT] = Commit.SUMMED
 
     def seal(self) -> None:
         """Say that all is there that was copied into it from another slot, and `verify` found it whole.
 
         Everything but the commit word was copied, which has been OPEN since `begin`.
         """
-        self._words[_Word.COMMIT] = Commit.SUMMED
+        self._words[Word.COMMIT] = Commit.SUMMED
 
     def damaged(self) -> None:
         """Say that nobody is to use it."""
-        self._words[_Word.COMMIT] = Commit.DAMAGED
+        self._words[Word.COMMIT] = Commit.DAMAGED
 
     # Reading.
 
     @property
     def commit_word(self) -> Commit:
-        word = self._words[_Word.COMMIT]
-        if self._words[_Word.MAGIC] != MAGIC or word not in Commit.__members__.values():
+        word = self._words[Word.COMMIT]
+        if self._words[Word.MAGIC] != MAGIC or word not in Commit.__members__.values():
             return Commit.OPEN
         return Commit(word)
 
@@ -234,10 +195,10 @@ class Slot:
             return None
         words = self._words
         return Mark(
-            round=words[_Word.ROUND],
-            step=words[_Word.STEP],
-            rank=words[_Word.RANK],
-            world_size=words[_Word.WORLD_SIZE],
+            round=words[Word.ROUND],
+            step=words[Word.STEP],
+            rank=words[Word.RANK],
+            world_size=words[Word.WORLD_SIZE],
         )
 
     def header(self) -> Header:
@@ -246,7 +207,7 @@ class Slot:
         Raises:
             DamagedError: it cannot be read, or makes no sense.
         """
-        start, length = self._words[_Word.HEADER_OFFSET], self._words[_Word.HEADER_BYTES]
+        start, length = self._words[Word.HEADER_OFFSET], self._words[Word.HEADER_BYTES]
         if not (
             CONTROL_BYTES <= start <= self.size and 0 <= length <= min(self.size - start, MAX_HEADER_BYTES)
         ):
@@ -346,19 +307,11 @@ class Slot:
         if sum_ != expected:
             raise DamagedError(f"{what} is not what was written: its sum is {sum_:#x}, not {expected:#x}")
 
-    def used_bytes(self) -> int:
-        """Bytes from the beginning to the end of the sums: what a copy of it needs.
-
-        Raises:
-            DamagedError: the header cannot be read.
-        """
-        return self.header().slot_bytes
-
     def take_control(self, control: bytes | bytearray) -> None:
         """Copy another slot's control words, but for the commit word."""
         words = memoryview(control).cast("q")
-        self._words[_Word.MAGIC] = words[_Word.MAGIC]
-        for word in range(_Word.STEP, len(_Word)):
+        self._words[Word.MAGIC] = words[Word.MAGIC]
+        for word in range(Word.STEP, len(Word)):
             self._words[word] = words[word]
 
     def whole(self) -> Tensor:
@@ -379,7 +332,7 @@ class Slot:
         return self._memory[start : start + WORD_BYTES * (len(header.entries) + 1)].cast("q")
 
     def _sum_of_header(self, header: Header) -> int:
-        words = self._words[_Word.STEP :].tolist()[: len(_Word) - _Word.STEP]
+        words = self._words[Word.STEP :].tolist()[: len(Word) - Word.STEP]
         return wrapped(
             self._sum(header.end, words[-1]) + sum_of(bytearray(struct.pack(f"{len(words)}q", *words)))
         )
@@ -389,7 +342,7 @@ class Slot:
         return sum_of(self._memory[offset : offset + nbytes])
 
     def _sums_at(self, header: Header) -> int:
-        return header.end + padded(self._words[_Word.HEADER_BYTES])
+        return header.end + padded(self._words[Word.HEADER_BYTES])
 
     def _store_sums(self, header: Header, sums: Sequence[int]) -> None:
         start = self._sums_at(header)
@@ -401,8 +354,3 @@ def _nbytes(entry: Entry) -> int | None:
     """What a tensor of that type and shape has; None where torch has no such type."""
     dtype = getattr(torch, entry.dtype, None)
     return math.prod(entry.shape) * dtype.itemsize if isinstance(dtype, torch.dtype) else None
-
-
-def header_offset(control: bytes | bytearray) -> int:
-    """Return where the header begins, by the first `CONTROL_BYTES` of a slot."""
-    return int(struct.unpack_from("q", control, WORD_BYTES * _Word.HEADER_OFFSET)[0])

@@ -1,14 +1,14 @@
-"""What is asked of a slot server, and how: its protocol and its client.
+"""Slots between Pods: the protocol of a slot server (`server.py`), and its client.
 
-A request is a line of JSON on a connection of its own, after its handshake (`agent.connection`); the answer
-is another line, and then bytes. A mark is
-[round, step, rank, world size].
+A request is a line of JSON on a connection of its own, after its handshake (`agent.connection`): its verb, a
+mark (round, step, rank, world size), the first byte and the one behind the last, and its sender. The answer
+is another line, and then bytes.
 
-    {"slot": [7, 120, 3, 8], "start": 0, "stop": null}                     → {"bytes": n}, and the bytes
-    {"offer": [7, 120, 3, 8], "from": "10.0.0.3:4711"}                     → {"held": true}, once fetched
-    {"check": [7, 120, 3, 8]}                      → {"damaged": true}, and then it is not here any more
-    {"copies": [7, 0, 0, 1]}        → {"copies": [[7, 120, 3, 8], …]}: what is here of another agent's round
-    anything else, or what is not here                                     → {"error": "…"}
+    ["slot", [7, 120, 3, 8], 0, null, ""]              → {"bytes": n}, and the bytes
+    ["offer", [7, 120, 3, 8], 0, null, "10.0.0.3:47"]  → {"held": true}, once it is fetched
+    ["check", [7, 120, 3, 8], 0, null, ""]             → {"damaged": true}; then it is not here any more
+    ["copies", [7, 0, 0, 1], 0, null, ""]              → {"copies": [[7, 120, 3, 8], …]}
+    anything else, or what is not here                 → {"error": "…"}
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from enum import Enum
@@ -26,7 +26,8 @@ from typing import Any
 
 from agent.connection import handshake
 from agent.connection.handshake import RefusedError
-from agent.slots.slot import Mark
+from agent.slots.format import CONTROL_BYTES, Mark
+from agent.slots.slot import DamagedError, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +41,25 @@ CHECK_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 """Between two looks whether an answer is still wanted."""
 MAX_LINE_BYTES = 4_096
+CHUNK_BYTES = 8 << 20
+
+
+class FetchError(Exception):
+    """The peer does not have it, or does not answer."""
+
+
+class DamagedCopyError(FetchError):
+    """What came differs from what was summed up there: on its way, or there (`have_checked`)."""
 
 
 class Verb(Enum):
-    """What a request is for."""
+    """The kind of a request."""
 
     SEND = "slot"
     OFFER = "offer"
     CHECK = "check"
     COPIES = "copies"
-    """Asks for copies; of the mark, the round alone counts."""
+    """Asks for the copies of another agent's checkpoints; of the mark, the round alone counts."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,7 @@ class Request:
 
     def encode(self) -> bytes:
         """Encode as a line."""
-        fields: dict[str, Any] = {self.verb.value: astuple(self.mark)}
-        if self.verb is Verb.SEND:
-            fields |= {"start": self.start, "stop": self.stop}
-        if self.verb is Verb.OFFER:
-            fields["from"] = self.sender
-        return encode_answer(fields)
+        return encode_line([self.verb.value, astuple(self.mark), self.start, self.stop, self.sender])
 
     @classmethod
     def decode(cls, line: bytes) -> Request:
@@ -81,53 +86,16 @@ class Request:
         Raises:
             ValueError: it is none.
         """
-        fields = decode_answer(line)
-        for verb in Verb:
-            if verb.value in fields:
-                break
-        else:
-            raise ValueError("a request that nobody knows")
         try:
-            stop = fields.get("stop")
-            return cls(
-                verb,
-                _mark(fields[verb.value]),
-                int(fields.get("start") or 0),
-                None if stop is None else int(stop),
-                str(fields.get("from", "")),
-            )
-        except TypeError as error:
+            verb, mark, start, stop, sender = json.loads(line)
+            end = None if stop is None else int(stop)
+            return cls(Verb(verb), Mark(*map(int, mark)), int(start), end, str(sender))
+        except (TypeError, RecursionError) as error:
             raise ValueError(str(error)) from error
 
 
-def _mark(numbers: Iterable[Any]) -> Mark:
-    """Read one.
-
-    Raises:
-        ValueError, TypeError: it is none.
-    """
-    round_, step, rank, world_size = map(int, numbers)
-    return Mark(round_, step, rank, world_size)
-
-
-def encode_answer(fields: Mapping[str, Any]) -> bytes:
-    """Encode as a line."""
-    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
-
-
-def decode_answer(line: bytes) -> dict[str, Any]:
-    """Read a line.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        fields = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("too deep") from error
-    if not isinstance(fields, dict):
-        raise ValueError("it is no JSON object")
-    return fields
+def encode_line(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
 class SlotBytes:
@@ -180,8 +148,66 @@ def receive(
         yield SlotBytes(connection, nbytes, rest)
 
 
+def fetch(
+    address: str,
+    key: bytes,
+    mark: Mark,
+    slot: Slot,
+    *,
+    goes_on: Callable[[], bool] = lambda: True,
+    share: Callable[[], float] = lambda: 1.0,
+) -> None:
+    """Copy a peer's slot into `slot`, which stays open.
+
+    It is verified, and the caller may seal it.
+
+    Args:
+        address: of the peer's slot server, `host:port`.
+        key: the job's.
+        mark: what is wanted.
+        goes_on: asked after each chunk; once it says no, the fetch ends.
+        share: of the time that the fetch may take, asked after each chunk; below 1 it pauses then, for the
+            sake of training.
+
+    Raises:
+        FetchError: it could not be had.
+        DamagedCopyError: it is not what was summed up there.
+    """
+    slot.begin()
+    try:
+        with receive(address, key, mark) as source:
+            if not CONTROL_BYTES <= source.nbytes <= slot.size:
+                raise FetchError(f"{source.nbytes:,} bytes do not fit into a slot of {slot.size:,}")
+            _receive_slot(source, slot, goes_on, share)
+        slot.verify()
+    except DamagedError as error:
+        raise DamagedCopyError(f"{address}: {error}") from error
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # of torch, where a header makes no sense
+        raise FetchError(f"{address}: {error}") from error
+
+
+def _receive_slot(
+    source: SlotBytes, slot: Slot, goes_on: Callable[[], bool], share: Callable[[], float]
+) -> None:
+    """Receive all bytes of a slot but its commit word.
+
+    Raises:
+        OSError, FetchError: not all came.
+    """
+    control = bytearray(CONTROL_BYTES)
+    source.fill(memoryview(control))
+    slot.take_control(control)
+    for start in range(CONTROL_BYTES, source.nbytes, CHUNK_BYTES):
+        if not goes_on():
+            raise FetchError("it is not wanted any more")
+        began_at = time.monotonic()
+        with slot.bytes(start, min(start + CHUNK_BYTES, source.nbytes)) as chunk:
+            source.fill(chunk)
+        time.sleep((time.monotonic() - began_at) * (1 / share() - 1))
+
+
 def read(address: str, key: bytes, mark: Mark, start: int, stop: int | None) -> bytearray:
-    """A range of a slot. A server that has too much to do is asked again, for BUSY_SECONDS.
+    """Read a range of a slot. A server that has too much to do is asked again, for BUSY_SECONDS.
 
     Raises:
         OSError: it could not be had; the message names the address.
@@ -236,7 +262,7 @@ def copies(address: str, key: bytes, round_: int) -> list[Mark]:
         connection.sendall(Request(Verb.COPIES, Mark(round_, 0, 0, 1)).encode())
         answer, _ = _answer(connection)
     try:
-        return [_mark(numbers) for numbers in answer["copies"]]
+        return [Mark(*map(int, numbers)) for numbers in answer["copies"]]
     except (KeyError, ValueError, TypeError) as error:
         raise RefusedError(f"{address} answered something else: {error}") from error
 
@@ -296,6 +322,9 @@ def _answer(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
         received += part
     line, _, rest = received.partition(b"\n")
     try:
-        return decode_answer(line), rest
-    except ValueError as error:
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as error:
         raise RefusedError(f"it answered something else: {error}") from error
+    if not isinstance(answer, dict):
+        raise RefusedError("it answered something else")
+    return answer, rest

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 import dlr
-from agent.slots.fetch import fetch
-from agent.slots.format import Part, lay_out
-from agent.slots.slot import DamagedError, Mark, Slot
+from agent.slots.format import Mark, Part, lay_out
+from agent.slots.slot import DamagedError, Slot
+from agent.slots.wire import fetch
 
 HEADER = lay_out([Part("weights", "int64", (1024,), 8192)])
 
@@ -29,7 +29,7 @@ def main() -> None:
     log = (out / f"{told['round']}.{rank}").open("a", buffering=1)
     print(json.dumps(told), file=log)
     step, resume = 0, told["resume"]
-    if resume["tier"] == "memory" and "slot" in resume:
+    if resume and resume["slot"]:
         own = Slot.open(resume["slot"])
         try:
             own.verify()
@@ -39,9 +39,9 @@ def main() -> None:
         assert own.mark == Mark(resume["round"], resume["step"], rank, size), own.mark
         step = int(own.tensor(HEADER.entries[0])[0])
         assert step == resume["step"]
-    elif resume["tier"] == "memory":
+    elif resume:
         wanted = {int(r): at for r, at in resume["shards"].items()}
-        assert sorted(wanted) == list(range(resume["worldSize"]))
+        assert sorted(wanted) == list(range(resume["world_size"]))
         key = bytes.fromhex(resume["key"])
         steps = {
             read(at, key, Mark(resume["round"], resume["step"], r, len(wanted))) for r, at in wanted.items()
@@ -50,7 +50,7 @@ def main() -> None:
     print(f"resumed {step}", file=log)
     if step:
         loaded = {"round": told["round"], "loaded": step, "tier": "memory"}
-        Path(told["storageFile"]).write_text(json.dumps(loaded))
+        Path(told["notice_file"]).write_text(json.dumps(loaded))
     dist.init_process_group("gloo")
     slots = [Slot.open(path) for path in told["slots"]]
     turn = 1

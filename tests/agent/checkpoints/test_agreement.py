@@ -16,19 +16,17 @@ from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from agent.checkpoints.agreed import Agreed, HeldReplicas
 from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
-from agent.checkpoints.persisting import Persisting
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.monitor.oom import OomWatch
 from agent.rendezvous.agreement import Agreement
-from agent.slots.fetch_targets import FetchTargets
-from agent.slots.format import CONTROL_BYTES, Part, lay_out
-from agent.slots.resume import Checkpoint, Inventory
-from agent.slots.slot import Mark, Slot
+from agent.slots.format import CONTROL_BYTES, Mark, Part, lay_out
+from agent.slots.pool import Pool
+from agent.slots.resume import Checkpoint, Decision, Inventory
+from agent.slots.slot import Slot
 from crds.agent_report import Resumed
-from crds.checkpoint_files import StorageFile, Tier
+from crds.checkpoint_files import Tier
 
-STORAGE: StorageFile = {"path": "/data/run", "job": "default/job", "keep": None}
 HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
 
 
@@ -137,12 +135,12 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def steps(told: list[dict[str, Any]]) -> set[Any]:
-    return {file["resume"].get("step") for file in told}
+    return {file["resume"] and file["resume"]["step"] for file in told}
 
 
 def test_a_lost_agent_gets_its_slot_from_its_peer(world: World) -> None:
     told = world.meet(1)
-    assert [file["resume"] for file in told] == [{"tier": "storage"}] * 3
+    assert [file["resume"] for file in told] == [None] * 3
     world.save(told, 10, 0)
     world.save(told, 11, 1)
     world.replace(0)
@@ -156,9 +154,9 @@ def test_a_lost_agent_gets_its_slot_from_its_peer(world: World) -> None:
     assert memory is not None
     assert memory.to_status().resumed is None, "its process may still fail to load it"
     loaded = {"round": 2, "loaded": 11, "tier": "memory"}
-    Path(told[2]["storageFile"]).write_text(json.dumps(loaded))
+    Path(told[2]["notice_file"]).write_text(json.dumps(loaded))
     assert memory.to_status().resumed == Resumed(2, Tier.PEER, 11)
-    Path(told[2]["storageFile"]).write_text(json.dumps(loaded | {"loaded": 20, "tier": "storage"}))
+    Path(told[2]["notice_file"]).write_text(json.dumps(loaded | {"loaded": 20, "tier": "storage"}))
     assert memory.to_status().resumed == Resumed(2, Tier.STORAGE, 20), "that was newer"
 
 
@@ -205,7 +203,7 @@ def test_what_a_failed_fetch_has_written_over_is_counted_on_no_more(
         slot.commit(Mark(1, step, 1, 3), HEADER)
         slot.sum_up()
     replica.bytes(CONTROL_BYTES + 5, CONTROL_BYTES + 6)[0] ^= 1
-    assert [file["resume"] for file in world.meet(2)] == [{"tier": "storage"}] * 3
+    assert [file["resume"] for file in world.meet(2)] == [None] * 3
     counts = [len(found.held) for text in said if (found := decode(text)) and found.address == memory.address]
     assert min(counts) < max(counts), "the agent said anew what it holds"
 
@@ -221,36 +219,23 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
 
 def test_a_copy_is_fetched_when_its_slot_has_its_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may come more slowly than what is offered is written over, and a copy in vain puts off the next."""
-    pools = {memory._fetch_targets: memory._pool for memory in world.memories if memory is not None}
     have_pages: list[bool] = []
-    fetch = FetchTargets.fetch
+    fetch_into = Pool.fetch_into
 
-    def note(targets: FetchTargets, target: Slot, *rest: Any) -> None:
-        have_pages.append(pools[targets].has_touched(target))
-        fetch(targets, target, *rest)
+    def note(pool: Pool, target: Slot, *rest: Any) -> None:
+        have_pages.append(pool.has_touched(target))
+        fetch_into(pool, target, *rest)
 
-    monkeypatch.setattr(FetchTargets, "fetch", note)
+    monkeypatch.setattr(Pool, "fetch_into", note)
     told = world.meet(1)
     for turn in range(3):
         world.save(told, 10 + turn, turn)
     assert have_pages == [True] * 9
 
 
-def test_after_a_failure_a_smaller_world_has_each_old_rank_s_part_persisted_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[int, Checkpoint, Mark | None]] = []
-
-    def begin(_: Persisting, round_: int, checkpoint: Checkpoint, slots: dict[int, Slot], to: Any) -> None:
-        assert to == STORAGE
-        asked.extend((rank, checkpoint, slot.mark) for rank, slot in slots.items())
-
-    monkeypatch.setattr(Persisting, "begin", begin)
+def test_after_a_failure_the_processes_of_a_smaller_world_persist_each_old_rank_s_slot(world: World) -> None:
     told = world.meet(1)
-    for file in told:
-        Path(file["storageFile"]).write_text(json.dumps(STORAGE))
     world.save(told, 10, 0)
-    assert not asked, "nothing has failed"
     lost = world.memories.pop()
     assert lost is not None
     world.size = 2
@@ -258,9 +243,22 @@ def test_after_a_failure_a_smaller_world_has_each_old_rank_s_part_persisted_once
         assert memory is not None
         memory.expect(frozenset({2}), after_failure=True)
     resumed = [file["resume"] for file in world.meet(2)]
-    assert [(of["step"], of["worldSize"]) for of in resumed] == [(10, 3)] * 2
-    whole = Checkpoint(1, 10, 3)
-    assert sorted(asked) == [(rank, whole, whole.part(rank)) for rank in range(3)]
+    assert [(of["step"], of["world_size"]) for of in resumed] == [(10, 3)] * 2
+    persisted = [(int(rank), path) for of in resumed for rank, path in of["persist"].items()]
+    assert [(rank, Slot.open(path).mark) for rank, path in sorted(persisted)] == [
+        (rank, Mark(1, 10, rank, 3)) for rank in range(3)
+    ]
+
+
+def test_after_a_failure_a_process_persists_its_own_slot_and_after_a_plan_nothing(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    for round_, after_failure in ((2, True), (3, False)):
+        for memory in world.memories:
+            assert memory is not None
+            memory.expect(frozenset(), after_failure=after_failure)
+        resumed = [file["resume"] for file in world.meet(round_)]
+        own = [{str(rank): of["slot"]} for rank, of in enumerate(resumed)]
+        assert [of["persist"] for of in resumed] == (own if after_failure else [{}] * 3)
 
 
 def test_a_rack_that_is_lost_is_resumed_from_the_others(tmp_path: Path) -> None:
@@ -284,9 +282,9 @@ def test_an_agent_and_its_peer_that_are_lost_lead_to_storage_and_who_is_left_say
     world.replace(0)
     world.replace(1)
     found = world.meet(2)
-    assert [file["resume"] for file in found] == [{"tier": "storage"}] * 3
-    assert [file.get("lostStep") for file in found] == [None, None, 10]
-    assert not any("lostStep" in file for file in [*first, *world.meet(3)])
+    assert [file["resume"] for file in found] == [None] * 3
+    assert [file["lost_step"] for file in found] == [None, None, 10]
+    assert {file["lost_step"] for file in [*first, *world.meet(3)]} == {None}
 
 
 @pytest.mark.parametrize("gone", [0, 2])
@@ -299,7 +297,7 @@ def test_a_pod_that_leaves_hands_its_last_step_to_its_peer_and_the_others_wait_f
     world.leave(11, gone)
     told = world.meet(2)
     assert steps(told) == {11}
-    assert {file["resume"]["worldSize"] for file in told} == {3}
+    assert {file["resume"]["world_size"] for file in told} == {3}
     assert all(set(file["resume"]["shards"]) == {"0", "1", "2"} for file in told)
 
 
@@ -307,7 +305,7 @@ def test_processes_are_told_how_long_a_copy_to_the_peer_takes(world: World) -> N
     began = time.monotonic()
     told = world.meet(1)
     world.save(told, 10, 0)
-    taken = [float(Path(file["copySecondsFile"]).read_text()) for file in told]
+    taken = [float(Path(file["copy_seconds_file"]).read_text()) for file in told]
     assert all(0 < seconds <= time.monotonic() - began for seconds in taken)
 
 
@@ -330,7 +328,7 @@ def test_beside_an_agent_that_knows_nothing_of_it_all_go_on_from_storage(world: 
     world.save(told, 10, 0)
     world.memories[older] = None
     told = world.meet(2)
-    assert [file["resume"]["tier"] for file in told if file] == ["storage"] * 2
+    assert [file["resume"] for file in told if file] == [None] * 2
 
 
 def test_the_thread_of_an_abandoned_meeting_acts_no_more(world: World) -> None:
@@ -340,7 +338,7 @@ def test_the_thread_of_an_abandoned_meeting_acts_no_more(world: World) -> None:
     checkpoint = Checkpoint(1, 10, 3)
     memory.inventory(2)
     memory.inventory(3)
-    memory.agree(Agreed(3, checkpoint))
+    memory.agree(Agreed(3, Decision(checkpoint)))
     for late in (
         lambda: memory.inventory(2),
         lambda: memory.fetch(2, checkpoint, 1, "127.0.0.1:1", threading.Event()),
@@ -368,7 +366,7 @@ def test_a_checkpoint_that_leads_nowhere_gives_way_to_any_other_and_is_not_given
     world.save(told, 11, 1)
     found = [world.meet(round_) for round_ in range(2, 8)]
     assert [steps(each) for each in found] == [{11}, {11}, {10}, {10}, {10}, {10}]
-    resorts = [{file["resume"].get("lastResort", False) for file in each} for each in found]
+    resorts = [{file["resume"]["is_last_resort"] for file in each} for each in found]
     assert resorts == [{False}] * 4 + [{True}] * 2, "storage goes first, if it has any"
 
 
@@ -379,7 +377,7 @@ def test_rounds_that_end_by_plan_before_anything_is_saved_do_not_count_against_a
     world.save(world.meet(1), 10, 0)
     found = []
     for round_ in range(2, 8):
-        found.append({file["resume"].get("lastResort", False) for file in world.meet(round_)})
+        found.append({file["resume"]["is_last_resort"] for file in world.meet(round_)})
         if round_ < 5:
             for memory in world.memories:
                 assert memory is not None

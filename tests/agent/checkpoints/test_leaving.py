@@ -106,7 +106,7 @@ def test_what_a_failure_leaves_in_memory_is_persisted(cluster: FakeCluster, agen
     os.kill(process, signal.SIGKILL)
     cluster.wait_state({1: "Failed"}, 1)
     cluster.form([0, 1])
-    agents.wait_log(1, "is in", timeout_seconds=90)
+    cluster.wait(lambda: list(folder.glob("step-*")), "a checkpoint in storage", 90)
     (persisted,) = folder.glob("step-*")
     resumed = cluster.agent(0)["memory"]["resumed"]
     assert resumed == {"round": 2, "step": int(persisted.name.removeprefix("step-")), "tier": "memory"}

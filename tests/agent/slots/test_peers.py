@@ -9,7 +9,7 @@ from agent.environment import Environment
 from agent.facts.world import JobView
 from agent.kube.api import ApiClient
 from agent.report.elasticworker import topology_of_pod
-from agent.slots.peers import peers_of, ring_of, shortened
+from agent.slots.replication import peers_of, ring_of, shortened
 from tests.agent.fake_cluster import FakeCluster
 
 PLACES = st.lists(

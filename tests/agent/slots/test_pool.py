@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.slots.format import Header, Part, lay_out
+from agent.slots.format import Commit, Header, Mark, Part, lay_out
 from agent.slots.pool import Pool, assign, slot_for_replica
 from agent.slots.resume import Checkpoint
-from agent.slots.slot import Commit, Mark, Slot
+from agent.slots.slot import Slot
 
 HEADER = lay_out([Part("weights", "int64", (16,), 128)])
 

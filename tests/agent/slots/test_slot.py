@@ -9,7 +9,7 @@ import resource
 
 import pytest
 
-from agent.memory_file import MFD_NOEXEC_SEAL
+from agent.slots.pages import MFD_NOEXEC_SEAL
 from agent.slots.slot import Slot
 
 

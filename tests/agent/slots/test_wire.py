@@ -10,7 +10,7 @@ import pytest
 
 from agent.connection.handshake import RefusedError
 from agent.slots import wire
-from agent.slots.slot import Mark
+from agent.slots.format import Mark
 
 MARK = Mark(7, 120, 0, 8)
 
