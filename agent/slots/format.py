@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -151,7 +151,7 @@ def lay_out(parts: Iterable[Part]) -> Header:
     """
     entries, offset = [], CONTROL_BYTES
     for part in parts:
-        entries.append(Entry(**{**vars(part), "offset": offset}))
+        entries.append(Entry(*vars(part).values(), offset))
         offset += padded(part.nbytes)
     header = Header(tuple(entries))
     if len(header.encoded) > MAX_HEADER_BYTES:
@@ -166,7 +166,7 @@ def header_offset(control: bytes | bytearray) -> int:
     return int(struct.unpack_from("q", control, WORD_BYTES * Word.HEADER_OFFSET)[0])
 
 
-_FIELDS = {field.name for field in fields(Entry)}
+_FIELDS = Entry.__dataclass_fields__.keys()
 
 
 def _entry(listed: Any) -> Entry:
@@ -177,22 +177,21 @@ def _entry(listed: Any) -> Entry:
     """
     if not isinstance(listed, dict) or listed.keys() != _FIELDS:
         raise ValueError("an entry has other fields")
-    name, shape, whole, offset = (listed[it] for it in ("name", "shape", "global_shape", "global_offset"))
-    if not (type(name) is type(listed["dtype"]) is str and type(listed["is_buffer"]) is bool):
+    name, dtype, shape, nbytes, whole, start, is_buffer, offset = (listed[field] for field in _FIELDS)
+    if not (type(name) is type(dtype) is str and type(is_buffer) is bool):
         raise ValueError("a name, dtype or is_buffer is none")
-    is_part = whole is not None or offset is not None
-    for numbers in (shape, [listed["offset"], listed["nbytes"]], *((whole, offset) if is_part else ())):
+    is_part = whole is not None or start is not None
+    for numbers in (shape, [offset, nbytes], *((whole, start) if is_part else ())):
         if not _are_sizes(numbers):
             raise ValueError(f"{name:.99} has a shape or a number that is none")
     if not is_part:
-        return Entry(**{**listed, "shape": tuple(shape)})
-    if not len(shape) == len(whole) == len(offset):
+        return Entry(name, dtype, tuple(shape), nbytes, None, None, is_buffer, offset)
+    if not len(shape) == len(whole) == len(start):
         raise ValueError(f"{name:.99} has not as many dimensions as its tensor")
-    ends = [start + size for start, size in zip(offset, shape, strict=True)]
+    ends = [first + size for first, size in zip(start, shape, strict=True)]
     if 0 not in shape and any(end > size for end, size in zip(ends, whole, strict=True)):
         raise ValueError(f"{name:.99} is not within its tensor")
-    shapes = {"shape": tuple(shape), "global_shape": tuple(whole), "global_offset": tuple(offset)}
-    return Entry(**{**listed, **shapes})
+    return Entry(name, dtype, tuple(shape), nbytes, tuple(whole), tuple(start), is_buffer, offset)
 
 
 def _are_sizes(numbers: Any) -> bool:
