@@ -151,7 +151,7 @@ def lay_out(parts: Iterable[Part]) -> Header:
     """
     entries, offset = [], CONTROL_BYTES
     for part in parts:
-        entries.append(Entry(*vars(part).values(), offset))
+        entries.append(Entry(**vars(part), offset=offset))
         offset += padded(part.nbytes)
     header = Header(tuple(entries))
     if len(header.encoded) > MAX_HEADER_BYTES:

@@ -145,13 +145,15 @@ class Decision:
         text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
         if inflating.unconsumed_tail:
             raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
-        checkpoint, fetches, shards, flags, ring = json.loads(text)
+        checkpoint, fetches, shards, (is_last_resort, from_peer, persists), ring = json.loads(text)
         return cls(
             None if checkpoint is None else Checkpoint(*checkpoint),
             {int(at): {int(rank): holder for rank, holder in of.items()} for at, of in fetches.items()},
             {address: frozenset(from_text(ranks)) for address, ranks in shards.items()},
-            *map(bool, flags),
-            ring=None if ring is None else tuple(ring),
+            is_last_resort,
+            from_peer,
+            persists,
+            None if ring is None else tuple(ring),
         )
 
 
