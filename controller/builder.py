@@ -86,7 +86,6 @@ class ControllerBuilder:
             reconciler,
             workers=self._workers,
             metrics=manager.reconcile_metrics,
-            terminating=manager.client.terminating,
             timeout_seconds=self._timeout_seconds,
             reporter=self._reporter,
         )

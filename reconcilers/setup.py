@@ -319,7 +319,7 @@ def _add_unreadable(manager: Manager, clock: Clock) -> None:
             ("scaleplan", SCALEPLANS),
         )
     }
-    reconciler = UnreadableReconciler(manager.client, manager.cache, manager.recorder, conditions)
+    reconciler = UnreadableReconciler(manager.cache, manager.recorder, conditions)
     ControllerBuilder(manager, "unreadable").for_unreadable().build(reconciler)
 
 

@@ -102,7 +102,7 @@ class JobView:
         self._plans = JobPlans(cache)
         self._checks = JobChecksView(client, cache)
         self._clock = clock
-        self._trial = PodTrial(client, cache, clock.monotonic, pods.agent)
+        self._trial = PodTrial(client, cache, pods.agent)
         self._tried_at: Memory[float] = self._jobs.memory()
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)

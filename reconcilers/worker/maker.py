@@ -12,6 +12,7 @@ from controller.client import Client
 from controller.errors import ApiError, Forbidden
 from controller.events import EventRecorder
 from controller.resources import LEASES, PODS, Object
+from controller.slices import LARGE, computed
 from controller.store import Memory
 from controller.wording import shortened
 from crds.elasticworker import MAX_MESSAGE
@@ -23,12 +24,11 @@ from reconcilers.observed.worker_state import POD_REFUSED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
-from reconcilers.worker.access import WorkerAccess
+from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerAccess
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gang import GangGate, Obstacle
 from reconcilers.worker.heartbeat import lease_of
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.key import MISSED_RECHECK_SECONDS, OwnerKeys
 from reconcilers.worker.whole import WholeObjects
 
 LEFTOVER_RETRY_SECONDS = 10.0
@@ -45,7 +45,7 @@ class PodMaker:
         self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
         self._agent = options.agent
-        self._access = WorkerAccess(client, cache, clock.monotonic)
+        self._access = WorkerAccess(client, cache)
         self._keys = OwnerKeys(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._refusals: Memory[str] = cache.store(ELASTICWORKERS).memory()
@@ -90,7 +90,7 @@ class PodMaker:
             ApiError: the API server refuses one of them.
         """
         assignment = await assignment.with_whole_template(self._whole)
-        pod = await assignment.built()
+        pod = await computed(LARGE if assignment.is_large else 1, assignment.build_pod)
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         account = service_account(pod["spec"])

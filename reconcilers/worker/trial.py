@@ -13,7 +13,6 @@ refuse dry runs as such, and rights that our own account lacks are nothing that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -81,12 +80,10 @@ class Trial:
 
 
 class PodTrial:
-    def __init__(
-        self, client: Client, cache: Cache, monotonic: Callable[[], float], agent: AgentSource | None
-    ) -> None:
+    def __init__(self, client: Client, cache: Cache, agent: AgentSource | None) -> None:
         self._client = client
         self._whole = WholeObjects(client)
-        self._access = WorkerAccess(client, cache, monotonic)
+        self._access = WorkerAccess(client, cache)
         self._agent = agent
 
     async def of(self, job: ElasticJob, raw: Object) -> Trial:
