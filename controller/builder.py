@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 from controller.manager import Manager
-from controller.queue.controller import (
-    Controller,
-    MapFunction,
-    Predicate,
-    Source,
-    UnreadableController,
-)
+from controller.queue.controller import Controller, MapFunction, Predicate, Source, UnreadableController
 from controller.queue.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
 from controller.reconciler import Reconciler, Reporter, Request
 from controller.resources import Object, Resource

@@ -19,11 +19,10 @@ from crds.job_status import Goodput, JobState, Opportunity
 from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
-from reconcilers.capacity.rates import marginal_efficiency, rates_of
+from reconcilers.capacity.usage import marginal_efficiency, rates_of
 from reconcilers.goodput.rounds import told_rounds
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
-from reconcilers.observed.slots import Slot
+from reconcilers.observed.slots import Slot, extra_slots, opportunity_of, policy_of
 from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.runtime.acts import Event
@@ -88,11 +87,7 @@ def taken_slots(job: ElasticJob, workers: Workers) -> frozenset[Slot]:
 
 
 def with_extra(
-    bounds: Bounds,
-    job: ElasticJob,
-    workers: Workers,
-    published: Rendezvous,
-    people: Iterable[Participant],
+    bounds: Bounds, job: ElasticJob, workers: Workers, published: Rendezvous, people: Iterable[Participant]
 ) -> Bounds:
     """The bounds of a world that does not wait for extra workers that find no node, or are taken.
 
@@ -113,13 +108,7 @@ def keeps_in_memory(job: ElasticJob) -> bool:
 
 
 def grown(
-    job: ElasticJob,
-    workers: Workers,
-    published: Rendezvous,
-    refused: str,
-    now: datetime,
-    *,
-    is_quiet: bool,
+    job: ElasticJob, workers: Workers, published: Rendezvous, refused: str, now: datetime, *, is_quiet: bool
 ) -> Step | None:
     """What opportunistic growth makes of this look; None of a job that does not grow by itself.
 

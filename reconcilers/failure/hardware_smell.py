@@ -16,12 +16,7 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.exit_class import (
-    FREE,
-    classify_process,
-    names_device_fault,
-    xid_numbers,
-)
+from reconcilers.observed.exit_class import FREE, classify_process, names_device_fault, xid_numbers
 from reconcilers.observed.worker_state import current_report
 
 PATTERNS = (

@@ -9,8 +9,7 @@ from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
-from reconcilers.goodput.comparable import with_comparable_steps
-from reconcilers.goodput.rounds import told_rounds
+from reconcilers.goodput.rounds import told_rounds, with_comparable_steps
 from reconcilers.observed.workers import Workers
 
 _DIGITS = 6

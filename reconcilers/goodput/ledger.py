@@ -9,32 +9,69 @@ when the job is a quarter older, so that a steady job costs few writes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from controller.wording import first_line, shortened
 from crds.elasticjob import ElasticJob
-from crds.job_status import MAX_EPISODE_REASON, Episode, EpisodeFailure, Goodput, JobFailure, JobState
+from crds.job_status import (
+    MAX_EPISODE_MEMBERS,
+    MAX_EPISODE_REASON,
+    MAX_EPISODES,
+    ElasticJobStatus,
+    Episode,
+    EpisodeFailure,
+    Goodput,
+    JobFailure,
+    JobState,
+)
 from crds.phases import RendezvousPhase
+from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.goodput.goodput import (
-    begun,
-    goodput_now,
-    in_state,
-    reassigned,
-    with_ratio,
-    with_rounds,
-)
-from reconcilers.goodput.job_history import episode_of, with_episode
+from reconcilers.goodput.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.goodput.rounds import first_step_at
-from reconcilers.goodput.state import (
-    NOT_YET_TRAINING,
-    Moment,
-    Transition,
-    transitions,
-)
-from reconcilers.observed.draft import Draft
+from reconcilers.goodput.state import NOT_YET_TRAINING, Moment, Transition, transitions
+
+
+def with_episode(history: Sequence[Episode], episode: Episode) -> tuple[Episode, ...]:
+    """Appends the new stretch, unless it is the same as the last; when full, the oldest goes.
+
+    A round that fails before it has trained begins none: its failure is added to the last.
+    """
+    last = history[-1] if history else None
+    if last is not None and _what(last) == _what(episode):
+        failure = last.failure or episode.failure
+        return (*history[:-1], last.model_copy(update={"failure": failure}))
+    if last is not None and last.since > episode.since:
+        episode = episode.model_copy(update={"since": last.since})
+    return (*history, episode)[-MAX_EPISODES:]
+
+
+def episode_of(
+    state: JobState, since: datetime, world: Rendezvous, reason: str, failure: EpisodeFailure | None = None
+) -> Episode:
+    members = () if world.phase is RendezvousPhase.FORMING else world.members
+    return Episode(
+        state=state,
+        since=since,
+        round=world.round,
+        members=in_short(members),
+        reason=shortened(reason, MAX_EPISODE_REASON),
+        failure=failure,
+    )
+
+
+def in_short(members: Sequence[int]) -> str:
+    """Such as `0-3,6`; cut where it gets too long."""
+    text = as_ranges(members)
+    if len(text) <= MAX_EPISODE_MEMBERS:
+        return text
+    return text[: text.rindex(",", 0, MAX_EPISODE_MEMBERS - 1) + 1] + "…"
+
+
+def _what(episode: Episode) -> tuple[object, ...]:
+    return episode.state, episode.round, episode.members
+
 
 REFRESH_SECONDS = 60.0
 """The account is not brought up to date sooner, unless something in it changes."""
@@ -45,32 +82,24 @@ POINT = 0.01
 """A ratio that has moved by less is not written for itself."""
 
 
-@dataclass(frozen=True)
-class Account:
-    goodput: Goodput
-    history: tuple[Episode, ...]
-
-
-def with_account(moment: Moment, draft: Draft, age_seconds: float) -> Draft:
-    """The status that is to be, with the account in it.
+def with_account(moment: Moment, differs: bool, age_seconds: float) -> ElasticJobStatus:
+    """The moment's status, with the account in it where that is due.
 
     Args:
-        draft: of the moment's status: where nothing else is to be written, the account is left as it was,
-            until its ratio is too old.
-        age_seconds: how long ago the account was written.
+        differs: something else in the status is written; else the account stays until its ratio is too old.
+        age_seconds: time since the account was written.
     """
-    known = moment.job.status
+    known, status = moment.job.status, moment.status
     account = balanced(moment)
     if account is not None:
-        return draft.having(goodput=account.goodput, history=list(account.history))
-    if known.goodput is None or known.completion_time is not None or age_seconds < REFRESH_SECONDS:
-        return draft
-    if not draft.differs and age_seconds < refresh_seconds(moment.job, moment.now):
-        return draft
+        return status.model_copy(update={"goodput": account[0], "history": list(account[1])})
+    limit_seconds = REFRESH_SECONDS if differs else refresh_seconds(moment.job, moment.now)
+    if known.goodput is None or known.completion_time is not None or age_seconds < limit_seconds:
+        return status
     goodput = goodput_now(moment.job, moment.workers, moment.now)
-    if not draft.differs and not _has_moved(known.goodput, goodput):
-        return draft
-    return draft.having(goodput=goodput)
+    if not differs and not _has_moved(known.goodput, goodput):
+        return status
+    return status.model_copy(update={"goodput": goodput})
 
 
 def refresh_seconds(job: ElasticJob, now: datetime) -> float:
@@ -91,8 +120,8 @@ def _has_moved(written: Goodput, present: Goodput) -> bool:
     return abs(written.ratio - present.ratio) >= POINT
 
 
-def balanced(moment: Moment) -> Account | None:
-    """The account with what has changed since it was written last; None if that is nothing to write."""
+def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
+    """The account and the history with what has changed since they were written last; None if nothing has."""
     known = moment.job.status
     if known.phase is not None and known.phase.finished:
         return None
@@ -110,7 +139,7 @@ def balanced(moment: Moment) -> Account | None:
         goodput = in_state(goodput, goodput.state, moment.now)
     if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
         return None
-    return Account(with_ratio(goodput, moment.job, moment.now), history)
+    return with_ratio(goodput, moment.job, moment.now), history
 
 
 def _with_first_steps(

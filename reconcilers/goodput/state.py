@@ -15,12 +15,7 @@ from crds.job_status import ElasticJobStatus, Episode, Goodput, JobState
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
-from reconcilers.goodput.rounds import (
-    all_run,
-    first_step_at,
-    last_step_at,
-    told_rounds,
-)
+from reconcilers.goodput.rounds import all_run, first_step_at, last_step_at, told_rounds
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by

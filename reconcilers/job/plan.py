@@ -27,8 +27,8 @@ from reconcilers.conditions.table import SIZES, judged
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess
-from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
+from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
@@ -36,18 +36,12 @@ from reconcilers.job.published import seconds_to_write
 from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
-from reconcilers.job.workers import (
-    created,
-    needs_standby_update,
-    relaunches_of,
-    standby_updated,
-    standing_by,
-)
+from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.status_patch import merge_patch, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles import tasks
@@ -113,7 +107,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     scale, verdicts = (None, ()) if _ends(plan) else _judged(look)
     if scale is None and beginning.request is not None:
         scale, _ = own_write(look.job, beginning.request, seen)
-    waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
+    waits = look.is_held or beginning.request is not None
     missing = () if waits else slots.missing[:most]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
@@ -128,7 +122,6 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
-            seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             refusal.seconds_to_look(look.pods_accepted, seen.job, seen.has_begun),
             served.seconds,
@@ -384,16 +377,17 @@ def _written(
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status.conditions
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
-    draft = with_account(moment, Draft(status, raw), look.seen.account_age_seconds)
-    draft = _with_usage(look, draft)
+    differs = bool(merge_patch(raw, status.to_wire()))
+    after = with_account(moment, differs, look.seen.account_age_seconds)
+    after = _with_usage(look, after, differs or after is not status)
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
     updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
-        status_patch=draft.patch(),
+        status_patch=validated_patch(raw, after) if differs or after is not status else {},
         events=(
             *events,
-            *events_of_conditions(before, draft.status.conditions),
+            *events_of_conditions(before, after.conditions),
             *events_of_job.of_phase(look, status),
         ),
         acts=(*acts, *updates),
@@ -401,27 +395,20 @@ def _written(
     )
 
 
-def _with_usage(look: Basis, draft: Draft) -> Draft:
-    """The draft with what the job used, where the status is written anyway, or it is time to look and a
+def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> ElasticJobStatus:
+    """The status with what the job used, where it is written anyway (`differs`), or it is time to look and a
     condition changes. Until then, it stays in the agents' reports."""
-    phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
-    ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
-    draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
-    is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    if not is_due and not draft.differs:
-        return draft
-    status = draft.status
-    used = with_roles(look.job, status, look.workers)
-    facts = Facts(
-        look.job, look.workers, phase or JobPhase.PENDING, look.published, look.now, usage=used.usage
-    )
-    conditions = judged(SIZES, status.conditions, facts)
-    sized = draft.of(
-        observed_at(status.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
-    )
-    if not draft.differs and (conditions == status.conditions or not sized.differs):
-        return draft
-    return sized.having(usage=used.usage)
+    ends = status.phase is not None and (status.phase.finished or status.phase is JobPhase.SUSPENDED)
+    counted = with_rounds(status, look.workers, look.published, ends=ends)
+    differs = differs or counted is not status
+    if not differs and look.seen.account_age_seconds < refresh_seconds(look.job, look.now):
+        return status
+    used = with_roles(look.job, counted, look.workers)
+    phase = status.phase or JobPhase.PENDING
+    facts = Facts(look.job, look.workers, phase, look.published, look.now, usage=used.usage)
+    conditions = judged(SIZES, counted.conditions, facts)
+    sized = observed_at(counted.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
+    return sized.model_copy(update={"usage": used.usage}) if differs or sized != counted else status
 
 
 def _soonest(*seconds: float | None) -> float | None:

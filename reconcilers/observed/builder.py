@@ -18,7 +18,40 @@ from controller.salvage import parsed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.observed.token import give_token_to_agent
+
+VOLUME = "dlr-token"
+FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+LIFE_SECONDS = 3607
+"""What Kubernetes asks for: the kubelet renews the token in time."""
+
+
+def give_token_to_agent(spec: Object) -> None:
+    """Mount the token in the first container, and have Kubernetes mount it in none.
+
+    A template stays as it is if it says itself whether tokens are mounted, or mounts something there. The
+    volume is the one that Kubernetes would add for all containers (a bound service account token):
+    https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/
+
+    Args:
+        spec: of the Pod; it is changed.
+    """
+    container = spec["containers"][0]
+    mounts = container.get("volumeMounts") or []
+    is_mounted = any(str(mount.get("mountPath")).rstrip("/") == FOLDER for mount in mounts)
+    if is_mounted or spec.get("automountServiceAccountToken") is not None:
+        return
+    spec["automountServiceAccountToken"] = False
+    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": LIFE_SECONDS}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    volume = {"name": VOLUME, "projected": {"sources": sources}}
+    mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
+    spec["volumes"] = [*(spec.get("volumes") or ()), volume]
+    container["volumeMounts"] = [*mounts, mount]
+
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' terminationGracePeriodSeconds."""
@@ -111,11 +144,7 @@ def owned_metadata(owner: Object, name: str) -> Object:
     return {
         "name": name,
         "namespace": metadata["namespace"],
-        "labels": {
-            names.LABEL_APP: names.APP,
-            **owner_label(owner),
-            names.LABEL_MANAGED_BY: names.MANAGER,
-        },
+        "labels": {names.LABEL_APP: names.APP, **owner_label(owner), names.LABEL_MANAGED_BY: names.MANAGER},
         "ownerReferences": [owner_reference(owner["kind"], metadata["name"], metadata["uid"])],
     }
 

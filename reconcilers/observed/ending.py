@@ -36,14 +36,11 @@ from reconcilers.observed.exit_class import (
     CONTAINER_REASONS,
     KILL_EXIT_CODES,
     PodEnd,
-    agent_silent,
     classify_container,
     classify_pod,
     classify_process,
     deleted,
-    heartbeat_lost,
     is_taken,
-    node_lost,
 )
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.start import USUAL
@@ -118,7 +115,8 @@ def judge(seen: Situation) -> Judgement:
     if _has_said_so(seen) and training.end is not None and _says_nothing(training.end):
         return _ended_well()
     if seen.node_lost:
-        return _ended_well() if _has_said_so(seen) else _failed(node_lost(seen.node_lost))
+        lost = PodEnd(ExitClass.NODE_LOST, "NodeLost", message=seen.node_lost)
+        return _ended_well() if _has_said_so(seen) else _failed(lost)
     if seen.silence is not None and seen.silence.is_loss and may_run(training):
         end = _of_silence(pod["metadata"]["name"], seen.silence)
         return _ended_well() if _has_said_so(seen) else _failed(end)
@@ -168,9 +166,12 @@ def _has_said_so(seen: Situation) -> bool:
 
 
 def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
+    unheard = f"no heartbeat from {pod_name} for {silence.seconds:.0f} s"
     if silence.verdict is Verdict.NODE_LOST:
-        return heartbeat_lost(pod_name, silence.seconds, silence.node)
-    return agent_silent(pod_name, silence.seconds, silence.node)
+        message = f"{unheard}, and {silence.node}"
+        return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
+    message = f"{unheard}, although {silence.node}: its agent is stuck"
+    return PodEnd(ExitClass.UNKNOWN, "AgentSilent", message=message)
 
 
 def _is_over(pod: Object, containers: Sequence[Container]) -> bool:

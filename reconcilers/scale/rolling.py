@@ -19,12 +19,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.resources import resources_digest, resources_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import (
-    Slot,
-    present_slots,
-    slots_of,
-    wanted_slots,
-)
+from reconcilers.observed.slots import Slot, present_slots, slots_of, wanted_slots
 from reconcilers.observed.worker_state import ENDED, current_report, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.world.participants import Bounds, Participant

@@ -170,10 +170,7 @@ def _count_before(job: ElasticJob) -> int | None:
 
 
 def _scaling(
-    job: ElasticJob,
-    request: ScaleRequest | None,
-    managed_fields: Sequence[Mapping[str, Any]],
-    now: datetime,
+    job: ElasticJob, request: ScaleRequest | None, managed_fields: Sequence[Mapping[str, Any]], now: datetime
 ) -> Scaling | None:
     """The scaling: the count and its origin.
 

@@ -21,8 +21,8 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
 from controller.resources import LEASES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Object, Resource
-from controller.shared_calls import SharedCalls
 from controller.store import Memory
+from controller.tasks import SharedCalls
 from crds import names
 from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name

@@ -23,15 +23,18 @@ from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
 from reconcilers.observed.builder import grace_seconds
-from reconcilers.observed.extra import is_extra
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import slot_count
+from reconcilers.observed.slots import is_extra, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
-from reconcilers.worker.check_pod import CHECK_GRACE_SECONDS, CHECK_HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
 from reconcilers.worker.gang import PodGroup, pod_group_of
-from reconcilers.worker.job_pod import build_job_pod
-from reconcilers.worker.whole import WholeObjects
+from reconcilers.worker.job_pod import (
+    CHECK_GRACE_SECONDS,
+    CHECK_HEARTBEAT_TIMEOUT_SECONDS,
+    build_check_pod,
+    build_job_pod,
+)
+from reconcilers.worker.shapes import WholeObjects
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 

@@ -27,9 +27,9 @@ from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerAccess
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gang import GangGate, Obstacle
-from reconcilers.worker.heartbeat import lease_of
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.whole import WholeObjects
+from reconcilers.worker.shapes import WholeObjects
+from reconcilers.worker.silences import lease_of
 
 LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""

@@ -29,21 +29,20 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import SchedulingPolicy
 from reconcilers.observed.builder import service_account
-from reconcilers.observed.extra import policy_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.quantities import parse, whole
 from reconcilers.observed.resources import KINDS, mapping, resources_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import training_types
+from reconcilers.observed.slots import policy_of, training_types
 from reconcilers.observed.workers import new_worker
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.tasks import config_fault
-from reconcilers.runtime.parallel import in_parallel
+from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.refused import is_denial
 from reconcilers.worker.access import WorkerAccess
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.whole import WholeObjects
+from reconcilers.worker.shapes import WholeObjects
 
 MAX_FAULTS = 8
 """Fields that are named of those that the API server refuses."""

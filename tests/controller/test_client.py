@@ -155,7 +155,8 @@ async def test_overload_that_a_retry_cures_lowers_the_limit_all_the_same(status)
     assert (limiter.limit, limiter.in_flight) == (32, 0)
 
 
-async def test_only_calls_that_wait_for_no_admission_webhook_tell_that_the_server_is_slow():
+async def test_only_calls_that_wait_for_no_admission_webhook_tell_that_the_server_is_slow(monkeypatch):
+    monkeypatch.setattr("controller.api.limiter.SLOW_SECONDS", 0.0)
     calls = {
         "get": lambda view: view.get(PODS, "a", "ns"),
         "status": lambda view: view.patch(PODS, "a", {"status": {}}, "ns", subresource="status"),
@@ -167,7 +168,7 @@ async def test_only_calls_that_wait_for_no_admission_webhook_tell_that_the_serve
     async with fake_api() as api, client_of(api) as client:
         api.put(PODS_PATH, pod("a"))
         for name, call in calls.items():
-            limiter = RequestLimiter(slow_seconds=0.0)
+            limiter = RequestLimiter()
             await call(client.guarded(None, limiter=limiter))
             limits[name] = limiter.limit
     assert limits == {"get": 32, "status": 32, "create": 64, "patch": 64, "delete": 64}

@@ -29,7 +29,7 @@ COMPUTED = {
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("events.py", "end.reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
-    ("unreadable.py", "REASON"): {"Unreadable"},
+    ("reconciled.py", "REASON"): {"Unreadable"},
     ("maker.py", "POD_REFUSED"): {"PodRefused"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
     ("job_finding.py", "new.reason"): {

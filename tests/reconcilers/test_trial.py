@@ -20,7 +20,7 @@ from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
-from reconcilers.job.seen import JobView, Seen
+from reconcilers.job.seen import JobReader, Seen
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.options import AgentSource, PodOptions
 from reconcilers.observed.workers import Workers
@@ -314,7 +314,7 @@ def test_a_suspended_job_is_told_what_is_refused_and_not_to_hurry() -> None:
 async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:
     seconds, cache = [0.0], Cache(cast(Client, None))
     clock = Clock(monotonic=lambda: seconds[0])
-    view = JobView(cast(Client, None), cache, clock, PodOptions())
+    view = JobReader(cast(Client, None), cache, clock, PodOptions())
     of, _ = first_look(Trial(Answer.FORBIDDEN, "no"))
     cache.store(ELASTICJOBS).apply(of.to_wire() | {"metadata": {**RAW, "uid": of.metadata.uid}})
 
