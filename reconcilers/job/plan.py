@@ -47,9 +47,9 @@ from reconcilers.roles import progress as roles_progress
 from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.scale.request import Origin, ScaleWrite
+from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import Uptake, is_asked, take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
 from reconcilers.scale.verdicts import Verdict, judge
 from reconcilers.shards import job_shards
 from reconcilers.world.breaks import broken_members
@@ -91,10 +91,10 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     phase = seen.job.status.phase
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
-    slots = _slots(seen, now)
+    uptake, slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    look, uptake, beginning = _basis(seen, slots.surplus, now)
+    look, beginning = _basis(seen, slots.surplus, uptake, now)
     if seen.job.spec.suspend:
         back = giving_back(look.job, seen)
         plan = _written(look, suspended(look), look_again=back.look_again_seconds)
@@ -147,13 +147,12 @@ def most_acts(workers: int) -> int:
     return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
-def _slots(seen: Seen, now: datetime) -> WorkerPlan:
-    """Which workers are wanted. The count of a plan that removes some by name does not show which."""
+def _slots(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
+    """The requested scale, and the workers that are wanted by it."""
     job = seen.job
-    if is_asked(job):
-        fresh = freshness(job, seen.workers, seen.pods)
-        job = take_up(job, fresh, (), now, seen.vacant).job
-    return plan_workers(job, seen.workers, seen.published)
+    fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
+    uptake = growth.with_base(job, take_up(job, fresh, seen.managed_fields, now, seen.vacant), now)
+    return uptake, plan_workers(uptake.job, seen.workers, seen.published)
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
@@ -167,8 +166,10 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
 
 
-def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tuple[Basis, Uptake, Beginning]:
-    """The job as it is wanted by now, what was requested of its scale, and how it begins.
+def _basis(
+    seen: Seen, surplus: Collection[ElasticWorker], uptake: Uptake, now: datetime
+) -> tuple[Basis, Beginning]:
+    """The job as it is wanted by now, and how it begins.
 
     Args:
         surplus: the workers that are deleted; what they have done of their leases counts.
@@ -178,24 +179,21 @@ def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tup
         shards = job_shards.next_sets(job, seen.workers, surplus, now)
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
-    fresh = freshness(job, workers, seen.pods)
-    managed_fields = seen.raw["metadata"].get("managedFields") or ()
-    uptake = growth.with_base(job, take_up(job, fresh, managed_fields, now, seen.vacant), now)
     refused = refusal_of(seen, Origin.PROFILE)
-    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
+    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, seen.managed_fields)
     wanted = with_departed(uptake.job, surplus)
     look = Basis(
         seen=seen,
         job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
         workers=workers,
-        fresh=fresh,
+        fresh=freshness(job, workers, seen.pods),
         now=now,
         scale_requested=uptake.scale_requested,
         shards=shards,
         pods_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
         profiled=beginning.condition,
     )
-    return look, uptake, beginning
+    return look, beginning
 
 
 def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:

@@ -153,6 +153,11 @@ class Seen:
         return self.job.status.rendezvous or Rendezvous()
 
     @property
+    def managed_fields(self) -> Sequence[Object]:
+        """The job's, if the server keeps them."""
+        return self.raw["metadata"].get("managedFields") or ()
+
+    @property
     def has_begun(self) -> bool:
         """Whether it has workers, or has had a world."""
         return has_begun(self.job, self.workers)

@@ -205,7 +205,7 @@ def grace_seconds(spec: Object) -> int:
 
 
 def key_variable(owner_uid: str) -> Variables:
-    """The key of the Pod's job or check (`key.py`)."""
+    """The key of the Pod's job or check (`reconcilers/worker/access.py`)."""
     reference = {"name": names.key_secret(owner_uid), "key": names.KEY_FIELD}
     return {names.ENV_JOB_KEY: {"valueFrom": {"secretKeyRef": reference}}}
 

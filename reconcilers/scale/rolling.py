@@ -1,7 +1,7 @@
 """New resources go through a type's workers one node unit at a time, while the others train. Pure.
 
 Where the world is allowed without the unit, it goes first: a smaller world is published, its workers get new
-Pods, and join again. Where it is not, others come up in its place before it goes (`moving.py`). The next unit
+Pods, and join again. Where it is not, others come up in its place before it goes (`settle`). The next unit
 has its turn when all train together again.
 """
 

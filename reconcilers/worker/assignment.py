@@ -1,7 +1,7 @@
 """What a worker is there for: the training of an ElasticJob, or the test of a node for a NodeCheck.
 
 The Worker reconciler keeps Pods; what it has to know of their owner for that is an Assignment: the Pod that
-the worker gets (`job_pod.py`, `check_pod.py`), when it may go, and what has to be there before it.
+the worker gets (`job_pod.py`), when it may go, and what has to be there before it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A small object is kept whole: recovery of an ordinary job asks the API server for nothing. Of a larger one the
 cache keeps what decisions read, within a budget; the whole is read from the API server to build a Pod of it
-(`whole.py`). The digest of what was cut off stands in its place, so that an edit of it shows.
+(`WholeObjects`). The digest of what was cut off stands in its place, so that an edit of it shows.
 
 What orjson cannot write (more than 254 levels) can be made no Pod of, so these functions raise for it.
 """
