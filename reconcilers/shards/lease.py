@@ -13,13 +13,13 @@ and where elements are short, not even so: at the end a lease is work for three 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
 from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
-from reconcilers.shards.sets import ShardSet, Tried, Voice, merged, nameless, part_of
+from reconcilers.shards.sets import Crew, ShardSet, Tried, Voice, merged, nameless, part_of
 
 MAX_LEASES = 10_000
 """Leases of all sets of a job at a time; packed they have 100 KB. Workers beyond them wait."""
@@ -33,18 +33,6 @@ says, it is guided self-scheduling at worst.
 """
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
-
-
-@dataclass(frozen=True)
-class Crew:
-    """The workers of a job."""
-
-    alive: Mapping[int, int]
-    """The incarnation of each worker whose Pod has not ended, by index."""
-    voices: Sequence[Voice]
-    """What their agents said last, of Pods that have ended too."""
-    members: int = 0
-    """How many train together."""
 
 
 def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet, ...]:

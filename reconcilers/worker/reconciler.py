@@ -36,8 +36,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment, Assignments
 from reconcilers.worker.gang import Obstacle
-from reconcilers.worker.late_pods import LatePods
-from reconcilers.worker.maker import PodMaker
+from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
 from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on_its_way, is_over, observe
 
