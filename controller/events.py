@@ -1,11 +1,9 @@
 """Core/v1 Events, which plain `kubectl describe` shows.
 
-`Correlator` decides which events become one and which are too many, after the idea of client-go's: too many
-similar ones (same object, type and reason) become one combined event, the same one again raises a count, and
-each reason of an object has a token bucket.
-
-`event` only decides and notes; a task writes. So recording never waits, never fails a reconcile, and a
-burst that comes faster than the server writes costs one write with the final count.
+`Correlator` decides which events become one and which are too many, as client-go's does: too many similar
+ones (same object, type and reason) become one, the same one again raises a count, and each reason of an
+object has a token bucket. `event` only notes, and a task writes, so recording never waits and never fails a
+reconcile.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """How many requests may be on their way at once: as many as the API server answers promptly.
 
-Additive increase, multiplicative decrease, as in TCP: answers that come promptly while the limit is used up
-raise it by one a round trip; one that is late, or a sign of overload (429, 5xx, no answer), halves it, once
-for all that were sent before. So a server gets well that is slow because of us, and one that is slow for
-another reason is not made worse. Requests whose answers may wait for admission webhooks are never late:
-that says nothing of the server. The next request to leave is of the flow whose turn it is.
+Additive increase, multiplicative decrease, as in TCP: prompt answers while the limit is used up raise it by
+one a round trip; one that is late, or a sign of overload (429, 5xx, no answer), halves it, once for all that
+were sent before. Requests whose answers may wait for admission webhooks are never late. Flows take turns.
 """
 
 from __future__ import annotations

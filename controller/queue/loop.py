@@ -88,14 +88,10 @@ class ReconcileLoop:
                     self._rest(request, _now() - started - wait.seconds)
 
     def _rest(self, request: Request, took_seconds: float) -> None:
-        """After a look that computed for long, the next one at the same object waits for as long again.
+        """After a look that computed for long, the next at the same object waits for as long.
 
-        What happens meanwhile is seen by one look. Else a thousand workers that become ready, one after the
-        other, would have their job looked at again and again. What the look has waited for the API server is
-        no reason: where that is slow, all that follows would come later still.
-
-        Args:
-            took_seconds: without that.
+        What happens meanwhile is seen by one look: else a thousand workers that become ready one after the
+        other would have their job looked at again and again.
         """
         if took_seconds < LONG_LOOK_SECONDS:
             self._queue.done(request)

@@ -1,13 +1,10 @@
 """Whether a job is to grow into free room, or to give some back (`elasticPolicy.opportunistic`). Pure.
 
 Free room is found by a *probe*: the count is raised by one unit, and the scheduler says whether its Pods get
-a node. So it works with every scheduler, quota and taint, and reads nobody else's Pods. Who trains is not
-disturbed by it: the world does not wait for Pods that find no node (`reconcilers/capacity/growth.py`).
-
-A probe that is placed is followed by a larger one at once (`FURTHER`), so that a growth by many is one
-restart and takes few probes. A probe that finds no node within `probeSeconds` is given back, and the next
-comes after half as long (`REST`): then quotas and queues are free for others a third of the time, and room
-is found within that half, where no growth is being measured and none was in vain.
+a node, while the world goes on without them. A probe that is placed is followed by a larger one at once
+(`FURTHER`), so that a growth by many is one restart. One that finds no node within `probeSeconds` is given
+back, and the next comes after half as long (`REST`), so that quotas and queues are free for others
+meanwhile.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """What failures may cost before the job fails, and how long the next world waits after one.
 
-A budget lasts from one piece of new ground to the next: whoever gets further than ever before starts afresh.
-It belongs to the job for processes that failed in place, and to a worker for its Pods that ended.
-
-* Each class that spends has `restartCount` of its own; UserError and Unknown share one.
-* The same error three times in a row fails the job: trying again does not help. That is for errors of the
-  program's own: a Pod that ran out of memory comes back with more, one of a broken device on another node.
-* A failure that only follows from a peer's spends nothing, since somebody else was first. If nobody ever
-  turns out to have been, ten in a row are enough.
+A budget begins afresh when training gets further than ever before. The job has one for processes that failed
+in place, each worker one for its Pods that ended. Each class has `restartCount` of its own; UserError and
+Unknown share one. The same error of the program three times in a row fails the job. A failure that only
+follows from a peer's spends nothing, but ten in a row are enough.
 """
 
 from __future__ import annotations

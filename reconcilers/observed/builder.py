@@ -26,14 +26,10 @@ LIFE_SECONDS = 3607
 
 
 def give_token_to_agent(spec: Object) -> None:
-    """Mount the token in the first container, and have Kubernetes mount it in none.
+    """Mount the token in the first container of a Pod's spec, and have Kubernetes mount it in none.
 
-    A template stays as it is if it says itself whether tokens are mounted, or mounts something there. The
-    volume is the one that Kubernetes would add for all containers (a bound service account token):
+    A template that says itself whether tokens are mounted, or mounts something there, stays as it is.
     https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/
-
-    Args:
-        spec: of the Pod; it is changed.
     """
     container = spec["containers"][0]
     mounts = container.get("volumeMounts") or []

@@ -1,15 +1,9 @@
 """How a worker's Pod is, and how it ended: the one judgement of that, and a pure function.
 
-The Pod's containers, each by its role, and what the agent of that very Pod reported are looked at together.
-The Pod's phase alone decides nothing: it says Running while a sidecar outlives the training container, Failed
-when a sidecar crashes after training has ended well, and Succeeded of a pipe whose last command ended well or
-of a shell that answers an eviction with exit code 0. What the job needs of a worker that has succeeded, the
-world says: one that is in a later round than it has finished is missing there (`world/breaks.py`).
-
-* Succeeded is what the agent calls so; where no agent has reported, none is certain to start (`launcher.py`)
-  and no launcher has begun (`agent/report/launch_mark.py`), a training container that left with exit code 0.
-* Failed is a Pod whose training container has ended otherwise, or that is deleted, lost, or cannot start.
-* A container that its kubelet starts again has not ended; how often it failed is told, to be counted.
+A Pod has succeeded if its agent says so; or, where none has reported, none is certain to start
+(`launcher.py`) and no launcher has begun, if its training container left with exit code 0. It has failed if
+its training container ended otherwise, or if it is deleted, lost, or cannot start. The Pod's phase alone
+decides nothing: a sidecar may outlive training or crash after it, and a shell may hide an exit code.
 """
 
 from __future__ import annotations

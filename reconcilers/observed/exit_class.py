@@ -1,12 +1,8 @@
-"""Why a Pod or a training process ended: one table (docs/failures.md).
-
-Read from the top, the first entry that fits decides.
+"""Why a Pod or a training process ended: one table, whose first entry that fits decides (docs/failures.md).
 
 * A Pod: its condition DisruptionTarget, `status.reason`, the container to blame (reason, exit code, text);
-  then a deletion, which is judged by the taints of the node; then the node's readiness, and the silence of
-  the agent (`reconcilers.observed.silence`).
-  Whether a Pod has ended at all, and whether well, is judged in `reconcilers.observed.ending`.
-* A training process: the cause that its agent tells, the signal or exit code, the text.
+  then a deletion, by the taints of the node.
+* A training process: the cause that its agent reports, the signal or exit code, the text.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""Which slots a replica type has: the first indices that are not retired, for `replicas` and `standby`.
+"""Which slots a replica type has: the first that are not retired, for `replicas` and `standby` together.
 
-No slot is one of those who stand by: whoever is not in the world, and ready, does (docs/elasticity.md). So
-`count` here is that of both together.
-
-A slot that is to be moved (`status.migrations`) stays wanted until another has taken its place. That other
-one, the target, exists besides the wanted. When all moves are done, the wanted are the same as if the sources
-had been retired to begin with; no slot but a source ever gives way to a target.
-
-A retired slot is vacant when nothing is left of its worker: no ElasticWorker, no Pod, no place in the world.
-Vacant slots come back into use, so that indices do not grow with a job's age: as targets of moves at once,
-for a greater count only when many are retired, because workers behind them change their rank by it.
+A slot that is moved (`status.migrations`) stays wanted until its target, which exists besides, has taken its
+place; then it is retired. A retired slot is vacant when no ElasticWorker, Pod or place in the world is left
+of it. Vacant slots are used again: as targets at once, for a greater count only when many are retired,
+because workers behind them change their rank by it. The last part is about extra workers, the highest slots.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Why a Pod that has a node does not start: what its status says, and what only its Events say.
+"""Why a Pod that has a node does not start: what its status says, and what only its Events say. Pure.
 
-A kubelet says in a container's status that an image cannot be pulled, or that a Secret of its environment is
-missing. That a volume cannot be mounted (its Secret, ConfigMap or claim is missing) stands in an Event alone:
-https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/. So the Events of a Pod that is late are
-read (`late_pods.py`); of a job's Pods, one at a time, only now and then, and ever more rarely: an API server
-has no index of Events, so each reading goes through all of the namespace's.
-
-Pure, and imported by the CLI, so it asks for no client.
+A kubelet reports in a container's status that an image or a Secret of its environment is missing, and in an
+Event alone that a volume cannot be mounted. So the Events of a Pod that is late are read (`maker.py`), of a
+job's Pods one at a time and ever more rarely: each reading goes through all Events of the namespace.
+https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/
 """
 
 from __future__ import annotations

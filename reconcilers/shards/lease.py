@@ -1,13 +1,9 @@
 """Leases of a job's shard sets, as one pure function: which worker works on what next.
 
-All that decides is in the job's own status, and the status is written with the resourceVersion that it was
-decided from. So of two controllers one alone gives out a range, and a crash leaves either all of a decision
-or none of it. What workers say (`Voice`) may be old: it counts only for the lease whose number it names, and
-what it says of that can only become more (more is done, more has failed).
-
-Sizes follow factoring: a lease is half of what is left, divided by the workers (Flynn Hummel, Schonberg and
-Flynn, "Factoring", CACM 35(8), 1992). The number of leases grows with the logarithm of the set, not with it;
-and where elements are short, not even so: at the end a lease is work for three seconds, of however many.
+A status write carries the resourceVersion that it was decided from, so a range is given out once, or not at
+all. What workers report (`Voice`) counts only for the lease whose number it names. Sizes follow factoring: a
+lease is half of what is left, divided by the workers (Flynn Hummel, Schonberg and Flynn, CACM 35(8), 1992);
+where elements are short, work for three seconds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """What the Pods of a job or check have of their own: an account, Role and RoleBinding, and a key.
 
-The agent in a Pod follows its job's ElasticWorld, or its check, patches its report and keeps its Lease. RBAC
-limits what it reads to that one object and the NodeChecks of its namespace, and the admission policies in
-deploy/ what it writes.
-
-The key is a Secret for the agent's container. The controller may create Secrets and not read them. A key is
-replaced only while no Pod runs with it: with a new one, Pods that come later could not talk to the others.
-So they wait for the Secret, and `start.py` says what to do.
+RBAC limits what the agent in a Pod reads to its ElasticWorld or its check and the NodeChecks of its
+namespace; the admission policies in deploy/ limit what it writes. The key is a Secret, which the controller
+may create and not read. It is replaced only while no Pod runs with it, or later Pods could not talk to the
+others.
 """
 
 from __future__ import annotations

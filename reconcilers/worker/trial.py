@@ -1,13 +1,9 @@
 """Whether the API server would take a job's Pods: one of each type is tried by a dry run, before any is made.
 
-A dry run goes through admission and validation like the real request, and stores nothing
-(https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run). The Pod that is tried is the type's
-first, with all that dlr adds to it, but for its PodGroup: a scheduler's webhook may turn Pods away until the
-group is admitted, which says nothing of the template.
-
-Some answers say nothing of the template either, so the job goes on as if it had not been tried, and the
-workers tell what becomes of their Pods: a quota that is used up gets room when others end, a webhook may
-refuse dry runs as such, and rights that our own account lacks are nothing that a job should fail for.
+It is the type's first Pod, without its PodGroup, for which webhooks may turn Pods away. Answers that say
+nothing of the template are no refusal: a quota that is used up, a webhook without dry runs, a right that dlr
+lacks.
+https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 """
 
 from __future__ import annotations

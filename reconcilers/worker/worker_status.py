@@ -1,14 +1,9 @@
-"""What an ElasticWorker's status says of its Pod: a pure function of what was read.
+"""The status of an ElasticWorker, as a pure function of what was read of its Pod.
 
-An incarnation's end is final: once Failed or Succeeded, its status stays until the ElasticJob reconciler
-raises `spec.incarnation`. So a node that comes back from the dead changes nothing.
-
-An end is counted once, whatever was observed or written in between: `status.lastExit` names the incarnation
-and the Pod whose end was counted last, and incarnations end in their order. So a late write of an ex-leader
-(`phase: Running`) is set right by the next look, and counts nothing.
-
-A Pod that is replaced because a check found its node faulty has no end of its own: that it was taken off is
-counted with the first look at the next incarnation, in one write.
+The end of an incarnation is final until the ElasticJob reconciler raises `spec.incarnation`, and is counted
+once: `status.lastExit` names the incarnation and Pod whose end was counted last. So a late write of an
+ex-leader counts nothing. A Pod that is replaced because its node is faulty has no end of its own: that is
+counted with the first look at the next incarnation.
 """
 
 from __future__ import annotations
