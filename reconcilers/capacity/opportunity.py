@@ -78,7 +78,7 @@ class Step:
     count: int
     """The wanted count of workers."""
     look_again_seconds: float | None = None
-    told: str = ""
+    message: str = ""
     """Text of an Event: why workers that had a node are given back."""
 
 
@@ -171,7 +171,7 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
         else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
     )
     step = _back(known, room, left, reason, seconds, now, in_vain)
-    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+    return Step(step.known, step.count, step.look_again_seconds, message=reason)
 
 
 def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
@@ -188,7 +188,7 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
         left = room.count - room.starting
         step = _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
-        return Step(step.known, step.count, step.look_again_seconds, told=reason)
+        return Step(step.known, step.count, step.look_again_seconds, message=reason)
     first = known.grown_from if known.grown_from is not None else known.base
     found = max(room.count - first, room.unit)
     more = min(room.count + FURTHER * found, room.most)
@@ -212,7 +212,7 @@ def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime
         f"{policy.min_efficiency:.0%}"
     )
     step = _back(known, room, before, reason, REMEMBERED_SECONDS, now)
-    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+    return Step(step.known, step.count, step.look_again_seconds, message=reason)
 
 
 def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:

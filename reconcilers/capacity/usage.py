@@ -17,7 +17,7 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import MAX_WORLD_SIZES, ElasticJobStatus, JobUsage, RoleUsage, WorldSize
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.goodput.rounds import told_rounds
+from reconcilers.goodput.rounds import reported_rounds
 from reconcilers.observed.builder import GPU_RESOURCE
 from reconcilers.observed.quantities import parse
 from reconcilers.observed.resources import mapping, resources_of
@@ -144,7 +144,7 @@ def with_rounds(
     is_over = ends or world.round > published.round
     if not is_over or not published.round or published.phase is RendezvousPhase.FORMING:
         return status
-    told = told_rounds(workers.telling_steps, since=published.round)
+    told = reported_rounds(workers.telling_steps, since=published.round)
     usage = with_round(known, published.round, len(published.members), told)
     return status if usage == known else status.model_copy(update={"usage": usage})
 

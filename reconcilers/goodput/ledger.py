@@ -130,7 +130,7 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
     goodput, history = _with_first_steps(before, earlier, moment)
 
     found = transitions(goodput, history, moment)
-    goodput = with_rounds(goodput, moment.told)
+    goodput = with_rounds(goodput, moment.reported)
     for transition in found[1:]:
         goodput = in_state(goodput, transition.state, transition.at)
     history = _with_blame(_with_episodes(history, found, moment), moment)
@@ -146,7 +146,7 @@ def _with_first_steps(
     goodput: Goodput, history: tuple[Episode, ...], moment: Moment
 ) -> tuple[Goodput, tuple[Episode, ...]]:
     """A script that told no steps was thought to train while it ran; it did so only from the first one on."""
-    published, told = moment.published, moment.told
+    published, told = moment.published, moment.reported
     taken_on_trust = goodput.state is JobState.TRAINING and goodput.first_step is None
     if not taken_on_trust or len(history) < 2 or not told or told[-1].round != published.round:
         return goodput, history
@@ -222,7 +222,7 @@ def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
             return f"check {moment.status.active_check}"
         case JobState.TRAINING:
             first = next(
-                (figures.first_step for figures in moment.told if figures.round == world.round), None
+                (figures.first_step for figures in moment.reported if figures.round == world.round), None
             )
             known = moment.world if moment.world.round == world.round else world
             where = f", {known.resume.tier.origin}" if known.resume else ""

@@ -18,7 +18,7 @@ from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 
 
-def told_rounds(workers: Sequence[ElasticWorker], since: int = 0) -> list[RoundProgress]:
+def reported_rounds(workers: Sequence[ElasticWorker], since: int = 0) -> list[RoundProgress]:
     """Returns by round, from `since` on, the figures that are furthest; of equals, the lowest worker's."""
     best: dict[int, RoundProgress] = {}
     for report in _reports(workers):

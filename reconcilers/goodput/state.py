@@ -15,7 +15,7 @@ from crds.job_status import ElasticJobStatus, Episode, Goodput, JobState
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
-from reconcilers.goodput.rounds import all_run, first_step_at, last_step_at, told_rounds
+from reconcilers.goodput.rounds import all_run, first_step_at, last_step_at, reported_rounds
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by
@@ -42,10 +42,10 @@ class Moment:
     """When the world failed, if it is given up just now because it did."""
 
     @cached_property
-    def told(self) -> list[RoundProgress]:
-        """What was told of the round that is counted last, and of later ones."""
+    def reported(self) -> list[RoundProgress]:
+        """What agents have reported of the round that is counted last, and of later ones."""
         goodput = self.job.status.goodput
-        return told_rounds(self.workers.telling_steps, since=goodput.round if goodput else 0)
+        return reported_rounds(self.workers.telling_steps, since=goodput.round if goodput else 0)
 
     @property
     def published(self) -> Rendezvous:
@@ -134,7 +134,7 @@ def _trains(last: JobState, before: Goodput, moment: Moment) -> bool:
     """A script that told steps trains from the first of a round on; one that tells none, while it runs."""
     if moment.published.round == moment.world.round and last is JobState.TRAINING:
         return True
-    if before.first_step is not None or moment.told:
+    if before.first_step is not None or moment.reported:
         return False
     return all_run(moment.world, moment.workers)
 
@@ -143,7 +143,7 @@ def _has_told_steps(moment: Moment) -> bool:
     """Whether members of the published world have reported steps of its round."""
     published = moment.published
     formed = published.phase is RendezvousPhase.FORMED
-    return formed and any(figures.round == published.round for figures in moment.told)
+    return formed and any(figures.round == published.round for figures in moment.reported)
 
 
 def _too_few(moment: Moment) -> bool:

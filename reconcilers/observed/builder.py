@@ -19,9 +19,9 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 
-VOLUME = "dlr-token"
-FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-LIFE_SECONDS = 3607
+TOKEN_VOLUME = "dlr-token"
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKEN_LIFE_SECONDS = 3607
 """What Kubernetes asks for: the kubelet renews the token in time."""
 
 
@@ -33,18 +33,18 @@ def give_token_to_agent(spec: Object) -> None:
     """
     container = spec["containers"][0]
     mounts = container.get("volumeMounts") or []
-    is_mounted = any(str(mount.get("mountPath")).rstrip("/") == FOLDER for mount in mounts)
+    is_mounted = any(str(mount.get("mountPath")).rstrip("/") == TOKEN_FOLDER for mount in mounts)
     if is_mounted or spec.get("automountServiceAccountToken") is not None:
         return
     spec["automountServiceAccountToken"] = False
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
     sources = [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": LIFE_SECONDS}},
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_LIFE_SECONDS}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [namespace]}},
     ]
-    volume = {"name": VOLUME, "projected": {"sources": sources}}
-    mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
+    volume = {"name": TOKEN_VOLUME, "projected": {"sources": sources}}
+    mount = {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True}
     spec["volumes"] = [*(spec.get("volumes") or ()), volume]
     container["volumeMounts"] = [*mounts, mount]
 

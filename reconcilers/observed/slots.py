@@ -200,13 +200,13 @@ def _slot_count(job: ElasticJob, type_: str) -> int:
     return slot_count(spec) if spec else 0
 
 
-def policy_of(job: ElasticJob) -> Opportunistic | None:
+def opportunistic_policy(job: ElasticJob) -> Opportunistic | None:
     return job.spec.elastic_policy.opportunistic if names.WORKER in job.spec.replica_specs else None
 
 
 def opportunity_of(job: ElasticJob) -> Opportunity | None:
     """What is remembered; None of a job that does not grow by itself."""
-    if policy_of(job) is None or job.status.scaling is None:
+    if opportunistic_policy(job) is None or job.status.scaling is None:
         return None
     return job.status.scaling.opportunity
 
@@ -226,5 +226,5 @@ def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
 
 def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:
     """Returns the priority class of the worker's next Pod, where that is not for the template to say."""
-    policy = policy_of(job)
+    policy = opportunistic_policy(job)
     return policy.priority_class_name if policy is not None and is_extra(job, worker) else None

@@ -144,7 +144,7 @@ def warning_of(events: Iterable[Object]) -> Hindrance:
     Once a kubelet pulls the image, the volumes are mounted, whatever it said of them before.
     """
     words = (e for e in events if _reporter(e) in REPORTERS and e.get("reason") != AMID_FAILURES)
-    newest = max(words, key=_told_at, default=None)
+    newest = max(words, key=_time_of, default=None)
     if newest is None or newest.get("type") != "Warning":
         return NOTHING
     return Hindrance(newest.get("reason") or "Warning", newest.get("message") or "")
@@ -155,7 +155,7 @@ def _reporter(event: Object) -> str | None:
     return str(component) if component else None
 
 
-def _told_at(event: Object) -> str:
+def _time_of(event: Object) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
 

@@ -179,7 +179,7 @@ def ended(
     is_others = (end.exit_class in FREE and end.message) or end.other_container
     failure = None if is_others else last_failure(report)
     words = _words(failure, end.message, end.log)
-    text = words["message"] or _told_by_its_log(end)
+    text = words["message"] or _with_last_line(end)
     action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
@@ -222,7 +222,7 @@ def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
     return runs and pod["metadata"].get("deletionGracePeriodSeconds") != 0
 
 
-def _told_by_its_log(end: PodEnd) -> str:
+def _with_last_line(end: PodEnd) -> str:
     """Describes the exit of a process with the last line of its log, which mostly says why."""
     text, line = f"exit code {end.exit_code}", last_line(end.log)
     if end.other_container:

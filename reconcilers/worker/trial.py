@@ -29,7 +29,7 @@ from reconcilers.observed.options import AgentSource
 from reconcilers.observed.quantities import parse, whole
 from reconcilers.observed.resources import KINDS, mapping, resources_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import policy_of, training_types
+from reconcilers.observed.slots import opportunistic_policy, training_types
 from reconcilers.observed.workers import new_worker
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.tasks import config_fault
@@ -115,7 +115,7 @@ class PodTrial:
 
     async def _of_extra(self, job: ElasticJob, type_: str, pod: Object) -> Trial:
         """Tries the Pods by which the job grows, which differ by their priority."""
-        policy = policy_of(job)
+        policy = opportunistic_policy(job)
         if policy is None or type_ != names.WORKER:
             return Trial(Answer.ACCEPTED)
         spec = {key: value for key, value in pod["spec"].items() if key != "priority"}

@@ -92,7 +92,7 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     scraped.put(running_job())
     found = scraped.samples()
     assert found["dlr_job_phase"][("Running",)] == 1
-    assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 8
+    assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 7
     assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
     assert found["dlr_job_restarts_total"] == {(): 3}
     assert {k: v for k, v in found["dlr_job_failures"].items() if v} == {("UserError",): 2, ("Hang",): 1}
