@@ -27,9 +27,8 @@ from reconcilers.conditions.table import SIZES, judged
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess
-from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
+from reconcilers.goodput.ledger import Moment, failed_at, refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.goodput.rounds import with_comparable_steps
-from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
@@ -52,10 +51,9 @@ from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
 from reconcilers.scale.verdicts import Verdict, judge
 from reconcilers.shards import job_shards
-from reconcilers.world.breaks import broken_members
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
-from reconcilers.world.rendezvous import Decision
+from reconcilers.world.rendezvous import Decision, broken_members
 
 MIN_ACTS = 100
 ACT_LOOKS = 10

@@ -18,12 +18,12 @@ from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure.facts import Blame, Hold
 from reconcilers.observed.slots import named
 from reconcilers.observed.workers import Workers
-from reconcilers.world.breaks import broken_members
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import (
     MAX_BREAKS,
     Decision,
     awaiting_checkpoint,
+    broken_members,
     checkpoint_wait,
     form,
     given_up,

@@ -27,14 +27,15 @@ from reconcilers.goodput.goodput import goodput_now, seconds_by_state
 from reconcilers.goodput.ledger import (
     REFRESH_SECONDS,
     REFRESH_SHARE,
+    Moment,
     balanced,
     episode_of,
+    failed_at,
     in_short,
     refresh_seconds,
     with_account,
     with_episode,
 )
-from reconcilers.goodput.state import Moment, failed_at
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
