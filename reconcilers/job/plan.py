@@ -105,7 +105,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     scale, verdicts = (None, ()) if _ends(plan) else _judged(look)
     if scale is None and beginning.request is not None:
         scale, _ = own_write(look.job, beginning.request, seen)
-    waits = look.is_held or beginning.request is not None
+    waits = look.is_held or beginning.request is not None or seen.workers_refused_seconds is not None
     missing = () if waits else slots.missing[:most]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
     is_more = 0 < len(missing) < len(slots.missing) or len(surplus) < len(slots.surplus)
@@ -120,6 +120,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
+            seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             refusal.seconds_to_look(look.pods_accepted, seen.job, seen.has_begun),
             served.seconds,

@@ -25,10 +25,10 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
 from reconcilers.job.seen import JobReader, Seen
 from reconcilers.observed.options import PodOptions
-from reconcilers.runtime.acts import Act, carry_out, tell
+from reconcilers.runtime.acts import Act, Verb, carry_out, tell
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
-from reconcilers.runtime.refused import is_refusal
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
+from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.scale.request import is_left_over
 from reconcilers.scale.writer import ScaleWriter
 
@@ -52,6 +52,9 @@ class ElasticJobReconciler(Reconciler):
         self._worlds = cache.store(ELASTICWORLDS)
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Time of the last write of each job's status, on the monotonic clock."""
+        self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
+        """Until when no ElasticWorker is asked for, by job, on the monotonic clock. Each worker that is there
+        leads to looks, which are not to ask for all that are missing each time."""
 
     async def reconcile(self, request: Request) -> Result:
         seen = await self._view.of(request)
@@ -61,6 +64,7 @@ class ElasticJobReconciler(Reconciler):
         workers = list(seen.workers)
         seen = replace(
             seen,
+            workers_refused_seconds=self._refused_seconds(seen.job),
             status_age_seconds=self._status_age_seconds(seen.job),
             scale_refused=self._scale.refused(seen.job),
         )
@@ -130,7 +134,14 @@ class ElasticJobReconciler(Reconciler):
             if is_refusal(error):
                 message = f"the API server refuses what the job needs: {error}"
                 self._recorder.event(seen.raw, "Warning", "WriteRefused", message)
+                if any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts):
+                    until = self._clock.monotonic() + retry_seconds()
+                    self._refused_until.put(seen.job.metadata.uid, until)
             raise
+
+    def _refused_seconds(self, job: ElasticJob) -> float | None:
+        left_seconds = (self._refused_until.get(job.metadata.uid) or 0.0) - self._clock.monotonic()
+        return left_seconds if left_seconds > 0 else None
 
     def _status_age_seconds(self, job: ElasticJob) -> float:
         written_at = self._written_at.get(job.metadata.uid)

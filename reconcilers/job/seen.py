@@ -147,6 +147,8 @@ class Seen:
     """What the API server said to the job's Pods, if it was asked in this look."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
+    workers_refused_seconds: float | None = None
+    """Time without further ElasticWorkers, since the API server has just refused some."""
 
     @property
     def published(self) -> Rendezvous:

@@ -193,7 +193,7 @@ async def look(api: Api, found: Seen) -> list[str]:
     cache = Cache(None)  # type: ignore[arg-type]  # nothing is watched
     scale = ScaleWriter(api, cache, api, clock)  # type: ignore[arg-type]
     parts = {"_client": api, "_recorder": api, "_clock": clock, "_view": View(found), "_scale": scale}
-    vars(reconciler).update(parts, _written_at=Memory[float]({}))
+    vars(reconciler).update(parts, _refused_until=Memory[float]({}), _written_at=Memory[float]({}))
     vars(reconciler)["_writes_of_world"] = lambda _: ()  # test_published_world.py
     await reconciler.reconcile(Request("default", "digits"))
     return api.done
