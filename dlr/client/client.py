@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from dlr.client.job import Job
-from dlr.client.manifest import Launch, new_name, objects
+from dlr.client.manifest import Launch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
-from dlr.client.submission import submit
-from dlr.job.lookup import get_job
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.job.lookup import get_job, require_namespace
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
 from dlr.kube.connection import connect
-from dlr.kube.errors import UsageError
+from dlr.kube.errors import ApiError, UsageError
 
 JSON = dict[str, Any]
 
@@ -77,8 +77,8 @@ class Client:
             like: a job of this namespace, finished or not: what is not said here is as there.
 
         Raises:
-            UsageError: it cannot be meant, or the function cannot be shipped; nothing has been made.
-            CommandError: the cluster cannot be reached, or refuses; nothing is left behind.
+            ValueError: an argument cannot be meant, or the function cannot be shipped; nothing has been made.
+            ApiError: the cluster cannot be reached, or refuses; nothing is left behind.
         """
         if env is not None and not isinstance(env, Mapping):
             raise UsageError(f"env maps names of variables to their texts, and is not {env!r}.")
@@ -122,3 +122,53 @@ def checked_name(name: str) -> str:
             f"{name!r} is no name for a job: it needs a-z, 0-9 and -, with a letter first and none of - last."
         )
     return name
+
+
+def submit(api: Api, objects: Sequence[JSON]) -> tuple[JSON, list[str]]:
+    """Create what `dlr.client.manifest.objects` has built, whole or not at all.
+
+    Returns:
+        The job, and the server's warnings.
+
+    Raises:
+        ApiError: the API server refuses it; nothing is left behind.
+    """
+    *config_maps, job = objects
+    name = job["metadata"]["name"]
+    made: list[str] = []
+    try:
+        for each in config_maps:
+            api.create(CONFIGMAPS, each)
+            made.append(each["metadata"]["name"])
+        created, warnings = api.create(ELASTICJOBS, job)
+    except BaseException as error:
+        _take_back(api, made)
+        if isinstance(error, ApiFailure):
+            raise ApiError(_refusal(api, name, error)) from error
+        raise
+    try:
+        for each_name in made:
+            api.patch(CONFIGMAPS, each_name, patch=owned_by(created))
+    except BaseException:
+        with suppress(ApiError):
+            api.delete(ELASTICJOBS, name)
+        _take_back(api, made)
+        raise
+    return created, warnings
+
+
+def _take_back(api: Api, config_maps: Sequence[str]) -> None:
+    for name in config_maps:
+        with suppress(ApiError):
+            api.delete(CONFIGMAPS, name)
+
+
+def _refusal(api: Api, name: str, failure: ApiFailure) -> str:
+    if failure.reason == "NotFound" and failure.names_object:
+        require_namespace(api)
+    if failure.reason == "AlreadyExists":
+        return (
+            f"{str(failure).rstrip('.')} in namespace {api.namespace!r}: delete it, or choose another name."
+        )
+    reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure).rstrip(".")
+    return f"The job {name!r} is refused: {reasons}."

@@ -124,8 +124,7 @@ def _print_version(wanted: bool) -> None:
 @application.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print dlr's version."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print dlr's version.")
     ] = False,
 ) -> None: ...
 

@@ -53,8 +53,13 @@ class Format(StrEnum):
     JSON = "json"
 
 
+def is_narrow() -> bool:
+    """Whether stdout is a terminal without room for all columns."""
+    return sys.stdout.isatty() and console().width <= NARROW_WIDTH
+
+
 def console() -> Console:
-    """Made anew each time: tests and pipes put another file in place of stdout."""
+    """Return a console for the present stdout: tests and pipes put another file in place of it."""
     from rich.console import Console
 
     if sys.stdout.isatty():

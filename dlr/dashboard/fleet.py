@@ -11,9 +11,8 @@ from crds import names
 from dlr.job import report
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
-from dlr.job.states import COLORS
-from dlr.job.timeline.episodes import Clock, episodes_of
-from dlr.job.timeline.verdict import LOST
+from dlr.job.timeline.episodes import COLORS, Clock, episodes_of
+from dlr.job.timeline.outages import LOST
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]

@@ -17,16 +17,7 @@ from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_
 
 JSON = dict[str, Any]
 
-AGENT_FIELDS = (
-    "incarnation",
-    "podUid",
-    "address",
-    "storePort",
-    "localWorldSize",
-    "state",
-    "since",
-    "rounds",
-)
+AGENT_FIELDS = ("incarnation", "podUid", "address", "storePort", "localWorldSize", "state", "since", "rounds")
 """What a report must have, and the rounds."""
 LEAST_SECONDS = 0.5
 """What took less is not worth a word."""

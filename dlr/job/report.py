@@ -182,6 +182,11 @@ def state_of(worker: JSON) -> str | None:
     return str(current_report(worker).get("state") or "Starting")
 
 
+def is_ready(node: JSON) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
 def sort_workers(workers: Sequence[JSON]) -> list[JSON]:
     return sorted(workers, key=lambda worker: (worker["spec"]["type"], worker["spec"]["index"]))
 

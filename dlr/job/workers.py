@@ -9,12 +9,7 @@ from typing import Any
 from controller.wording import counted
 from crds import names
 from dlr.job.failures import by_cause, worker_failure
-from dlr.job.report import (
-    current_report,
-    ranks,
-    sort_workers,
-    state_of,
-)
+from dlr.job.report import current_report, ranks, sort_workers, state_of
 from dlr.job.wording import significant
 
 JSON = dict[str, Any]

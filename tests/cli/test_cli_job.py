@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlr.job import deletion, log_stream
+from dlr.job import deletion, logs
 from dlr.job.report import phase_since, world_line
 from dlr.kube import following
 from tests.cli.scripted import (
@@ -47,7 +47,7 @@ NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(log_stream, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
 
 
 def script_job(server: ScriptedServer, **status_fields: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dlr.commands.job.timeline.text import text_of
 from dlr.job.timeline.life import Life, clock_of, life_of
-from dlr.job.timeline.verdict import verdict
+from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.text import text_of
 from tests.cli.scripted import worker
 from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
 

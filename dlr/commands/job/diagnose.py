@@ -10,14 +10,11 @@ from importlib.metadata import version
 from controller.wording import counted
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json
-from dlr.job.diagnose_case import JSON, Case, Sentence
-from dlr.job.diagnose_reading import read_case
-from dlr.job.diagnose_sections import Section, sections
-from dlr.job.diagnose_verdict import Finding, findings
+from dlr.job.case import JSON, Case, Sentence, read_case
+from dlr.job.evidence import Section, sections
+from dlr.job.findings import Finding, findings
 from dlr.job.wording import plain
-from dlr.kube.api import (
-    Api,
-)
+from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.waiting import waiting_for
 

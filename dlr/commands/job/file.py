@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from crds import names
-from dlr.kube.errors import CommandError
+from dlr.commands.errors import CommandError
 
 JSON = dict[str, Any]
 

@@ -16,14 +16,14 @@ import typer
 from crds import names
 from crds.agent_report import MAX_PROFILE_SECONDS
 from crds.log_parts import from_log
+from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.job.logs import default_container
 from dlr.job.lookup import get_unfinished_job, list_workers
-from dlr.job.pod_log import default_container
 from dlr.job.report import current_report
 from dlr.job.wording import printable_line, utc_now
 from dlr.kube.api import ELASTICJOBS, PODS, Api, ApiFailure
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
 from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]

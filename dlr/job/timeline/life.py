@@ -16,19 +16,8 @@ from crds import names
 from crds.job_status import JobState
 from dlr.job.failures import failures_told
 from dlr.job.report import phase, sort_workers, why_line
-from dlr.job.states import UP, WAITING
-from dlr.job.timeline.blame import (
-    Culprit,
-    Failure,
-    culprits_of,
-    failures_of,
-)
-from dlr.job.timeline.episodes import (
-    Clock,
-    Episode,
-    Span,
-    episodes_of,
-)
+from dlr.job.timeline.blame import Culprit, Failure, culprits_of, failures_of
+from dlr.job.timeline.episodes import UP, WAITING, Clock, Episode, Span, episodes_of
 from dlr.job.wording import duration, parse_time, plain
 
 JSON = dict[str, Any]
@@ -99,11 +88,7 @@ class Life:
 
 
 def title(life: Life) -> str:
-    parts = [
-        life.name,
-        life.phase,
-        f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC",
-    ]
+    parts = [life.name, life.phase, f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC"]
     if life.goodput is not None:
         parts.append(f"goodput {life.goodput:.1%}")
     if life.lanes_left_out:
@@ -126,11 +111,7 @@ class NoHistory(ValueError):
 
 
 def life_of(
-    job: JSON,
-    workers: Sequence[JSON],
-    goodput: float | None,
-    now: datetime,
-    redone: str = "",
+    job: JSON, workers: Sequence[JSON], goodput: float | None, now: datetime, redone: str = ""
 ) -> Life:
     """
     Args:

@@ -7,15 +7,9 @@ from collections.abc import Sequence
 from crds.elasticworker import ExitClass
 from crds.job_status import JobState
 from dlr.job.failures import FOLLOWED, WAITED
-from dlr.job.states import UP, WAITING
-from dlr.job.timeline.episodes import Span
-from dlr.job.timeline.life import (
-    Lane,
-    Life,
-    clock_of,
-    title,
-)
-from dlr.job.timeline.verdict import verdict
+from dlr.job.timeline.episodes import UP, WAITING, Span
+from dlr.job.timeline.life import Lane, Life, clock_of, title
+from dlr.job.timeline.outages import verdict
 from dlr.job.wording import duration, plain
 
 SIGNS = {
@@ -38,7 +32,7 @@ GAP = 2
 
 
 def text_of(life: Life, width: int) -> list[str]:
-    """Lines of that many characters, or as many as the shortest bars take; failures are not cut."""
+    """Return lines of that many characters, or as many as the shortest bars take; failures are not cut."""
     labels = ["job", *(plain(lane.title) for lane in life.lanes)]
     margin = max(map(len, labels)) + GAP
     cells = min(MOST_CELLS, max(FEWEST_CELLS, width - margin))
@@ -60,7 +54,7 @@ def _bar(spans: Sequence[Span], life: Life, cells: int) -> str:
 
 
 def _stretch(number: int, life: Life, cells: int) -> tuple[float, float]:
-    """When a cell begins and ends."""
+    """Return begin and end of a cell."""
     step = (life.seconds - life.known_since) / cells
     return life.known_since + number * step, life.known_since + (number + 1) * step
 
@@ -92,7 +86,7 @@ def _lane(lane: Lane, life: Life, cells: int) -> str:
 
 
 def _clocks(life: Life, cells: int) -> list[str]:
-    """The scale's two ends: since submission, and by the clock."""
+    """Return the scale's two ends: since submission, and by the clock."""
     ends = (life.known_since, life.seconds)
     return [
         first + last.rjust(cells - len(first))
@@ -111,20 +105,20 @@ def _legend(rows: Sequence[str]) -> str:
 
 
 def _failures(life: Life) -> list[str]:
-    """What each said; of those that only followed, no more than that: the rest is the culprit's effect."""
+    """Each failure with its message; one that only followed from another's has none of its own."""
     found = sorted(
         (failure.at, failure.follows, lane.title, failure.what, plain(failure.text))
         for lane in life.lanes
         for failure in lane.failures
     )
     lines = [
-        f"{clock_of(life, at)}  {duration(at):>6}  {who}  {_words(what, said, follows)}"
-        for at, follows, who, what, said in found
+        f"{clock_of(life, at)}  {duration(at):>6}  {who}  {_words(what, text, follows)}"
+        for at, follows, who, what, text in found
     ]
     return ["", *lines] if lines else []
 
 
-def _words(what: str, said: str, follows: bool) -> str:
+def _words(what: str, text: str, follows: bool) -> str:
     if follows:
         return WAITED if what == ExitClass.HANG else FOLLOWED
-    return f"{what}: {said}" if said else what
+    return f"{what}: {text}" if text else what

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from controller.wording import some_of
 from crds import names
 from crds.findings import Verdict
+from dlr.job.case import JSON, Case, Field
 from dlr.job.check_outcome import verdicts_of
-from dlr.job.diagnose_case import JSON, Case, Field
+from dlr.job.report import is_ready
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 
@@ -109,10 +110,12 @@ def node_states(case: Case) -> list[NodeState]:
     for check in finished_checks(case):
         verdicts = verdicts_of(check["status"]) | verdicts
     objects = {node["metadata"]["name"]: node for node in case.nodes}
-    return [
-        NodeState(name, verdicts.get(name), _cordon(objects.get(name)), is_ready(objects.get(name)))
-        for name in sorted(case.node_names)
-    ]
+    found = []
+    for name in sorted(case.node_names):
+        node = objects.get(name)
+        ready = None if node is None else is_ready(node)
+        found.append(NodeState(name, verdicts.get(name), _cordon(node), ready))
+    return found
 
 
 def mark_of(node: JSON) -> Mark | None:
@@ -127,13 +130,6 @@ def _cordon(node: JSON | None) -> str | None:
     if mark := mark_of(node):
         return mark.state.value
     return "Unschedulable" if (node.get("spec") or {}).get("unschedulable") else None
-
-
-def is_ready(node: JSON | None) -> bool | None:
-    if node is None:
-        return None
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def cordon_field(node: JSON) -> Field:

@@ -13,16 +13,7 @@ from datetime import datetime, timedelta
 from controller.wording import first_line
 from crds.phases import RendezvousPhase
 from dlr.job import report
-from dlr.job.culprit import Culprit
-from dlr.job.diagnose_case import (
-    Case,
-    Field,
-    Sentence,
-    of_worker,
-    sentence,
-)
-from dlr.job.diagnose_nodes import words_of_checks
-from dlr.job.diagnose_words import (
+from dlr.job.advice import (
     AFTER,
     CANNOT_START,
     DONE_BY,
@@ -30,11 +21,13 @@ from dlr.job.diagnose_words import (
     TOO_LARGE_ADVICE,
     UNSCHEDULABLE,
     WAITS,
+    too_large,
 )
-from dlr.job.failures import SAME_MOMENT, ended_pods, worker_failures
+from dlr.job.case import Case, Field, Sentence, of_worker, sentence
+from dlr.job.failures import SAME_MOMENT, Culprit, ended_pods, worker_failures
 from dlr.job.goodput import goodput_line
+from dlr.job.nodes import words_of_checks
 from dlr.job.progress import progress_line
-from dlr.job.room import too_large
 from dlr.job.wording import age, duration, parse_time
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
 from reconcilers.observed.exit_class import FREE
@@ -197,9 +190,12 @@ def _waits(case: Case) -> Iterator[Finding]:
         told = sentence(f"The job {what} ({reason}, {waits}){said}", fields)
         too_big = too_large(case.job, case.all_nodes) if reason == UNSCHEDULABLE else None
         if too_big is not None:
-            node = Field("Node", too_big.node, "status.allocatable")
-            where = (*case.of_job("spec.replicaSpecs.worker.template"), node)
-            yield Finding(reason, told, (sentence(TOO_LARGE_ADVICE.format(why=too_big.text), where),))
+            why, node = too_big
+            where = (
+                *case.of_job("spec.replicaSpecs.worker.template"),
+                Field("Node", node, "status.allocatable"),
+            )
+            yield Finding(reason, told, (sentence(TOO_LARGE_ADVICE.format(why=why), where),))
             return
         yield Finding(reason, told, (sentence(advice.format(name=case.name), fields),))
     elif check := case.status.get("activeCheck"):
@@ -240,8 +236,7 @@ def _stalls(case: Case) -> Iterator[Finding]:
     behind = f"{worker['metadata']['name']}, after step {progress.get('step')}"
     text = f"No rank has made a step for {duration(silent)}; the furthest behind is {behind}"
     advice = sentence(
-        f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too",
-        fields,
+        f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too", fields
     )
     yield Finding("Stalled", sentence(text, fields), (advice,))
 
