@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.job.timeline.drawing import STYLE, draw, page, svg_file, ticks
+from dlr.job.timeline.drawing import STYLE, draw, svg_file, ticks
 from dlr.job.timeline.life import Life, life_of, title
 from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.page import page
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
 
@@ -206,13 +207,12 @@ class TestCommand:
         taken = dlr("job", "timeline", "digits", "-o", str(tmp_path / "folder.svg"))
         assert taken.exit_code == 1 and "folder.svg cannot be written: Is a directory." in taken.err
 
-    def test_text_goes_to_the_terminal(
-        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_text_goes_to_the_terminal(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers()), EVENTS: listing()}
-        monkeypatch.setenv("COLUMNS", "60")
         shown = dlr("job", "timeline", "digits", "--text")
         assert (shown.exit_code, shown.err) == (0, "")
-        assert "\nworker-1  " in shown.out
+        assert shown.out.startswith("default/digits · Running · ")
+        assert "  worker-1  UserError  ValueError: a <bad> batch\n" in shown.out
+        assert all(line.isprintable() for line in shown.out.splitlines())
         both = dlr("job", "timeline", "digits", "--text", "-o", "x.svg")
         assert (both.exit_code, both.err) == (2, "dlr: --text writes no file; drop it, or --output.\n")

@@ -1,8 +1,7 @@
-"""`dlr job timeline`: a job's life as a picture in a file, or in the terminal."""
+"""`dlr job timeline`: a job's life as a picture in a file, or as tables in the terminal."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -10,17 +9,18 @@ import typer
 
 from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.commands.output import show_table
 from dlr.job.goodput import account_of, redone
 from dlr.job.lookup import get_job, list_workers
-from dlr.job.timeline.drawing import page, svg_file
-from dlr.job.timeline.life import Life, NoHistory, life_of
-from dlr.job.timeline.text import text_of
+from dlr.job.timeline.drawing import svg_file
+from dlr.job.timeline.life import Life, NoHistory, life_of, title
+from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.page import page, tables_of
 from dlr.job.wording import utc_now
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
 
-PIPE_COLUMNS = 120
 DRAWERS = {".svg": svg_file, ".html": page}
 
 
@@ -35,7 +35,7 @@ def timeline(
             show_default="NAME.svg",
         ),
     ] = Path(),
-    text: Annotated[bool, typer.Option("--text", help="Draw it in the terminal, and write no file.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print it as tables, and write no file.")] = False,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -51,8 +51,10 @@ def timeline(
         raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
     life = _life(Api(connect(kubeconfig, context, namespace)), name)
     if text:
-        width = shutil.get_terminal_size((PIPE_COLUMNS, 0)).columns
-        print("\n".join(text_of(life, width)))
+        print(f"{title(life)}\n{verdict(life)}")
+        for table in tables_of(life):
+            print(f"\n{table.heading}")
+            show_table(table.columns, table.rows)
         return
     try:
         path.write_text(draw(life), encoding="utf-8")

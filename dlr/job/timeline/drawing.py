@@ -1,7 +1,7 @@
-"""A life drawn as SVG with tooltips, which fits any width, and as a web page. Pure.
+"""A life drawn as SVG with tooltips, which fits any width. Pure.
 
 `dlr job timeline` writes it, and the dashboard shows it. All places along the time are percentages, so a
-browser fits the bars to its window and leaves texts as large as they are. A page loads nothing from anywhere.
+browser fits the bars to its window and leaves texts as large as they are.
 """
 
 from __future__ import annotations
@@ -65,20 +65,6 @@ STYLE = """
   .timeline .cross, .timeline .what { stroke: #16181b; }
   .timeline .own { fill: #ff8b80; }
 }
-"""
-PAGE_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 1.5rem; max-width: 1400px; color: #222;
-  background: #fff; }
-.table { overflow-x: auto; }
-table { border-collapse: collapse; margin: 0.4rem 0 1.4rem; }
-th, td { text-align: left; vertical-align: top; padding: 0.2rem 0.9rem 0.2rem 0;
-  border-bottom: 1px solid #8884; }
-td { overflow-wrap: anywhere; min-width: 3.5em; }
-h1 { font-size: 1.05rem; }
-h2 { font-size: 1.05rem; margin: 1.4rem 0 0; }
-@media (max-width: 700px) { body { margin: 0.6rem; } }
-@media (prefers-color-scheme: dark) { body { color: #e6e6e6; background: #16181b; } }
 """
 
 
@@ -274,54 +260,3 @@ def _legend_line(items: Sequence[tuple[str, str, str]], y: float) -> str:
         for number, (sign, how, name) in enumerate(items)
     )
     return f'<text y="{y:g}">{shown}</text>'
-
-
-def page(life: Life) -> str:
-    """Return a web page: the verdict, the drawing, and the same in tables."""
-    failures = sorted(
-        (failure.at, lane.worker, failure.what, failure.text, "yes" if failure.follows else "")
-        for lane in life.lanes
-        for failure in lane.failures
-    )
-    tables = [
-        _table(
-            "States of the job",
-            ("from", "UTC", "for", "state", "why"),
-            [
-                (duration(s.begin), clock_of(life, s.begin), duration(s.seconds), s.state, s.text)
-                for s in life.states
-            ],
-        ),
-        _table(
-            "Failures",
-            ("at", "UTC", "worker", "class", "message", "after another's"),
-            [(duration(at), clock_of(life, at), *rest) for at, *rest in failures],
-        ),
-        _table(
-            "Rounds",
-            ("at", "UTC", "round", "workers", "why"),
-            [(duration(r.at), clock_of(life, r.at), str(r.number), r.members, r.reason) for r in life.rounds],
-        ),
-        _table(
-            "Workers",
-            ("worker", "node", "Pods", "failures"),
-            [
-                (each.worker, each.node, str(1 + len(each.starts)), str(len(each.failures)))
-                for each in life.lanes
-            ],
-        ),
-    ]
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title(life))}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body>\n<h1>{escape(title(life))}</h1>\n"
-        f"<p>{escape(verdict(life))}</p>\n{draw(life)}\n{''.join(tables)}</body></html>\n"
-    )
-
-
-def _table(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    body = "".join(f"<tr>{''.join(f'<td>{escape(plain(cell))}</td>' for cell in row)}</tr>\n" for row in rows)
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    return f'<h2>{escape(heading)}</h2>\n<div class="table"><table><tr>{head}</tr>\n{body}</table></div>\n'
