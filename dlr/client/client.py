@@ -25,9 +25,10 @@ class Client:
     """A cluster, as the `dlr` command finds it.
 
     Args:
-        namespace: instead of the context's.
-        context: of the kubeconfig, instead of its current one.
-        kubeconfig: instead of $KUBECONFIG, the Pod's own account, ~/.kube/config, or the embedded cluster's.
+        namespace: a namespace instead of the context's.
+        context: a context of the kubeconfig instead of its current one.
+        kubeconfig: a file instead of $KUBECONFIG, the Pod's own account, ~/.kube/config, or the embedded
+            cluster's.
     """
 
     def __init__(
@@ -63,18 +64,18 @@ class Client:
 
         Args:
             program: a function, a script of this machine, or `dlr.InImage(path)`.
-            arguments: of a function by name; of a script its words.
-            workers: Pods; default 1.
-            min_workers: training goes on with as few; default: as many as `workers`.
-            max_workers: to which the job can be scaled.
-            processes: of each Pod; default: one for each of its GPUs, or one.
-            image: with Python and torch.
-            cpu: of each Pod, such as "500m".
-            memory: of each Pod, such as "2Gi".
-            gpus: of each Pod.
-            env: more variables.
-            name: of the job; default: a new one.
-            like: a job of this namespace, finished or not: what is not said here is as there.
+            arguments: the arguments of a function by name, or the words of a script's command line.
+            workers: the number of Pods; default 1.
+            min_workers: the number of Pods with which training goes on; default: `workers`.
+            max_workers: the number of Pods to which the job can be scaled.
+            processes: the processes of each Pod; default: one for each of its GPUs, or one.
+            image: an image with Python and torch.
+            cpu: the CPUs of each Pod, such as "500m".
+            memory: the memory of each Pod, such as "2Gi".
+            gpus: the GPUs of each Pod.
+            env: additional environment variables.
+            name: the job's name; default: a new one.
+            like: a job of this namespace, finished or not, for everything that no other argument names.
 
         Raises:
             ValueError: an argument cannot be meant, or the function cannot be shipped; nothing has been made.

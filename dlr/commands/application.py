@@ -170,8 +170,8 @@ def run(words: list[str], own_name: str) -> int:
 
 def _sentence(error: Any) -> str:
     """Typer's words in one line, and where to look."""
-    said = " ".join(error.format_message().split())
-    if not said.endswith((".", "?")):
-        said += "."
+    text = " ".join(error.format_message().split())
+    if not text.endswith((".", "?")):
+        text += "."
     context = getattr(error, "ctx", None)
-    return f"{said} See `{context.command_path} --help`." if context else said
+    return f"{text} See `{context.command_path} --help`." if context else text

@@ -1,4 +1,4 @@
-"""`dlr controller`: the manager with all reconcilers, until it is told to stop.
+"""`dlr controller`: the manager with all reconcilers, until SIGTERM or SIGINT.
 
 The controller's image has what this needs, and not what other commands need.
 """

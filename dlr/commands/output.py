@@ -78,7 +78,11 @@ def show(renderable: RenderableType) -> None:
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_line: bool = False) -> None:
-    """A table on stdout, with nothing beside it; on a terminal, each row in one line if that is asked for."""
+    """Print a table, with nothing beside it.
+
+    Args:
+        one_line: cut each row to one line of a terminal.
+    """
     if sys.stdout.isatty():
         show(table(headers, rows, console().width if one_line else None))
         return
@@ -99,7 +103,7 @@ def print_json(value: Any) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
-    """Columns; what is too wide for the terminal is folded, or cut where a row is to be a line of that width.
+    """Return columns; what is too wide for the terminal is folded, or cut to lines of `width`.
 
     The widest columns are folded first, so that the last one, which says why, is never pushed off the screen.
     """

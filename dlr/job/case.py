@@ -1,4 +1,4 @@
-"""All that is known of one job: the objects that were read, and sentences that name the fields they rest on.
+"""One job with its objects, as they were read, and sentences that name the fields they rest on.
 
 A field is written as it is found: `status.goodput.ratio`; in brackets the key of an entry, which is its
 `type` in a list of conditions, its `name` or `node` in other lists, or itself in a list of texts.

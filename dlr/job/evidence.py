@@ -70,7 +70,7 @@ def _of_facts(case: Case, *labels: str) -> Iterator[Sentence]:
 
 
 def _steps(case: Case) -> Iterator[Sentence]:
-    """Whether one worker is not where the others are."""
+    """Yield how far the worker furthest behind is from the furthest."""
     steps = [(progress["step"], worker) for worker, progress in case.telling]
     if len(steps) < FEWEST_TO_COMPARE:
         return
@@ -103,9 +103,9 @@ def _failures(case: Case) -> Iterator[Sentence]:
             cost = f" It cost {duration(outage.seconds)}"
             hours = outage.worker_hours
             cost += f", {hours_line(hours)}." if hours is not None else "."
-        said = f": {failure.text.rstrip('.')}" if failure.text else ""
+        detail = f": {failure.text.rstrip('.')}" if failure.text else ""
         yield sentence(
-            f"{when}: {lane.title}, {failure.what}{said}.{cost}", _fields_of_failure(case, lane.worker)
+            f"{when}: {lane.title}, {failure.what}{detail}.{cost}", _fields_of_failure(case, lane.worker)
         )
     if len(failed) > MOST:
         yield sentence(
@@ -123,18 +123,18 @@ def _fields_of_ended_pods(case: Case) -> list[Field]:
 
 
 def _fields_of_failure(case: Case, name: str) -> list[Field]:
-    """What a timeline knows of a failure is of several accounts; these are the ones that there are."""
+    """Return the fields of all accounts of a failure that a timeline draws on."""
     fields = [*case.of_job("status.history")]
     if (case.status.get("lastFailure") or {}).get("worker") == name:
         fields += case.of_job("status.lastFailure")
     worker = next((each for each in case.workers if each["metadata"]["name"] == name), None)
     if worker is not None:
         status = worker.get("status") or {}
-        told = {
+        paths = {
             "status.agent.failure": (status.get("agent") or {}).get("failure"),
             "status.lastExit": status.get("lastExit"),
         }
-        fields += [field for path, there in told.items() if there for field in of_worker(worker, path)]
+        fields += [field for path, there in paths.items() if there for field in of_worker(worker, path)]
     return fields
 
 
@@ -152,9 +152,9 @@ def _conditions(case: Case) -> Iterator[Sentence]:
     for worker in waiting[:MOST]:
         status = worker.get("status") or {}
         path = "status.message" if status.get("message") else "status.phase"
-        said = f": {status['message']}" if status.get("message") else ""
+        detail = f": {status['message']}" if status.get("message") else ""
         if status.get("phase"):
-            text = f"{worker['metadata']['name']} is {state_of(worker)}{said}"
+            text = f"{worker['metadata']['name']} is {state_of(worker)}{detail}"
             yield sentence(text, of_worker(worker, path))
     if len(waiting) > MOST:
         yield sentence(

@@ -1,4 +1,4 @@
-"""What is known against the nodes that a job's Pods are on: checks and cordons. Pure."""
+"""Findings of checks, and cordons, of the nodes that a job's Pods are on. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 @dataclass(frozen=True)
 class NodeWord:
-    """What one NodeCheck found about nodes of the job."""
+    """The finding of one NodeCheck about nodes of the job."""
 
     check: str
     reason: str
@@ -32,7 +32,7 @@ class NodeState:
     verdict: str | None
     """The verdict of the newest NodeCheck that has one."""
     cordon: str | None
-    """`Cordoned`, `Held`, …, as dlr's mark on the node says; `Unschedulable` if somebody else did it."""
+    """The state of dlr's mark on the node, such as `Cordoned`; `Unschedulable` for another's cordon."""
     ready: bool | None
     """None if the node could not be read."""
 
@@ -79,14 +79,14 @@ def _bad_nodes(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
         evidence = [
             f"{node}: {results[node]['message']}" for node in bad if results.get(node, {}).get("message")
         ]
-        said = f": {'; '.join(evidence[:QUOTED])}" if evidence else ""
+        detail = f": {'; '.join(evidence[:QUOTED])}" if evidence else ""
         fields = [Field("NodeCheck", name, f"status.{listed}")]
         fields += [
             Field("NodeCheck", name, f"status.nodeResults[{node}]")
             for node in bad[:QUOTED]
             if node in results
         ]
-        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{said}"
+        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{detail}"
         yield NodeWord(name, reason, text, tuple(fields), status["completionTime"])
 
 
@@ -96,10 +96,10 @@ def _bad_links(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
     links = [link for link in status.get("faultyLinks") or () if {link["a"], link["b"]} <= ours]
     if not links:
         return
-    told = [
+    ends = [
         f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})" for link in links
     ]
-    text = f"NodeCheck {name} found bad links between {some_of(told, QUOTED, '; ')}, whose nodes are well"
+    text = f"NodeCheck {name} found bad links between {some_of(ends, QUOTED, '; ')}, whose nodes are well"
     fields = (Field("NodeCheck", name, "status.faultyLinks"),)
     yield NodeWord(name, "FaultyLinks", text, fields, status["completionTime"])
 

@@ -81,8 +81,8 @@ def checkpoints_line(job: JSON, workers: Sequence[JSON]) -> str:
     spec = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("memoryCheckpoint") or {}
     parts = [] if is_finished(job) else _in_memory(memories, wants_copies=bool(spec.get("replicas")))
     stored = [(report.get("progress") or {}).get("checkpointStep") for report in reports]
-    if known := [step for step in stored if step is not None]:
-        parts.append(f"step {max(known)} in storage")
+    if steps := [step for step in stored if step is not None]:
+        parts.append(f"step {max(steps)} in storage")
     return ", ".join(parts)
 
 
@@ -105,8 +105,8 @@ def _in_memory(memories: Sequence[JSON], *, wants_copies: bool) -> list[str]:
 
 def _of_all(memories: Sequence[JSON], key: str) -> int | None:
     steps = [memory.get(key) for memory in memories]
-    known = [step for step in steps if step is not None]
-    return min(known) if known and len(known) == len(steps) else None
+    found = [step for step in steps if step is not None]
+    return min(found) if found and len(found) == len(steps) else None
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,11 @@ def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str
     return lines
 
 
-def _sentence_lines(told: Sentence) -> list[str]:
-    lines = _wrapped(f"{told.text} [{'; '.join(map(str, told.fields))}]")
-    left_out = len(told.lines) - MOST_LINES
+def _sentence_lines(each: Sentence) -> list[str]:
+    lines = _wrapped(f"{each.text} [{'; '.join(map(str, each.fields))}]")
+    left_out = len(each.lines) - MOST_LINES
     lines += [f"      … {counted(left_out, 'line')} before"] if left_out > 0 else []
-    return lines + [f"      {_indented(line)}" for line in told.lines[-MOST_LINES:]]
+    return lines + [f"      {_indented(line)}" for line in each.lines[-MOST_LINES:]]
 
 
 def _wrapped(text: str) -> list[str]:
