@@ -236,6 +236,6 @@ def _time(case: Case) -> Iterator[Sentence]:
 def _warnings(case: Case) -> Iterator[Sentence]:
     warnings = [event for event in case.events if event.get("type") == "Warning"]
     for event in reversed(warnings[-MOST:]):
-        seen, _, reason, message = report.short_event_row(event, case.job, case.now)
+        seen, _, reason, message = report.event_row(event, case.job, case.now)
         field = Field("Event", event["metadata"]["name"], "message")
         yield sentence(f"{seen} ago, {reason}: {message}", (field,))

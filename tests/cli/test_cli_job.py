@@ -215,7 +215,7 @@ class TestStatus:
         assert ["0", "digits-worker-1-1", "node-1", "Starting", "-", "-", "0", "-"] in rows
         restarted = "digits-worker-2-1  node-2  Running   70    -       3 (UserError 2, Preempted 1)  -"
         assert f"1     {restarted}" in out
-        assert "pod/digits-worker-1-1" in out
+        assert "Scheduled  digits-worker-1-1: to node-1" in out
         assert "stranger" not in out
 
     def test_json_is_the_objects(self, server: ScriptedServer, dlr: Dlr) -> None:

@@ -166,10 +166,10 @@ def test_events_on_a_terminal_name_only_others_than_the_job() -> None:
         event("ElasticJob", "digits", "WorldFormed", at(299), "round 1"),
     ]
     lines = drawn(Case(troubled_job(), [], events, NOW))
-    assert lines[-3].split() == ["LAST", "SEEN", "REASON", "MESSAGE"]
+    assert lines[-3].split() == ["LAST", "SEEN", "TYPE", "REASON", "MESSAGE"]
     assert lines[-2:] == [
-        "1s         Started      digits-worker-0-1: container main",
-        "1s         WorldFormed  round 1",
+        "1s         Normal  Started      digits-worker-0-1: container main",
+        "1s         Normal  WorldFormed  round 1",
     ]
 
 

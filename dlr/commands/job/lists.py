@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, is_narrow, print_json, show, show_table
+from dlr.commands.output import Format, is_narrow, print_json, show_table
 from dlr.job import report
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import plain, utc_now
@@ -69,9 +69,5 @@ def events(
             f"There are no Events of ElasticJob {name!r} (clusters forget them after an hour).",
             file=sys.stderr,
         )
-    elif is_narrow():
-        from dlr.commands.job.screen import short_events
-
-        show(short_events(job, found, now))
     else:
-        show_table(report.EVENT_COLUMNS, [report.event_row(event, now) for event in found])
+        show_table(report.EVENT_COLUMNS, [report.event_row(event, job, now) for event in found])

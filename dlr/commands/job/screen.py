@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.wording import counted
-from dlr.commands.output import NARROW_WIDTH, STYLES, cell, table
+from dlr.commands.output import NARROW_WIDTH, cell, table
 from dlr.job import report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of
@@ -40,13 +39,15 @@ def render(case: Case, console: Console) -> RenderableType:
         shown = workers.most_telling(case.job, case.workers, most_workers)
     left_out = len(case.workers) - len(shown)
     parts: list[RenderableType] = [head]
-    if rows := workers.rows(case.job, shown, case.now):
-        parts += [Text(""), _workers(rows, console, taken + event_count)]
+    if worker_rows := workers.rows(case.job, shown, case.now):
+        parts += [Text(""), _workers(worker_rows, console, taken + event_count)]
         if left_out:
             parts.append(Text(f"… and {counted(left_out, 'more worker')}: dlr job status … | less", "dim"))
         parts += notes
     if events := case.events[-event_count:]:
-        parts += [Text(""), _events(case, events, console)]
+        rows = [report.event_row(event, case.job, case.now) for event in events]
+        width = console.width if console.is_terminal else None
+        parts += [Text(""), table(report.EVENT_COLUMNS, rows, width)]
     return Group(*parts)
 
 
@@ -103,23 +104,6 @@ def _text(case: Case, fact: Fact, *, with_bar: bool) -> Text:
         total = sum(seconds.values())
         return _bar([(value / total, color(state)) for state, value in seconds.items()]) + line
     return line
-
-
-def _events(case: Case, events: Sequence[JSON], console: Console) -> Table:
-    if console.is_terminal:
-        return short_events(case.job, events, case.now, console.width)
-    return table(report.EVENT_COLUMNS, [report.event_row(event, case.now) for event in events])
-
-
-def short_events(job: JSON, events: Sequence[JSON], now: datetime, width: int | None = None) -> Table:
-    """Return the table of Events for a terminal: the message has the room of two columns.
-
-    Args:
-        width: the terminal's width, for one line an Event; default: messages are folded.
-    """
-    rows = [report.short_event_row(event, job, now) for event in events]
-    styled = [(seen, Text(reason, STYLES.get(type_, "")), message) for seen, type_, reason, message in rows]
-    return table(report.SHORT_EVENT_COLUMNS, styled, width)
 
 
 def _bar(shares: Sequence[tuple[float, str]]) -> Text:
