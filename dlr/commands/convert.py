@@ -11,7 +11,7 @@ import typer
 from dlr.commands.errors import CommandError
 from dlr.commands.job.file import STDIN, read_documents
 from dlr.commands.options import none_empty
-from dlr.commands.written_yaml import as_yaml
+from dlr.commands.output import as_yaml
 from dlr.convert import NotConvertible, convert
 from dlr.convert.reading import Remark
 

@@ -102,6 +102,21 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+def as_yaml(objects: Sequence[Any]) -> str:
+    """Return a document for each object, with texts of several lines as they are."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in value else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, width=100, allow_unicode=True)
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
     """Return columns; what is too wide for the terminal is folded, or cut to lines of `width`.
 

@@ -21,8 +21,7 @@ from dlr.commands.options import (
     not_empty,
     object_name,
 )
-from dlr.commands.output import print_json
-from dlr.commands.written_yaml import as_yaml
+from dlr.commands.output import as_yaml, print_json
 from dlr.job.lookup import get_job
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
