@@ -29,7 +29,7 @@ LOG_LINES = 300
 LOG_BYTES = 256 * 1024
 
 
-class Cluster:
+class ApiServer:
     """The API server of the user's kubeconfig. May be used by several threads.
 
     Args:
@@ -72,15 +72,15 @@ class Watching:
         namespace: the namespace of the questions; default: the kubeconfig's.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str | None = None) -> None:
-        self._cluster = cluster
+    def __init__(self, server: ApiServer, namespace: str | None = None) -> None:
+        self._server = server
         self._namespace = namespace
         self._api: WatchingApi | None = None
 
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Ask as `Cluster.ask`. After a failure everything is read again."""
+        """Ask as `ApiServer.ask`. After a failure everything is read again."""
         try:
-            return self._cluster.ask(lambda api: question(self._watching(api)))
+            return self._server.ask(lambda api: question(self._watching(api)))
         except ApiError:
             self.forget()
             raise
@@ -107,12 +107,12 @@ class View(Protocol):
 
 
 class Fleet:
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._watching = Watching(cluster)
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self._watching = Watching(server)
 
     def read(self) -> JSON:
-        of_all = self.cluster.all_namespaces
+        of_all = self.server.all_namespaces
 
         def ask(api: Api) -> JSON:
             jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
@@ -125,21 +125,21 @@ class Fleet:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
             raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
-        return page | {"namespace": None if of_all else self.cluster.namespace}
+        return page | {"namespace": None if of_all else self.server.namespace}
 
     def rest(self) -> None:
         self._watching.forget()
 
 
 class JobView:
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self.cluster = cluster
+    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+        self.server = server
         self.namespace = namespace
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
         """By rank, the worker and its Pod, as read last."""
         self.steps: StepTimes | None = None
-        self._watching = Watching(cluster, namespace)
+        self._watching = Watching(server, namespace)
 
     def read(self) -> JSON:
         case, unread = self._watching.ask(lambda api: read_case(api, self.name))
@@ -163,13 +163,13 @@ class JobView:
             ApiError: what keeps it from being read, in a sentence.
         """
         if self.pods is None:
-            self.pods = self.cluster.ask(self._read_pods)
+            self.pods = self.server.ask(self._read_pods)
         if rank not in self.pods:
             raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank}.")
         worker, pod = self.pods[rank]
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
-        return {"pod": pod} | self.cluster.ask(lambda api: _log_of(api.within(self.namespace), pod))
+        return {"pod": pod} | self.server.ask(lambda api: _log_of(api.within(self.namespace), pod))
 
     def _read_pods(self, api: Api) -> dict[int, tuple[str, str | None]]:
         within = api.within(self.namespace)
