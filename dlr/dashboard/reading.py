@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from crds import names
 from crds.job_status import JobState
@@ -65,52 +66,43 @@ class ApiServer:
         return question(self._api)
 
 
-class Watching:
-    """The API server for one view, with lists that a watch keeps up to date.
+class View(ABC):
+    """A page's content, read with lists that a watch keeps up to date.
 
     Args:
         namespace: the namespace of the questions; default: the kubeconfig's.
     """
 
     def __init__(self, server: ApiServer, namespace: str | None = None) -> None:
-        self._server = server
-        self._namespace = namespace
+        self.server = server
+        self.namespace = namespace
         self._api: WatchingApi | None = None
+
+    @abstractmethod
+    def read(self) -> JSON: ...
 
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
         """Ask as `ApiServer.ask`. After a failure everything is read again."""
         try:
-            return self._server.ask(lambda api: question(self._watching(api)))
+            return self.server.ask(lambda api: question(self._watching(api)))
         except ApiError:
-            self.forget()
+            self.rest()
             raise
 
     def _watching(self, api: Api) -> WatchingApi:
         if self._api is None or self._api.connection is not api.connection:
-            self.forget()
-            self._api = WatchingApi(api.within(self._namespace))
+            self.rest()
+            self._api = WatchingApi(api.within(self.namespace))
         return self._api
 
-    def forget(self) -> None:
+    def rest(self) -> None:
+        """Drop what was kept for the next reading: no page is open."""
         if self._api is not None:
             self._api.forget()
         self._api = None
 
 
-class View(Protocol):
-    """A page's content."""
-
-    def read(self) -> JSON: ...
-
-    def rest(self) -> None:
-        """Drop what was kept for the next reading: no page is open."""
-
-
-class Fleet:
-    def __init__(self, server: ApiServer) -> None:
-        self.server = server
-        self._watching = Watching(server)
-
+class Fleet(View):
     def read(self) -> JSON:
         of_all = self.server.all_namespaces
 
@@ -120,29 +112,24 @@ class Fleet:
             return fleet_page(jobs, leads, utc_now())
 
         try:
-            page = self._watching.ask(ask)
+            page = self.ask(ask)
         except ApiFailure as failure:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
             raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
         return page | {"namespace": None if of_all else self.server.namespace}
 
-    def rest(self) -> None:
-        self._watching.forget()
 
-
-class JobView:
+class JobView(View):
     def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
-        self.server = server
-        self.namespace = namespace
+        super().__init__(server, namespace)
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
         """By rank, the worker and its Pod, as read last."""
         self.steps: StepTimes | None = None
-        self._watching = Watching(server, namespace)
 
     def read(self) -> JSON:
-        case, unread = self._watching.ask(lambda api: read_case(api, self.name))
+        case, unread = self.ask(lambda api: read_case(api, self.name))
         self.pods = _pods(case.job, case.workers)
         uid = case.job["metadata"]["uid"]
         if self.steps is None or self.steps.uid != uid:
@@ -152,9 +139,6 @@ class JobView:
         if is_training and not is_finished(case.job):
             self.steps.add(_seconds_since_submission(case.job, case.now), speed)
         return job_page(case, self.steps.samples, unread)
-
-    def rest(self) -> None:
-        self._watching.forget()
 
     def log(self, rank: int) -> JSON:
         """Return the end of the log of the worker with that node rank.
