@@ -24,8 +24,8 @@ from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
 from reconcilers.nodecheck.scope import lost_job, new_check_worker
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.trust import Trust
+from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.runtime.parallel import in_parallel
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]

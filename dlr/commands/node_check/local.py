@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from crds.nodecheck import Accelerator
+from dlr.commands.errors import CouldNotTell
 from dlr.commands.output import Format, cell, print_json, show, table
-from dlr.job.check_outcome import CouldNotTell
 from dlr.job.wording import significant
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from crds import names
-from dlr.job.check_outcome import CouldNotTell
+from dlr.commands.errors import CouldNotTell
 
 JSON = dict[str, Any]
 
