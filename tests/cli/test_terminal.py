@@ -111,7 +111,10 @@ def test_events_on_a_narrow_terminal_keep_their_whole_message(
 @pytest.mark.parametrize(
     ("headers", "row"),
     [
-        (("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), ("2m59s", "Warning", "FailedScheduling", f"elasticworker/{'x' * 45}-worker-12", WHY)),
+        (
+            ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"),
+            ("2m59s", "Warning", "FailedScheduling", f"elasticworker/{'x' * 45}-worker-12", WHY),
+        ),
         (LINK_COLUMNS, (f"gpu-node-0123.{'x' * 30} and gpu-node-0124.{'x' * 30}", "Slow", WHY)),
         (DOMAIN_COLUMNS, ("rack=rack-12", ", ".join(f"gpu-node-{number:04}" for number in range(9)), WHY)),
     ],
