@@ -1,11 +1,15 @@
-"""The identity of this worker, from its Pod's environment, which the controller writes."""
+"""The identity of this worker, from its Pod's environment, and the port that it has for other agents."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from agent.connection.handshake import key_from_text
+from agent.connection.listener import Listener
+from agent.connection.store_server import StoreServer
+from agent.facts.world import Member
 from crds.names import (
     ENV_CHECK_NAME,
     ENV_GRACE_SECONDS,
@@ -70,6 +74,11 @@ class Environment:
     def pod_name(self) -> str:
         return f"{self.worker_name}-{self.incarnation}"
 
+    @property
+    def member(self) -> Member:
+        """The worker's slot and incarnation."""
+        return Member(self.worker_index, self.incarnation)
+
     @classmethod
     def take(cls, environ: MutableMapping[str, str], owner: str = ENV_JOB_NAME) -> Environment:
         """Read the environment of an agent, and take the key out of it: what the agent starts needs none.
@@ -133,6 +142,22 @@ class Environment:
             persist_on_failure=bool(_number(ENV_MEMORY_PERSIST, environ.get(ENV_MEMORY_PERSIST) or 0)),
             key=key,
         )
+
+
+def listen(me: Environment, cleanup: contextlib.ExitStack) -> tuple[Listener, StoreServer]:
+    """Listen for the agents of other workers, and serve the store that they meet through.
+
+    Raises:
+        InvalidEnvironmentError: the Pod does not have the address that its environment names.
+    """
+    try:
+        listener = Listener(me.pod_ip, me.key)
+    except OSError as error:
+        raise InvalidEnvironmentError(f"cannot listen on {ENV_POD_IP}={me.pod_ip}: {error}") from error
+    cleanup.callback(listener.close)
+    store = StoreServer(listener)
+    cleanup.callback(store.close)
+    return listener, store
 
 
 def _number(name: str, text: str | float) -> float:

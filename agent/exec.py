@@ -28,7 +28,6 @@ from agent.environment import Environment, InvalidEnvironmentError, grace_of_pro
 from agent.facts.world import (
     ExitReason,
     JobView,
-    Member,
     Verb,
     next_action,
 )
@@ -132,7 +131,7 @@ class Execution:
         each_round: bool,
     ) -> None:
         self._me: Environment = link.environment
-        member = Member(self._me.worker_index, self._me.incarnation)
+        member = self._me.member
         in_cluster = ENV_CLUSTER_VERSION in environ
         self._slot = Slot(self._me.replica_type, member, in_cluster, each_round)
         self._kept = (ENV_TF_CONFIG,) if ENV_TF_CONFIG_KEPT in environ else ()

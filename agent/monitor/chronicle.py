@@ -5,22 +5,12 @@ Every agent keeps its own, since each may become rank 0's; that one alone tells 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from agent.monitor.pace import Pace
 from agent.monitor.series import History, Numbers, Windows
-from agent.monitor.stepping import StepReport
+from agent.monitor.stepping import Start, StepReport
 from crds.agent_report import Series, Slow
-
-
-@dataclass(frozen=True)
-class Part:
-    """What this agent is in the world whose processes it runs."""
-
-    world_size: int = 1
-    leads: bool = True
-    """It is rank 0's, and speaks for the job."""
 
 
 class Chronicle:
@@ -36,14 +26,14 @@ class Chronicle:
         usual = [point for point in series.points if slow is None or point.time < slow.since]
         past = ((point.world_size, point.seconds_per_step) for point in usual)
         self._pace = Pace(slow, past, series.latest.world_size if series.latest else 0)
-        self._part: Part | None = None
+        self._start: Start | None = None
         self._windows = Windows(0)
 
-    def begin(self, part: Part) -> None:
-        """New processes have been started."""
-        self._part = part
-        self._windows = Windows(part.world_size)
-        self._pace.begin(part.world_size)
+    def begin(self, start: Start) -> None:
+        """Take note that new processes have been started."""
+        self._start = start
+        self._windows = Windows(start.world_size)
+        self._pace.begin(start.world_size)
 
     def look(self, newest: StepReport, numbers: Numbers, clock: float, now: datetime, *, busy: bool) -> None:
         """Look as `Windows.look` does."""
@@ -68,4 +58,4 @@ class Chronicle:
     @property
     def _speaks(self) -> bool:
         """Before its first world, what was told stays."""
-        return self._part is None or self._part.leads
+        return self._start is None or self._start.leads

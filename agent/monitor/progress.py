@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.monitor.progress_record import RECORD_BYTES, Record, is_believed, later, read_record
-from agent.monitor.stepping import StepReport
+from agent.monitor.stepping import Start, StepReport
 from agent.monitor.trainer_status import ENV_URL, TrainerStatusReceiver
 from crds.agent_report import AgentCheckpointTrouble
 from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble
-from crds.progress_record import ENV_PROGRESS_FILE, RESULT_SUFFIX, TROUBLE_SUFFIX
+from crds.progress_record import ENV_PROGRESS_FILE, MAX_RESULT, RESULT_SUFFIX, TROUBLE_SUFFIX
 
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
@@ -78,8 +78,10 @@ class ProgressFiles:
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
+        self.start = Start()
+        """The last start of processes."""
 
-    def renew(self, local_world_size: int) -> list[dict[str, str]]:
+    def renew(self, local_world_size: int, start: Start) -> list[dict[str, str]]:
         """Make fresh files for newly started processes.
 
         Returns:
@@ -97,6 +99,7 @@ class ProgressFiles:
             path.write_bytes(bytes(RECORD_BYTES))
         self._since = time.time()
         self._posted = None
+        self.start = start
         self.generation += 1
         shared = {ENV_RUNTIME_METRICS: str(self._shared_metrics()), **self._posts()}
         return [{ENV_PROGRESS_FILE: str(path), **shared} for path in self._steps]
@@ -129,6 +132,7 @@ class ProgressFiles:
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
             counted=bool(counted),
             start_unknown=bool(counted)
+            and not self.start.of_new_job
             and all(records[rank].start_unknown for rank, steps in ahead.items() if steps == 0),
             non_finite_step=min(
                 (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
@@ -157,6 +161,24 @@ class ProgressFiles:
             return RankProgress(busy_until=record.busy_until)
         at = max(newest.at, record.checkpoint.at) if record.checkpoint else newest.at
         return RankProgress(newest.step, at, record.busy_until, reports_steps=step is not None)
+
+    def result(self, ranks: Mapping[int, int]) -> str | None:
+        """Return the JSON text that rank 0 has left by `dlr.report_result`; None if it runs elsewhere.
+
+        What is too long, or no JSON, would have the API server refuse the whole report.
+
+        Args:
+            ranks: the global ranks of the processes, by local rank.
+        """
+        record = next((path for local, path in enumerate(self._steps) if ranks.get(local) == 0), None)
+        if record is None:
+            return None
+        try:
+            text = record.with_name(f"{record.name}{RESULT_SUFFIX}").read_text()
+            json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            return None
+        return text if len(text) <= MAX_RESULT else None
 
     @property
     def marker(self) -> str:
@@ -224,7 +246,7 @@ class Snapshot:
     """The steps were counted: the script reports none. All processes of a start begin with the same step, and
     the highest number is right: some scripts load on rank 0 alone."""
     start_unknown: bool = False
-    """Nobody knows which step the count began with."""
+    """Nobody knows which step the count began with: the optimizer keeps no number, and the job is not new."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
     trouble: AgentCheckpointTrouble | None = None

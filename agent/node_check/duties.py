@@ -16,7 +16,6 @@ from torch.distributed import DistError
 from agent.connection.store import PeerStore
 from agent.environment import Environment
 from agent.facts.check_report import with_local, with_pair
-from agent.facts.world import Member
 from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.monitor.oom import OomWatch
@@ -77,7 +76,7 @@ class CheckDuties:
             "nodechecks",
             me.namespace,
             check_name,
-            parse=functools.partial(CheckView.parse, me=Member(me.worker_index, me.incarnation)),
+            parse=functools.partial(CheckView.parse, me=me.member),
             missing=CheckView(),
             watch_seconds=WATCH_SECONDS,
         )

@@ -8,27 +8,30 @@ from torch.distributed import DistError
 
 from agent.connection.store import PeerStore
 from agent.connection.store_server import round_prefix
+from agent.environment import Environment
 from agent.facts.world import Member, World
 from agent.memory.agreement import server_of_peer
 from agent.memory.checkpoints import CheckpointMemory
 from agent.rendezvous.meeting import ANNOUNCEMENT, Announcement
-from agent.session import Session
 
 logger = logging.getLogger(__name__)
 
 
-def prefetch(session: Session, memory: CheckpointMemory) -> bool:
+def prefetch(world: World | None, me: Environment, memory: CheckpointMemory) -> bool:
     """Begin to fetch what this worker's predecessor has kept, while what processes need is imported.
 
+    Args:
+        world: the newest one.
+        me: this worker.
+        memory: of its checkpoints.
+
     Returns:
-        Whether it had a part in the last round: then others wait for this worker.
+        Whether the predecessor had a part in that world: then others wait for this worker.
     """
-    view = session.watcher.view()
-    world = view.world if view is not None else None
-    rank = predecessors_rank(world, session.member)
+    rank = predecessors_rank(world, me.member)
     if world is None or rank is None:
         return False
-    memory.prefetch(world.round, lambda: server_of_copies(world, rank, session.environment.key))
+    memory.prefetch(world.round, lambda: server_of_copies(world, rank, me.key))
     return True
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from agent.facts.consequences import follows_from_a_peer
 from agent.facts.failure import (
     TEXT_BYTES,
     TRACEBACK,
     Failure,
     clip,
     failure_of_process,
+    follows_from_a_peer,
     last_traceback,
     read_tail,
 )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from agent.processes.orphans import become_subreaper
+from agent.warm import Preloads
 from agent.warm.script import runs_python
 from agent.warm.warm_parent import ForkedProcess, WarmParent, without_round_variables
 
@@ -22,17 +23,17 @@ WARM_SECONDS = 60.0
 class WarmStart:
     """Has processes forked that torch would spawn. Where it cannot, they are spawned. Not thread-safe."""
 
-    def __init__(self, modules: Sequence[str] = (), parent: WarmParent | None = None) -> None:
+    def __init__(self, preloads: Preloads, parent: WarmParent | None = None) -> None:
         """Become a subreaper, as whose children processes can be forked by another one.
 
         Args:
-            modules: what the parent imports beside the usual (`--preload`).
+            preloads: what the parent imports beside torch's modules.
             parent: one that was started already.
 
         Raises:
             OSError: this process cannot become a subreaper.
         """
-        self._modules = tuple(modules)
+        self._preloads = preloads
         self._parent = parent
         self._failures = 0
         become_subreaper()
@@ -43,12 +44,12 @@ class WarmStart:
 
     def prepare(self, env: Mapping[str, str]) -> None:
         """Start a parent for processes of this environment, unless there is one or too many have failed."""
-        parent, wanted = self._parent, (without_round_variables(env), self._modules)
-        if parent is not None and (parent.env, parent.modules) != wanted:
+        parent, wanted = self._parent, (without_round_variables(env), self._preloads)
+        if parent is not None and (parent.env, parent.preloads) != wanted:
             logger.info("renewing the warm parent: it was started for another environment")
             self.close()
         if self._parent is None and self._failures < MAX_FAILURES:
-            self._parent = WarmParent.started(env, self._modules)
+            self._parent = WarmParent.started(env, self._preloads)
 
     def await_warm(
         self, news: int, worth_it: Callable[[], bool], limit_seconds: float = WARM_SECONDS

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.processes.exit_fd import open_exit_fd
-from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.warm import PADDING, PADDING_VARIABLE, Preloads
 from agent.warm.messages import MAX_BYTES, REQUEST, ForkRequest, ParentReply, socket_pair
 
 READY_SECONDS = 300.0
@@ -29,7 +29,7 @@ ROOT = str(Path(__file__).parents[__name__.count(".")])
 """The folder, or the zip, that our top-level package is in."""
 BOOT = (
     "import sys; path, sys.path = sys.path, [*filter(None, sys.path), sys.argv.pop(1)]; "
-    f"import dlr; from {MODULE} import main; sys.path = path; main(sys.argv)"
+    f"from {MODULE} import main; main(sys.argv, path)"
 )
 """The program of a parent that is started as an interpreter of its own. With `-m`, a folder `dlr` or `agent`
 in the working directory would be taken for ours. Modules of `--preload` are found there all the same."""
@@ -67,26 +67,27 @@ class WarmParent:
     """One process that imports torch, and then forks others."""
 
     def __init__(
-        self, process: Process, control: socket.socket, env: Mapping[str, str], modules: Sequence[str]
+        self, process: Process, control: socket.socket, env: Mapping[str, str], preloads: Preloads
     ) -> None:
         self.env = without_round_variables(env)
-        self.modules = tuple(modules)
+        self.preloads = preloads
         self._process = process
         self._control = control
         self._ready = False
 
     @classmethod
-    def started(cls, env: Mapping[str, str], modules: Sequence[str]) -> WarmParent:
+    def started(cls, env: Mapping[str, str], preloads: Preloads) -> WarmParent:
         """Start one as an interpreter of its own."""
         control, theirs = socket_pair()
+        arguments = [ROOT, str(theirs.fileno()), ",".join(preloads.sdk), *preloads.users, PADDING]
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", BOOT, ROOT, str(theirs.fileno()), *modules, PADDING],
-                env={**without_round_variables(env), VARIABLE: PADDING},
+                [sys.executable, "-u", "-c", BOOT, *arguments],
+                env={**without_round_variables(env), PADDING_VARIABLE: PADDING},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
             )
-        return cls(process, control, env, modules)
+        return cls(process, control, env, preloads)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the parent is ready, or has failed."""
