@@ -23,8 +23,8 @@ NO_STEPS_MESSAGE = (
     "optimizers are counted, but only in processes that dlr run forks (docs/hangs.md)"
 )
 START_UNKNOWN_MESSAGE = (
-    "nobody knows which step the last start went on with: its optimizer keeps no number of its steps, as SGD, "
-    "or was not loaded. Goodput is at least what it says, since it takes all earlier steps as trained again; "
+    "nobody knows which step the last start went on with: its optimizer keeps no number of its steps, as "
+    "SGD, or was not loaded. Goodput is at least what it says, since it takes all earlier steps as trained again; "
     "dlr.report(step) would tell"
 )
 PATIENCE_FACTOR = 3
