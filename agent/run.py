@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig
 from agent import signals
 from agent.arguments import Launch
 from agent.connection.listener import Listener
-from agent.environment import InvalidEnvironmentError, listen
+from agent.environment import InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.failure import write_error_file
 from agent.facts.world import ExitReason, World
 from agent.kube.api import Api
@@ -39,7 +39,7 @@ from agent.monitor.stacks import StackFiles
 from agent.network import SocketInterfaces
 from agent.node_check.duties import ActiveCheck
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
-from agent.rendezvous.last_round import prefetch
+from agent.rendezvous.meeting import prefetch
 from agent.report.elasticworker import Place
 from agent.report.failed_start import refuse_to_start
 from agent.report.progress_monitor import Progress, ProgressMonitor
@@ -51,12 +51,10 @@ from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
 from agent.supervision.leaving import Votes
 from agent.supervision.process_env import ProcessEnvironment
-from agent.temporary_directory import ensure_temporary_directory
 from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
-from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import WarmParent
+from agent.warm.warm_parent import WarmParent, WarmStart
 from crds.agent_report import AgentState
 from crds.phases import HANG_TIMEOUT_SECONDS
 

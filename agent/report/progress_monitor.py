@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from agent.monitor.chronicle import Chronicle
 from agent.monitor.progress import ProgressFiles, Snapshot
+from agent.monitor.series import Chronicle
 from agent.monitor.stepping import Figures, Stepping, with_round
 from agent.report.report import Report
 from agent.report.reporter import Reporter

@@ -24,9 +24,8 @@ from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
-from agent.report.fitting import fitting
 from agent.report.refusal import LeftOut, final_refusal
-from agent.report.report import Facts, PendingReports, Report, whole
+from agent.report.report import Facts, PendingReports, Report, fitting, whole
 from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure
 
 logger = logging.getLogger(__name__)

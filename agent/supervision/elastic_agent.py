@@ -57,7 +57,7 @@ from agent.torch_compat.elastic import (
     LogsAndEnvironment,
     return_value_fds,
 )
-from agent.warm.starter import WarmStart
+from agent.warm.warm_parent import WarmStart
 from crds.agent_report import AgentState
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from agent.membership import Membership
 from agent.monitor.log_tail import copy_log
 from agent.processes.orphans import Orphans
 from agent.torch_compat.elastic import logs_copied_by, processes_started_by
-from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
+from agent.warm.warm_parent import READY_SECONDS, ForkedProcess, WarmStart
 
 
 class WorldMovedOnError(Exception):

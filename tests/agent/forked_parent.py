@@ -13,7 +13,7 @@ from pathlib import Path
 from agent.launch import fork_parent, import_torch
 from agent.warm import PADDING_VARIABLE, Preloads
 from agent.warm.parent import reason_not_to_fork
-from agent.warm.starter import WarmStart
+from agent.warm.warm_parent import WarmStart
 
 SECONDS = 30.0
 

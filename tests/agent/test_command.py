@@ -9,7 +9,7 @@ import time
 import pytest
 
 from agent import command
-from agent.command import Command
+from agent.exec import Command
 from agent.processes.orphans import Orphans
 
 

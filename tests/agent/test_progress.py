@@ -17,11 +17,11 @@ import pytest
 from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
+    FIRST_COUNT_SECONDS,
     ProgressFiles,
     RankProgress,
     Snapshot,
 )
-from agent.monitor.progress_record import FIRST_COUNT_SECONDS
 from agent.monitor.stepping import Figures, Start, StepReport
 from agent.report import progress_monitor
 from agent.report.progress_monitor import Progress, ProgressMonitor

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agent.monitor.chronicle import Chronicle, Part
-from agent.monitor.series import WINDOW_SAMPLES, History, Windows
+from agent.monitor.series import WINDOW_SAMPLES, Chronicle, History, Part, Windows
 from agent.monitor.stepping import StepReport
 from crds.agent_report import MAX_POINTS, Series, SeriesPoint
 from crds.wire import from_wire

@@ -28,8 +28,7 @@ from agent.facts.world import (
 )
 from agent.flags import Flags
 from agent.kube.api import ApiError, SilentWatchError
-from agent.standalone.cluster import LocalCluster
-from agent.standalone.world import next_world
+from agent.standalone.cluster import LocalCluster, next_world
 from crds import names
 from crds.agent_report import AgentState
 

@@ -20,8 +20,7 @@ from agent.warm import PADDING, PADDING_VARIABLE, Preloads
 from agent.warm.messages import ParentReply, socket_pair
 from agent.warm.parent import HARMLESS_DEVICES, QUIET_SECONDS, open_device
 from agent.warm.script import runs_python
-from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import ForkedProcess
+from agent.warm.warm_parent import ForkedProcess, WarmStart
 from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
