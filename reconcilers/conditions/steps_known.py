@@ -24,8 +24,8 @@ NO_STEPS_MESSAGE = (
 )
 START_UNKNOWN_MESSAGE = (
     "nobody knows which step the last start went on with: its optimizer keeps no number of its steps, as "
-    "SGD, or was not loaded. Goodput is at least what it says, since it takes all earlier steps as trained again; "
-    "dlr.report(step) would tell"
+    "SGD, or was not loaded. Goodput is at least what it says, since it takes all earlier steps as trained "
+    "again; dlr.report(step) would tell"
 )
 PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""
