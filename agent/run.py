@@ -20,6 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from agent import signals
 from agent.arguments import Launch
+from agent.checkpoints.holder import CheckpointMemory
 from agent.connection.listener import Listener
 from agent.environment import InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.failure import write_error_file
@@ -28,7 +29,6 @@ from agent.kube.api import Api
 from agent.link import Link
 from agent.logs import log_to_stderr
 from agent.membership import Membership
-from agent.memory.checkpoints import CheckpointMemory
 from agent.monitor import accelerators, open_files
 from agent.monitor.hang import step_reporting_of_slot
 from agent.monitor.hang_guard import HangGuard

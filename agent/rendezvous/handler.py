@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from agent.checkpoints.holder import CheckpointMemory
 from agent.connection.store_server import StoreServer
 from agent.environment import Environment, listen
 from agent.facts.failure import Failure, failure_of_process
@@ -31,7 +32,6 @@ from agent.facts.world import Action, ExitReason, Verb, World
 from agent.kube.api import Api
 from agent.link import Link
 from agent.membership import Membership
-from agent.memory.checkpoints import CheckpointMemory
 from agent.monitor import accelerators
 from agent.network import SocketInterfaces
 from agent.node_check.duties import ActiveCheck

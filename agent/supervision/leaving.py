@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
+from agent.checkpoints.holder import CheckpointMemory
 from agent.connection.listener import Inbox, Listener
 from agent.facts.world import Action, Verb, World
 from agent.membership import Membership
-from agent.memory.checkpoints import CheckpointMemory
 from agent.processes.processes import TrainingProcesses
 from agent.report.reporter import Reporter
 from agent.signals import deferred

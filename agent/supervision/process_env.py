@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.elastic.multiprocessing import LogsDest
 
-from agent.memory.checkpoints import CheckpointMemory
+from agent.checkpoints.holder import CheckpointMemory
 from agent.monitor import flight_recorder
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
