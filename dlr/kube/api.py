@@ -380,16 +380,8 @@ def _page(answer: Answer) -> JSON:
     except NestedTooDeeply:
         from controller import salvage  # a training image need not have what it imports
 
-        metadata, texts = salvage.items_of(answer.body) or ({}, [])
-        return {"metadata": metadata, "items": [each for text in texts if (each := _readable(text))]}
-
-
-def _readable(text: bytes) -> JSON | None:
-    try:
-        found: JSON = json.loads(text)
-        return found
-    except RecursionError:
-        return None
+        page: JSON = salvage.parsed(salvage.shallow(answer.body))
+        return page | {"items": [each for each in page["items"] if not salvage.is_cut(each)]}
 
 
 class NestedTooDeeply(ApiError):
