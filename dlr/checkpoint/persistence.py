@@ -17,6 +17,7 @@ from agent.memory.saving import ask, start_saver
 from agent.memory.slot import Mark, Slot, TooSmallError
 from crds.checkpoint_files import CheckpointTrouble
 from dlr.checkpoint import storage
+from dlr.checkpoint.files import Files
 from dlr.checkpoint.memory import Then, Writer, private_slot
 from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import Captured
@@ -35,14 +36,18 @@ class Persistence:
     """Saves to storage, one step at a time, while training goes on.
 
     Args:
-        path: of the checkpoints.
+        files: where the checkpoints are.
         here: where this process trains.
         keep: how many checkpoints stay; None for all.
         trouble: is told what fails, and that it works again.
+        writer: pickle of the user's own, in hexadecimal; empty for torch's.
     """
 
-    def __init__(self, path: Path, here: Surroundings, keep: int | None, trouble: Trouble) -> None:
-        self._path = path
+    def __init__(
+        self, files: Files, here: Surroundings, keep: int | None, trouble: Trouble, writer: str = ""
+    ) -> None:
+        self._files = files
+        self._writer = writer
         self._here = here
         self._keep = keep
         self._trouble = trouble
@@ -66,7 +71,7 @@ class Persistence:
             return True
         earlier = self._under_way[0]
         sentence = (
-            f"step {step} is skipped in {self._path}, since step {earlier} is still being written; "
+            f"step {step} is skipped in {self._files}, since step {earlier} is still being written; "
             "if that happens often, raise persist_every"
         )
         logger.warning("%s", sentence)
@@ -148,7 +153,7 @@ class Persistence:
             return
         self._saver.abandon()
         sentence = (
-            f"step {step} is not saved to {self._path}: the process that saves it has stood still "
+            f"step {step} is not saved to {self._files}: the process that saves it has stood still "
             f"for {STILL_SECONDS:.0f} s, as where storage does not answer, and nobody waits for it "
             "any more"
         )
@@ -173,10 +178,11 @@ class Persistence:
             mark.round,
             mark.rank,
             mark.world_size,
-            str(self._path),
+            str(self._files),
             here.attempt,
             here.job,
             self._keep,
+            self._writer,
         )
 
     def _run(
@@ -198,7 +204,7 @@ class Persistence:
                     self._trouble.works(CheckpointTrouble.SKIPPED)
             elif not self._saver.is_abandoned:  # else it is told already
                 sentence = (
-                    f"step {request.step} is not saved to {self._path}: {error}; the next save tries again"
+                    f"step {request.step} is not saved to {self._files}: {error}; the next save tries again"
                 )
                 logger.warning("%s", sentence)
                 self._trouble.tell(CheckpointTrouble.STORAGE, sentence)
@@ -217,10 +223,7 @@ class Persistence:
 
     def _give_up(self, step: int, reason: str, done: threading.Event) -> None:
         try:
-            working = storage.working_folder(self._path, step, self._here.attempt)
-            with suppress(OSError):
-                working.mkdir(parents=True, exist_ok=True)
-            storage.give_up(working, self._here.rank, reason)
+            storage.give_up(self._files, step, self._here.attempt, self._here.rank, reason)
         finally:
             done.set()
 

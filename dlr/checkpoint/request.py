@@ -22,6 +22,8 @@ class Request:
     attempt: str
     job: str
     keep: int | None
+    writer: str = ""
+    """Pickle of the user's own writer, in hexadecimal; empty for torch's."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from agent.whole_file import replace_text
-from crds.checkpoint_files import ENV_CHECKPOINT_FILE, CheckpointerFile, Tier
+from crds.checkpoint_files import ENV_CHECKPOINT_FILE, Tier
 from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
 
 logger = logging.getLogger("dlr.checkpoint")
@@ -64,13 +64,17 @@ class Surroundings:
     """The agent's file that has the seconds of a copy to another Pod."""
     lost_step: int | None = None
     """The newest that was in memory here, where nothing in memory is of use any more."""
+    group: dist.ProcessGroup | None = None
+    """The group of the ranks; None for the default one."""
 
 
-def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
+def look_around(
+    environ: Mapping[str, str] = os.environ, group: dist.ProcessGroup | None = None
+) -> Surroundings:
     """Read the environment, the process group if there is one, and the agent's file."""
     given = _read(environ.get(ENV_CHECKPOINT_FILE, ""))
     if dist.is_available() and dist.is_initialized():
-        rank, world_size = dist.get_rank(), dist.get_world_size()
+        rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     else:
         rank, world_size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     job = "/".join(filter(None, (environ.get(ENV_NAMESPACE), environ.get(ENV_JOB_NAME))))
@@ -91,6 +95,7 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         given.get("storageFile", ""),
         given.get("copySecondsFile", ""),
         given.get("lostStep"),
+        group,
     )
 
 
@@ -103,21 +108,18 @@ def copy_seconds(here: Surroundings) -> float:
 
 
 class Notice:
-    """What this process tells its agent of its checkpoints. Outside of dlr nobody listens.
+    """What this process tells its agent of its checkpoints (`CheckpointerFile`), if there is an agent.
 
     Args:
-        path: of the checkpoints in storage, so that the agent can have some written there.
+        path: of the checkpoints in storage, so that the agent can have some written there; None if it cannot.
         keep: how many checkpoints stay there; None for all.
     """
 
-    def __init__(self, here: Surroundings, path: Path, keep: int | None) -> None:
+    def __init__(self, here: Surroundings, path: str | None, keep: int | None) -> None:
         self._file = here.storage_file
-        self._content: CheckpointerFile = {
-            "path": str(path),
-            "job": here.job,
-            "keep": keep,
-            "round": here.round,
-        }
+        self._content: dict[str, Any] = {"job": here.job, "keep": keep, "round": here.round}
+        if path is not None:
+            self._content["path"] = path
         self._write()
 
     def tell_loaded(self, step: int, tier: Tier) -> None:
