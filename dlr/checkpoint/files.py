@@ -191,7 +191,7 @@ class RemoteFiles(Files):
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
         try:
-            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+            from fsspec.core import url_to_fs
 
             self._fs, self._root = url_to_fs(self._url, use_listings_cache=False)
         except ImportError as error:

@@ -7,7 +7,7 @@ import pytest
 from tests.checkpoint.buckets import Bucket, served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # fsspec keeps its clients, and these the server's address
 def server() -> Iterator[str]:
     yield from served()
 

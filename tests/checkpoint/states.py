@@ -73,7 +73,7 @@ def write(slot: Slot, made: dict[str, Any], mark: Mark) -> None:
     writer.close()
 
 
-def request(slot: Slot | str, mark: Mark, path: Path, keep: int | None = 2, job: str = "") -> Request:
+def request(slot: Slot | str, mark: Mark, path: Path | str, keep: int | None = 2, job: str = "") -> Request:
     return Request(
         slot if isinstance(slot, str) else slot.path,
         mark.step,

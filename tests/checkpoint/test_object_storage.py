@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import pytest
 import torch
 
@@ -19,7 +20,8 @@ from dlr.checkpoint.files import RemoteFiles, files_at
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.buckets import Bucket
-from tests.checkpoint.states import assert_whole, load_stored, request, saved, set_step, state, steps_in
+from tests.checkpoint.states import assert_whole, load_stored, saved, set_step, state, steps_in
+from tests.checkpoint.states import request as asked
 from tests.checkpoint.worlds import Slots, assert_undisturbed, lines, run
 
 HERE = Surroundings(0, 1, "", "a")
@@ -27,7 +29,7 @@ HERE = Surroundings(0, 1, "", "a")
 
 def save(url: str, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
     slot = saved(state(step), mark := Mark(round, step, 0, 1))
-    persist(request(slot, mark, url, keep, job), lambda: None)  # type: ignore[arg-type]
+    persist(asked(slot, mark, url, keep, job), lambda: None)
     slot.close()
 
 
@@ -79,8 +81,8 @@ def test_a_checkpoint_in_memory_is_persisted_by_savers_after_a_failure_and_not_t
     for attempt in (f"{AFTER_FAILURE}2", f"{AFTER_FAILURE}3"):
         threads = []
         for mark, slot_path in newest.values():
-            asked = replace(request(slot_path, mark, bucket.url), attempt=attempt)  # type: ignore[arg-type]
-            threads.append(threading.Thread(target=persist, args=(asked, lambda: None)))
+            after = replace(asked(slot_path, mark, bucket.url), attempt=attempt)
+            threads.append(threading.Thread(target=persist, args=(after, lambda: None)))
             threads[-1].start()
         for thread in threads:
             thread.join()
@@ -151,14 +153,19 @@ def test_a_rank_that_gives_up_is_not_waited_for(bucket: Bucket) -> None:
     mark = Mark(1, 3, 0, 2)
     storage.give_up(files_at(bucket.url), 3, "try1", 1, "no room")
     with pytest.raises(SaveError, match="rank 1 has not saved it: no room"):
-        persist(request(saved(state(3), mark), mark, bucket.url), lambda: None)  # type: ignore[arg-type]
+        persist(asked(saved(state(3), mark), mark, bucket.url), lambda: None)
     assert steps_in(bucket.url) == []
 
 
 def test_a_store_that_does_not_answer_is_waited_for_and_then_told(
-    server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    request.addfinalizer(fsspec.get_filesystem_class("s3").clear_instance_cache)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     monkeypatch.setattr(choosing, "OUTAGE_SECONDS", 0.1)
     monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.1)
     with pytest.raises(StorageError, match=r"the checkpoints in s3://none/run cannot be listed: .*connect"):
@@ -166,7 +173,7 @@ def test_a_store_that_does_not_answer_is_waited_for_and_then_told(
     assert "waiting for it" in caplog.text
     slot = saved(state(1), mark := Mark(1, 1, 0, 1))
     with pytest.raises(OSError, match="connect"):
-        persist(request(slot, mark, "s3://none/run"), lambda: None)  # type: ignore[arg-type]
+        persist(asked(slot, mark, "s3://none/run"), lambda: None)
     made = {"model": torch.nn.Linear(2, 2)}
     checkpointer = Checkpointer("s3://none/run", made, persist_every=1)
     checkpointer._loaded = True

@@ -42,7 +42,7 @@ def alone(*arguments: str) -> None:
 
 def test_torch_alone_reads_what_was_saved(path: str, tmp_path: Path) -> None:
     slot = saved(state(6), mark := Mark(1, 6, 0, 1))
-    persist(request(slot, mark, path), lambda: None)  # type: ignore[arg-type]
+    persist(request(slot, mark, path), lambda: None)
     alone("load", f"{path}/step-6", str(tmp_path / "found"))
     found = json.loads((tmp_path / "found").read_text())
     assert found == {"step": 6, "weight": [[6.0] * 3] * 4, "moments": [[6.0] * 3] * 4}
