@@ -31,24 +31,18 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
-from agent.memory.slot import Mark, TooSmallError
-from crds.checkpoint_files import CheckpointTrouble
+from agent.slots.format import Mark
+from agent.slots.process_files import Notice
+from agent.slots.slot import TooSmallError
+from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving
 from dlr.checkpoint.files import files_at
-from dlr.checkpoint.given_slots import GivenSlots
 from dlr.checkpoint.interval import Pace, find_board, is_due
 from dlr.checkpoint.loading import Loading
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, calm_part, capture
-from dlr.checkpoint.surroundings import (
-    Notice,
-    Surroundings,
-    copy_seconds,
-    logger,
-    look_around,
-)
-from dlr.checkpoint.trouble import Trouble, quantity
+from dlr.checkpoint.surroundings import GivenSlots, Surroundings, Trouble, logger, look_around, quantity
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -154,7 +148,7 @@ class Checkpointer:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
-        self._notice = Notice(self._here, None if writer else str(files), keep)
+        self._notice = Notice(self._here)
 
     def find(self) -> int | None:
         """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
@@ -200,6 +194,8 @@ class Checkpointer:
             return None
         self._newest = loaded[0]
         self._notice.tell_loaded(*loaded)
+        if loaded[1] is Tier.MEMORY:
+            self._storage.persist_resumed()
         return self._newest
 
     def wait(self) -> None:
@@ -329,7 +325,7 @@ class Checkpointer:
             here.rank,
             lambda: find_board(here.world_size),
             here.failures_per_hour,
-            lambda: copy_seconds(here),
+            here.copy_seconds,
         )
 
     def _is_due(self, step: int, last: int) -> bool:

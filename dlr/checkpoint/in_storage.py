@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.optim import Optimizer
 
-from agent.memory.slot import DamagedError
+from agent.slots.slot import DamagedError
 from dlr.checkpoint.files import Files, pointed_at
 from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.modules import name_from_torch, numbered_parameters

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.filesystem import _FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
-from agent.memory.sums import WordSum
+from agent.slots.sums import WordSum
 from dlr.checkpoint.files import CHUNK_BYTES
 from dlr.checkpoint.storage import File
 

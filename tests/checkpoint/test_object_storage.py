@@ -12,7 +12,7 @@ import fsspec
 import pytest
 import torch
 
-from agent.memory.slot import Mark
+from agent.slots.slot import Mark
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, StorageError, choosing, storage
 from dlr.checkpoint.choosing import choose

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
-from agent.memory.slot import Mark
+from agent.slots.slot import Mark
 from dlr.checkpoint import Checkpointer, MismatchError, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.saver import persist
