@@ -162,9 +162,9 @@ class Persistence:
         finally:
             slot.close()
         if error is None:
-            logger.info("%s is in %s too, after the failure", what, self._path)
+            logger.info("%s is in %s too, after the failure", what, self._files)
         elif not self._ended.is_set():
-            logger.warning("%s is not persisted to %s after the failure: %s", what, self._path, error)
+            logger.warning("%s is not persisted to %s after the failure: %s", what, self._files, error)
         saver.close()
 
     def leave(self) -> None:
