@@ -157,9 +157,9 @@ class _Pickler(pickle.Pickler):
         self._names = {id(tensor): name for name, tensor in tensors.items()}
 
     def reducer_override(self, value: object) -> Any:
-        if isinstance(value, TensorReference):
-            return TensorReference, (value.name,)
         if not isinstance(value, Tensor):
+            if isinstance(value, TensorReference):
+                return TensorReference, (value.name,)
             return _reduce(value) if self._weights_only else NotImplemented
         if not is_copied(value):
             plain = value.detach()  # of a class of its own, a parameter's content is a plain tensor
