@@ -62,7 +62,7 @@ def parsed(text: bytes) -> Any:
 
 async def parsed_shallow(text: bytes) -> Any:
     """The same without what is nested too deeply (`is_cut`)."""
-    return parsed(await asyncio.to_thread(_shallow, text))
+    return parsed(await asyncio.to_thread(shallow, text))
 
 
 def is_cut(obj: Any) -> bool:
@@ -128,7 +128,7 @@ def named(obj: Object) -> Object:
     return found
 
 
-def _shallow(text: bytes) -> bytes:
+def shallow(text: bytes) -> bytes:
     """The text with a mark in place of each value below `MOST_LEVELS`."""
     pieces, depth, start = list[bytes](), 0, 0
     for match in _BRACKETS.finditer(text):
