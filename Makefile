@@ -71,7 +71,8 @@ $(READY): pyproject.toml tests/object-storage.txt
 	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
 	# compat: a plain path, where the usual import hook would cost every Python process 15 ms.
 	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[dev]'
-	$(PIP_INSTALL) --no-deps --requirement tests/object-storage.txt
+	# Where an index lacks one of them, the tests of object storage skip.
+	-$(PIP_INSTALL) --no-deps --requirement tests/object-storage.txt
 	@touch $@
 
 clean:
