@@ -43,7 +43,7 @@ MOST_SPANS = 60
 """Of a lane, the newest: a worker has up to 16 Pods, and each up to 12 states."""
 MOST_TEXT = 300
 MOST_LINES = 60
-EVIDENCE = ("Conditions", "Budgets", "Shards")
+EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 """Sections of a diagnosis that the page has as they are."""
 
 
@@ -123,7 +123,7 @@ def _facts(case: Case) -> list[tuple[str, str]]:
 
 def _slow_since(case: Case, life: Life) -> float | None:
     """Return since when the job is slow, in seconds since submission."""
-    if case.condition("Slow", "True") is None:
+    if case.warning("Slow") is None:
         return None
     told = [(report.get("slow") or {}).get("since") for _, report in case.reports]
     since = max((moment for each in told if (moment := parse_time(each))), default=None)

@@ -1,7 +1,7 @@
 """What a diagnosis is made of: the objects that were read, and sentences that name where they have it from.
 
 Pure. A field is written as it is found: `status.goodput.ratio`; in brackets the key of an entry, which is its
-`type` in a list of conditions, its `name` or `node` in other lists, or itself in a list of texts.
+`type` in a list of conditions or warnings, its `name` or `node` in other lists, or itself in a list of texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dlr.job.checkpoints import checkpoints_line
 from dlr.job.culprit import Culprit, find_culprit
 from dlr.job.goodput import account_of, redone
 from dlr.job.progress import Progress, progress_of
-from dlr.job.report import current_report
+from dlr.job.report import current_report, warnings_of
 from dlr.job.shards import SetProgress, sets_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
 from dlr.job.wording import plain
@@ -144,11 +144,18 @@ class Case:
                 return dict(each)
         return None
 
+    def warning(self, type_: str) -> JSON | None:
+        """The job's warning of that type, if it has one."""
+        return next((dict(each) for each in warnings_of(self.job) if each.get("type") == type_), None)
+
     def of_job(self, *paths: str) -> tuple[Field, ...]:
         return tuple(Field("ElasticJob", self.name, path) for path in paths)
 
     def of_condition(self, type_: str) -> tuple[Field, ...]:
         return self.of_job(f"status.conditions[{type_}]")
+
+    def of_warning(self, type_: str) -> tuple[Field, ...]:
+        return self.of_job(f"status.warnings[{type_}]")
 
 
 def of_worker(worker: JSON, *paths: str) -> tuple[Field, ...]:

@@ -20,10 +20,9 @@ from crds.phases import JobPhase
 from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import with_roles, with_rounds
-from reconcilers.conditions import hot, refusal
+from reconcilers.conditions import refusal, reported
 from reconcilers.conditions.facts import Facts
-from reconcilers.conditions.steps_known import seconds_to_notice
-from reconcilers.conditions.table import SIZES, judged
+from reconcilers.conditions.table import SIZES, warned
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess
@@ -43,7 +42,6 @@ from reconcilers.job.workers import (
     standby_updated,
     standing_by,
 )
-from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
@@ -130,7 +128,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             more,
             seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
-            refusal.seconds_to_look(look.pods_accepted, seen.job, seen.has_begun),
+            refusal.seconds_to_look(look.pods_not_accepted, seen.job, seen.has_begun),
             served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
@@ -167,8 +165,7 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
     if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
         return plan
-    conditions = (seen.raw.get("status") or {}).get("conditions") or ()
-    wait = seconds_to_write(plan.status_patch, conditions, seen.status_age_seconds)
+    wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
     if wait <= 0:
         return plan
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
@@ -189,7 +186,7 @@ def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tup
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
     uptake = growth.with_base(job, take_up(job, fresh, managed_fields, now, seen.vacant), now)
     refused = refusal_of(seen, Origin.PROFILE)
-    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
+    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, managed_fields)
     wanted = with_departed(uptake.job, surplus)
     look = Basis(
         seen=seen,
@@ -199,8 +196,8 @@ def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tup
         now=now,
         scale_requested=uptake.scale_requested,
         shards=shards,
-        pods_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
-        profiled=beginning.condition,
+        pods_not_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
+        profile=beginning.profile,
     )
     return look, uptake, beginning
 
@@ -232,8 +229,8 @@ def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
         return JobPhase.SUCCEEDED, "TrainingSucceeded", why
     if why := job_shards.ending(job):
         return JobPhase.FAILED, job_shards.ENDED, why
-    if look.is_held and (refusal.seconds_to_failure(look.pods_accepted, job, now) or 0.0) <= 0:
-        return JobPhase.FAILED, *refusal.ending(look.pods_accepted)
+    if look.is_held and (refusal.seconds_to_failure(look.pods_not_accepted, job, now) or 0.0) <= 0:
+        return JobPhase.FAILED, *refusal.ending(look.pods_not_accepted)
     remaining = seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         limit = job.spec.run_policy.active_deadline_seconds
@@ -282,9 +279,9 @@ def _train(look: Basis) -> Plan:
         retry_seconds,
         seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
-        seconds_to_notice(look.job, workers.telling_steps, now),
+        reported.seconds_to_notice(look.job, workers.telling_steps, now),
         seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
-        hot.seconds_to_look(look.job) if in_cluster(look.job) else None,
+        reported.seconds_to_look(look.job),
         *scaling.look_again_seconds,
     )
     plan = _go_on(look, decision, failures, broken_at, waits)
@@ -381,7 +378,7 @@ def _written(
         standby: workers that are ready beside the world.
         broken_at: when the world failed that is given up now.
     """
-    raw, before = look.seen.raw.get("status", {}), look.seen.job.status.conditions
+    raw, before = look.seen.raw.get("status", {}), look.seen.job.status
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
     draft = with_account(moment, Draft(status, raw), look.seen.account_age_seconds)
@@ -393,7 +390,8 @@ def _written(
         status_patch=draft.patch(),
         events=(
             *events,
-            *events_of_conditions(before, draft.status.conditions),
+            *events_of_conditions(before, draft.status),
+            *profile.events(before.profile, draft.status.profile),
             *events_of_job.of_phase(look, status),
         ),
         acts=(*acts, *updates),
@@ -403,7 +401,7 @@ def _written(
 
 def _with_usage(look: Basis, draft: Draft) -> Draft:
     """The draft with what the job used, where the status is written anyway, or it is time to look and a
-    condition changes. Until then, it stays in the agents' reports."""
+    warning changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
     draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
@@ -415,13 +413,10 @@ def _with_usage(look: Basis, draft: Draft) -> Draft:
     facts = Facts(
         look.job, look.workers, phase or JobPhase.PENDING, look.published, look.now, usage=used.usage
     )
-    conditions = judged(SIZES, status.conditions, facts)
-    sized = draft.of(
-        observed_at(status.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
-    )
-    if not draft.differs and (conditions == status.conditions or not sized.differs):
+    warnings = warned(SIZES, status.warnings, facts)
+    if not draft.differs and warnings == status.warnings:
         return draft
-    return sized.having(usage=used.usage)
+    return draft.having(warnings=warnings, usage=used.usage)
 
 
 def _soonest(*seconds: float | None) -> float | None:

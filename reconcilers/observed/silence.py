@@ -9,7 +9,7 @@ well and training goes on. So silence alone ends no worker:
 * The node is well, and the agents of the same owner are heard but for very few: after a longer time-out the
   agent itself is taken to be stuck. The worker gets a new Pod, and the node is not blamed. The others must
   have been heard for a whole time-out: when a broken way is mended, some are heard sooner than others.
-* In any other case nothing is deleted: the job has the condition `AgentsSilent`.
+* In any other case nothing is deleted: the job has the warning `AgentsSilent`.
 """
 
 from __future__ import annotations

@@ -82,16 +82,11 @@ def scraped() -> str:
                 rounds=[{"round": FORMED["round"], "firstStep": 1, "lastStep": 70}],
                 series={"latest": point | {"numbers": {"loss": 2.5}}},
             )
-            slow = {
-                "type": "Slow",
-                "status": "True",
-                "reason": "StepTimeRose",
-                "lastTransitionTime": point["time"],
-            }
+            slow = {"type": "Slow", "message": "slow", "since": point["time"]}
             job = running_job(
                 rendezvous=resumed,
                 shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
-                conditions=[slow],
+                warnings=[slow],
             )
             for resource, model in (
                 (ELASTICJOBS, job),
