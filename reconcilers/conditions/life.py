@@ -101,20 +101,19 @@ def _missing(facts: Facts) -> int:
 
     Workers that get no further Pod do not count, nor does a probe for free room, which is expected to wait.
     """
-    job, workers, probes = facts.job, facts.workers, extra_slots(facts.job)
+    job, workers = facts.job, facts.workers
     wanted = {type_: frozenset(present_slots(job, type_)) for type_ in training_types(job)}
-    there = sum(
-        len(indices.intersection(workers.by_index.get(type_, ()))) for type_, indices in wanted.items()
-    )
+    if names.WORKER in wanted:
+        wanted[names.WORKER] -= extra_slots(job)
+    absent = sum(len(slots.difference(workers.by_index.get(type_, ()))) for type_, slots in wanted.items())
     idle = [
         worker
         for worker in workers.exceptional
         if worker.spec.index in wanted.get(worker.spec.type, ())
         and worker.status.phase not in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
         and worker.metadata.uid not in facts.exhausted_workers
-        and not (worker.spec.type == names.WORKER and worker.spec.index in probes)
     ]
-    return sum(map(len, wanted.values())) - there + len(idle)
+    return absent + len(idle)
 
 
 def wait_at_end(before: Condition | None, _: Facts) -> NextState:

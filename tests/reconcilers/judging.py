@@ -32,11 +32,11 @@ def judge(
     seen = Facts(of, Workers(workers), phase, world or Rendezvous(), now, **facts)
     if warnings:
         kinds = [kind for kind in (*WARNINGS, *SIZES) if kind.type in warnings]
-        after = with_status(of, phase=phase, warnings=warned(kinds, of.status.warnings, seen))
+        after = with_status(of, warnings=warned(kinds, of.status.warnings, seen))
     else:
         found = judged(of.status, seen)
-        after = with_status(of, phase=phase, conditions=found.conditions, warnings=found.warnings)
-    return after, list(events(of.status, after.status))
+        after = with_status(of, conditions=found.conditions, warnings=found.warnings)
+    return after, list(events(of.status, with_status(after, phase=phase).status))
 
 
 def conditions(of: ElasticJob) -> dict[str, Condition]:

@@ -45,7 +45,7 @@ COMPUTED = {
     },
     ("table.py", "reason"): {kind.over[0] for kind in WARNINGS if kind.over},
     ("profile.py", "reason"): {"ProfileTaken", "NoProfile"},
-    ("training.py", "NO_REPLICAS"): {"NoReplicas"},
+    ("life.py", "NO_REPLICAS"): {"NoReplicas"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
