@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from crds.elasticjob import ElasticJob
+from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from reconcilers.conditions.facts import CheckState
