@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from crds import names
 from crds.job_status import JobState
-from crds.log_parts import is_log_part
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
-from dlr.dashboard.series import StepTimes
+from dlr.dashboard.ranks import StepTimes
 from dlr.dashboard.watching import WatchingApi
-from dlr.job.diagnose_reading import read_case
+from dlr.job.case import read_case
+from dlr.job.logs import Wanted, lines_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.job.pod_log import Wanted, named_once, why_no_log
 from dlr.job.report import is_finished, ranks
 from dlr.job.wording import parse_time, utc_now
-from dlr.kube.api import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    PODS,
-    Api,
-    ApiFailure,
-)
-from dlr.kube.errors import CommandError
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -36,12 +30,12 @@ LOG_LINES = 300
 LOG_BYTES = 256 * 1024
 
 
-class Cluster:
+class ApiServer:
     """The API server of the user's kubeconfig. May be used by several threads.
 
     Args:
-        connect: makes the API; again where its credentials are no longer accepted (a login plugin's expire).
-        all_namespaces: the fleet is of all, and not of the kubeconfig's.
+        connect: makes the API client; called again when its credentials are refused (a plugin's expire).
+        all_namespaces: show the jobs of all namespaces, not of the kubeconfig's.
     """
 
     def __init__(self, connect: Callable[[], Api], *, all_namespaces: bool) -> None:
@@ -55,10 +49,10 @@ class Cluster:
         return self._api.namespace
 
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Its answer; once more with new credentials, if the old ones are refused.
+        """Return the question's answer; ask again with new credentials, if the old ones are refused.
 
         Raises:
-            CommandError: what went wrong, in a sentence.
+            ApiError: what went wrong, in a sentence.
         """
         api = self._api
         try:
@@ -72,54 +66,45 @@ class Cluster:
         return question(self._api)
 
 
-class Watching:
-    """The API server as one view asks it: its lists are kept up as long as questions are answered.
+class View(ABC):
+    """A page's content, read with lists that a watch keeps up to date.
 
     Args:
-        namespace: of the questions; None: the kubeconfig's.
+        namespace: the namespace of the questions; default: the kubeconfig's.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str | None = None) -> None:
-        self._cluster = cluster
-        self._namespace = namespace
+    def __init__(self, server: ApiServer, namespace: str | None = None) -> None:
+        self.server = server
+        self.namespace = namespace
         self._api: WatchingApi | None = None
 
+    @abstractmethod
+    def read(self) -> JSON: ...
+
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Ask as `Cluster.ask`. After a failure everything is read again."""
+        """Ask as `ApiServer.ask`. After a failure everything is read again."""
         try:
-            return self._cluster.ask(lambda api: question(self._watching(api)))
-        except CommandError:
-            self.forget()
+            return self.server.ask(lambda api: question(self._watching(api)))
+        except ApiError:
+            self.rest()
             raise
 
     def _watching(self, api: Api) -> WatchingApi:
         if self._api is None or self._api.connection is not api.connection:
-            self.forget()
-            self._api = WatchingApi(api.within(self._namespace))
+            self.rest()
+            self._api = WatchingApi(api.within(self.namespace))
         return self._api
 
-    def forget(self) -> None:
+    def rest(self) -> None:
+        """Drop what was kept for the next reading: no page is open."""
         if self._api is not None:
             self._api.forget()
         self._api = None
 
 
-class View(Protocol):
-    """Something that is looked at."""
-
-    def read(self) -> JSON: ...
-
-    def rest(self) -> None:
-        """Nobody looks any more: let go of what was kept for the next reading."""
-
-
-class Fleet:
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._watching = Watching(cluster)
-
+class Fleet(View):
     def read(self) -> JSON:
-        of_all = self.cluster.all_namespaces
+        of_all = self.server.all_namespaces
 
         def ask(api: Api) -> JSON:
             jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
@@ -127,29 +112,24 @@ class Fleet:
             return fleet_page(jobs, leads, utc_now())
 
         try:
-            page = self._watching.ask(ask)
+            page = self.ask(ask)
         except ApiFailure as failure:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
-            raise CommandError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
-        return page | {"namespace": None if of_all else self.cluster.namespace}
-
-    def rest(self) -> None:
-        self._watching.forget()
+            raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
+        return page | {"namespace": None if of_all else self.server.namespace}
 
 
-class Job:
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self.cluster = cluster
-        self.namespace = namespace
+class JobView(View):
+    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+        super().__init__(server, namespace)
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
         """By rank, the worker and its Pod, as read last."""
         self.steps: StepTimes | None = None
-        self._watching = Watching(cluster, namespace)
 
     def read(self) -> JSON:
-        case, unread = self._watching.ask(lambda api: read_case(api, self.name))
+        case, unread = self.ask(lambda api: read_case(api, self.name))
         self.pods = _pods(case.job, case.workers)
         uid = case.job["metadata"]["uid"]
         if self.steps is None or self.steps.uid != uid:
@@ -160,23 +140,20 @@ class Job:
             self.steps.add(_seconds_since_submission(case.job, case.now), speed)
         return job_page(case, self.steps.samples, unread)
 
-    def rest(self) -> None:
-        self._watching.forget()
-
     def log(self, rank: int) -> JSON:
-        """The end of the log of the worker with that node rank.
+        """Return the end of the log of the worker with that node rank.
 
         Raises:
-            CommandError: what keeps it from being read, in a sentence.
+            ApiError: what keeps it from being read, in a sentence.
         """
         if self.pods is None:
-            self.pods = self.cluster.ask(self._read_pods)
+            self.pods = self.server.ask(self._read_pods)
         if rank not in self.pods:
             raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank}.")
         worker, pod = self.pods[rank]
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
-        return {"pod": pod} | self.cluster.ask(lambda api: _log_of(api.within(self.namespace), pod))
+        return {"pod": pod} | self.server.ask(lambda api: _log_of(api.within(self.namespace), pod))
 
     def _read_pods(self, api: Api) -> dict[int, tuple[str, str | None]]:
         within = api.within(self.namespace)
@@ -189,7 +166,7 @@ def _seconds_since_submission(job: JSON, now: datetime) -> float:
 
 
 def _pods(job: JSON, workers: Iterable[JSON]) -> dict[int, tuple[str, str | None]]:
-    """Before the first world the slot's index is what the rank will be."""
+    """Return worker and Pod by rank. Before the first world the slot's index is what the rank will be."""
     rank_of = ranks(job)
     found = {}
     for worker in workers:
@@ -207,8 +184,7 @@ def _log_of(api: Api, pod: str) -> JSON:
             return {"lines": [], "note": why}
         parameters = Wanted(None, LOG_LINES, previous=False).parameters(found) | {"limitBytes": LOG_BYTES}
         with api.log(pod, parameters, follow=False) as lines:
-            read = [named_once(line.partition(" ")[2]) for line in lines if not is_log_part(line)]
-            return {"lines": read, "note": ""}
+            return {"lines": [text for _, text in lines_of(lines)], "note": ""}
     except ApiFailure as failure:
         if failure.reason == "NotFound":
             return {"lines": [], "note": f"The Pod {pod} is gone, and its log with it."}

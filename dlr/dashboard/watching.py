@@ -16,14 +16,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from dlr.kube.api import (
-    Api,
-    ApiFailure,
-    Collection,
-    Kind,
-    Lines,
-)
-from dlr.kube.errors import CommandError
+from dlr.kube.api import Api, ApiFailure, Collection, Kind, Lines
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 Objects = dict[tuple[str, str], JSON]
@@ -71,7 +65,7 @@ class Watched:
         """Read all items, in the order of a list.
 
         Raises:
-            CommandError: it had to be listed, and could not be.
+            ApiError: it had to be listed, and could not be.
         """
         if self._watch is None or self._watch.is_over or not take_in(self._watch.news(), self._objects):
             self._list(api)
@@ -130,7 +124,7 @@ class Watch:
                     self._lines.append(line)
         except ApiFailure as failure:
             self.is_refused = failure.status == HTTPStatus.FORBIDDEN
-        except CommandError:
+        except ApiError:
             pass  # a list follows, and tells
         finally:
             self.is_over = True

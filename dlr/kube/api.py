@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from crds import names
 from dlr.kube.connection import Connection
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError
 from dlr.kube.transport import Answer, Transport, UnknownLogin
 from dlr.kube.waiting import waiting_for
 
@@ -89,7 +89,7 @@ class Cause:
 
 
 @dataclass(eq=False)
-class ApiFailure(CommandError):
+class ApiFailure(ApiError):
     """The API server's refusal."""
 
     sentence: str
@@ -103,7 +103,7 @@ class ApiFailure(CommandError):
         return self.sentence
 
 
-class Unreachable(CommandError):
+class Unreachable(ApiError):
     """No answer from the API server; it may have one later.
 
     Attributes:
@@ -144,15 +144,13 @@ class Api:
         try:
             self._transport = Transport(connection.cluster, connection.user)
         except UnknownLogin as error:
-            raise CommandError(
-                f"{connection.source} uses a login that dlr does not support: {error}."
-            ) from error
+            raise ApiError(f"{connection.source} uses a login that dlr does not support: {error}.") from error
         except OSError as error:
-            raise CommandError(
+            raise ApiError(
                 f"The certificates of {connection.source} cannot be used: {_reason(error)}."
             ) from error
         except ValueError as error:
-            raise CommandError(
+            raise ApiError(
                 f"{connection.source} names the server {connection.server!r}, "
                 f"which is not a valid address: {error}."
             ) from error
@@ -322,10 +320,10 @@ class Api:
         except (OSError, HTTPException) as error:
             raise self._unreachable(error) from error
 
-    def _unreachable(self, error: Exception) -> CommandError:
+    def _unreachable(self, error: Exception) -> ApiError:
         server, source = self.connection.server, self.connection.source
         if isinstance(error, ssl.SSLError):
-            return CommandError(
+            return ApiError(
                 f"The certificate of the API server at {server} does not fit {source}: {_reason(error)}."
             )
         if isinstance(error, TimeoutError):
@@ -382,19 +380,11 @@ def _page(answer: Answer) -> JSON:
     except NestedTooDeeply:
         from controller import salvage  # a training image need not have what it imports
 
-        metadata, texts = salvage.items_of(answer.body) or ({}, [])
-        return {"metadata": metadata, "items": [each for text in texts if (each := _readable(text))]}
+        page: JSON = salvage.parsed(salvage.shallow(answer.body))
+        return page | {"items": [each for each in page["items"] if not salvage.is_cut(each)]}
 
 
-def _readable(text: bytes) -> JSON | None:
-    try:
-        found: JSON = json.loads(text)
-        return found
-    except RecursionError:
-        return None
-
-
-class NestedTooDeeply(CommandError):
+class NestedTooDeeply(ApiError):
     """An object is nested more deeply than Python reads; Kubernetes stores 10,000 levels."""
 
     def __init__(self) -> None:
@@ -409,7 +399,7 @@ def _object(answer: Answer) -> JSON:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise CommandError("The API server has answered with something that is not a Kubernetes object.")
+        raise ApiError("The API server has answered with something that is not a Kubernetes object.")
     return body
 
 

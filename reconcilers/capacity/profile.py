@@ -19,7 +19,7 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, ProfileOutcome, ProfileUse, WorldSize
 from crds.phases import JobPhase
-from reconcilers.capacity.rates import best_size, rates_of
+from reconcilers.capacity.usage import best_size, rates_of
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types
 from reconcilers.runtime.acts import Event

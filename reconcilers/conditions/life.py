@@ -14,9 +14,8 @@ from reconcilers.conditions.facts import Facts, Judge
 from reconcilers.conditions.pods import WORKERS_GIVEN_UP, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED
 from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED, is_refused
 from reconcilers.observed.conditions import NextState, State, warning_of
-from reconcilers.observed.extra import extra_slots
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import present_slots, training_types
+from reconcilers.observed.slots import extra_slots, present_slots, training_types
 from reconcilers.roles.progress import cluster_formed
 from reconcilers.runtime.acts import Event
 

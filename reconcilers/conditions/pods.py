@@ -11,8 +11,8 @@ from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
 from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.observed.conditions import data_of
-from reconcilers.observed.extra import extra_slots
 from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import extra_slots
 from reconcilers.observed.worker_state import hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.progress import own_tf_config

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
+from dlr.commands.errors import CommandError
 from dlr.commands.install.kinds import is_ours, kind_of, title_of
 from dlr.commands.install.merge import LAST_APPLIED, annotated, last_applied, three_way
 from dlr.kube.api import Api, ApiFailure
-from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 

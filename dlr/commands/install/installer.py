@@ -8,28 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from crds import names
+from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.apply import apply, require_served
 from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
-from dlr.commands.install.kinds import (
-    CONTROLLER,
-    CONTROLLER_LABEL,
-    CRDS,
-    DEPLOYMENTS,
-    LEASES,
-    title_of,
-)
+from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, CRDS, DEPLOYMENTS, LEASES, title_of
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
-from dlr.kube.api import (
-    ELASTICJOBS,
-    NAMESPACES,
-    PODS,
-    Api,
-    ApiFailure,
-    Unreachable,
-    is_embedded,
-)
-from dlr.kube.errors import CommandError
+from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, ApiFailure, Unreachable, is_embedded
 
 JSON = dict[str, Any]
 

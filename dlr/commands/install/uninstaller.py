@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.installer import get_or_none, live_crds
 from dlr.commands.install.kinds import (
@@ -17,16 +18,7 @@ from dlr.commands.install.kinds import (
     kind_of,
     title_of,
 )
-from dlr.kube.api import (
-    ELASTICJOBS,
-    NAMESPACES,
-    NODECHECKS,
-    PODS,
-    Api,
-    ApiFailure,
-    Kind,
-)
-from dlr.kube.errors import CommandError
+from dlr.kube.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, ApiFailure, Kind
 
 JSON = dict[str, Any]
 

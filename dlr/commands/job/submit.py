@@ -8,18 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from dlr.commands.errors import CommandError
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
 from dlr.job.lookup import require_namespace
-from dlr.kube.api import (
-    ELASTICJOBS,
-    Api,
-    ApiFailure,
-    Cause,
-)
+from dlr.kube.api import ELASTICJOBS, Api, ApiFailure, Cause
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
 

@@ -17,32 +17,15 @@ from controller.wording import counted
 from crds import names
 from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
+from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
 from dlr.commands.node_check.happenings import happenings
-from dlr.commands.output import (
-    Format,
-    cell,
-    console,
-    print_json,
-    show,
-    table,
-)
-from dlr.job.check_outcome import (
-    CouldNotTell,
-    as_json,
-    health,
-    message,
-)
+from dlr.commands.output import Format, cell, console, print_json, show, table
+from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import utc_now
-from dlr.kube.api import (
-    ELASTICWORKERS,
-    NODECHECKS,
-    Api,
-    ApiFailure,
-)
-from dlr.kube.errors import CommandError, Interrupted
+from dlr.kube.api import ELASTICWORKERS, NODECHECKS, Api, ApiFailure
 from dlr.kube.following import until_finished
 from healthcheck.local import Health
 

@@ -1,0 +1,120 @@
+"""What to do about a failure or a wait, and words for them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from crds import names
+from crds.elasticworker import ExitClass
+from reconcilers.observed.quantities import format_bytes, parse
+
+JSON = dict[str, Any]
+
+DONE_BY: dict[str, str] = {
+    ExitClass.OOM: "ran out of memory",
+    ExitClass.HANG: "hung",
+    ExitClass.USER_ERROR: "failed by an error of its own",
+    ExitClass.KILLED: "was killed from outside",
+    ExitClass.PREEMPTED: "was preempted",
+    ExitClass.NODE_LOST: "was lost with its node",
+    ExitClass.HARDWARE_ERROR: "failed by a fault of its device",
+    ExitClass.CHECK_FAILED: "was taken off a node that failed a check",
+    ExitClass.DAMAGED_CHECKPOINT: "found a damaged checkpoint in memory",
+}
+"""What became of a worker, by exit class."""
+AFTER: dict[str, str] = {
+    ExitClass.OOM: "Give the worker more memory, or let the script keep less; what it did before: "
+    "dlr job logs {name} --failed.",
+    ExitClass.HANG: "Look at the stacks of all ranks at that moment: dlr job logs {name} --failed.",
+    ExitClass.USER_ERROR: "Correct the script or its data; the traceback, and the log that led there: "
+    "dlr job logs {name} --failed.",
+    ExitClass.KILLED: "Find out who deletes the job's Pods or kills their processes: dlr job events {name}.",
+    ExitClass.PREEMPTED: "Nothing is to be done where its node was drained. To be interrupted less by "
+    "other jobs, give this one a higher priorityClassName, or nodes of its own.",
+    ExitClass.NODE_LOST: "Look at the node: kubectl describe node {node}.",
+    ExitClass.HARDWARE_ERROR: "Check the node, and keep it out of service until it passes: "
+    "dlr node-check --nodes {nodes}.",
+    ExitClass.CHECK_FAILED: "Look at what the check found: kubectl describe nc.",
+    ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {nodes}.",
+}
+"""What to do after such a failure."""
+SLOW_ADVICE = (
+    "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
+    "measured, for which its training stops: dlr node-check --job {name}."
+)
+"""What to do about steps that take longer."""
+UNSCHEDULABLE = "Unschedulable"
+TOO_LARGE_ADVICE = (
+    "No node is large enough for one of its Pods, however free: {why}. Ask for less in "
+    "spec.replicaSpecs.worker.template, or add larger nodes; fewer workers do not help."
+)
+WAITS: dict[str, tuple[str, str]] = {
+    UNSCHEDULABLE: (
+        "waits for room",
+        "Free or add nodes that fit its Pods, or let it begin with fewer workers: "
+        "spec.replicaSpecs.worker.minReplicas.",
+    ),
+    "PodRefused": ("cannot get its Pods", "Do what the message says: a quota, a policy or the template."),
+    "PodInvalid": ("cannot get its Pods", "Correct the template; the message names the field."),
+    "PodForbidden": ("cannot get its Pods", "Do what the message says: a policy or an account forbids them."),
+    "NoReplicas": ("has no workers to train", "Ask for some: dlr job scale {name} --replicas N."),
+    "WaitingForDeletion": (
+        "waits for an earlier job of its name",
+        "See what keeps its Pods: kubectl get pods.",
+    ),
+}
+"""By `status.reason`: what a job waits for, and what to do."""
+CANNOT_START = ("has Pods that cannot start", "Do what the message says; kubectl describe pod tells more.")
+"""For the reasons of the kubelet's and of others."""
+
+
+def too_large(job: JSON, nodes: Sequence[JSON]) -> tuple[str, str] | None:
+    """Explain why no node is large enough for one Pod of the job, even an empty one.
+
+    Returns:
+        The reason and the name of a largest node; None if a node is large enough, or no node is known.
+    """
+    wanted = _requests(job)
+    sizes = {
+        node["metadata"]["name"]: _amounts((node.get("status") or {}).get("allocatable")) for node in nodes
+    }
+    fits = any(all(size.get(name, 0) >= amount for name, amount in wanted.items()) for size in sizes.values())
+    if not sizes or not wanted or fits:
+        return None
+    for name, amount in wanted.items():
+        node, size = max(sizes.items(), key=lambda each: each[1].get(name, Fraction(0)))
+        if size.get(name, 0) < amount:
+            has = _written(name, size.get(name, Fraction(0)))
+            return f"a Pod asks for {_written(name, amount)} of {name}, and the largest node has {has}", node
+    requests = ", ".join(f"{_written(name, amount)} of {name}" for name, amount in wanted.items())
+    return f"a Pod asks for {requests}, and no node has all of that", min(sizes)
+
+
+def _requests(job: JSON) -> dict[str, Fraction]:
+    """Return the requests of a worker's Pod, all containers; a limit alone is a request, too."""
+    spec = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
+    total: dict[str, Fraction] = {}
+    for container in ((spec.get("template") or {}).get("spec") or {}).get("containers") or ():
+        resources = container.get("resources") or {}
+        requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        for name, amount in _amounts(requests).items():
+            total[name] = total.get(name, Fraction(0)) + amount
+    raised = ((job.get("status") or {}).get("resources") or {}).get(names.WORKER) or {}
+    return total | _amounts(raised.get("requests"))
+
+
+def _amounts(quantities: Mapping[str, Any] | None) -> dict[str, Fraction]:
+    found = {}
+    for name, quantity in (quantities or {}).items():
+        try:
+            found[name] = parse(quantity)
+        except ValueError:
+            continue  # the API server refuses it, and says so
+    return found
+
+
+def _written(name: str, amount: Fraction) -> str:
+    is_bytes = name in ("memory", "ephemeral-storage") and amount.denominator == 1
+    return format_bytes(int(amount)) if is_bytes else f"{float(amount):g}"

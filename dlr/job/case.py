@@ -1,0 +1,211 @@
+"""One job with its objects, as they were read, and sentences that name the fields they rest on.
+
+A field is written as it is found: `status.goodput.ratio`; in brackets the key of an entry, which is its
+`type` in a list of conditions or warnings, its `name` or `node` in other lists, or itself in a list of texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from controller.wording import shortened
+from crds.further_nodes import whole
+from crds.job_status import Goodput
+from dlr.job import report
+from dlr.job.advice import UNSCHEDULABLE
+from dlr.job.failures import Culprit, find_culprit
+from dlr.job.goodput import account_of, redone
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
+from dlr.job.report import current_report, warnings_of
+from dlr.job.timeline.life import Life, NoHistory, life_of
+from dlr.job.wording import plain, utc_now
+from dlr.kube.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure
+
+JSON = dict[str, Any]
+
+MOST_CHARACTERS = 600
+"""The length of one sentence: messages in a cluster may be as long as they like."""
+MOST_GETS = 20
+"""Nodes that are read one by one; more are listed, since a cluster may have thousands."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """The source of a statement."""
+
+    kind: str
+    name: str
+    path: str
+
+    @property
+    def object(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    def __str__(self) -> str:
+        """Leave out the job itself."""
+        return self.path if self.kind == "ElasticJob" else f"{self.object} {self.path}"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    text: str
+    fields: tuple[Field, ...]
+    """At least one, each of which was there."""
+    lines: tuple[str, ...] = ()
+    """Lines of a traceback or of stacks that belong to it."""
+
+    def as_json(self) -> JSON:
+        fields = [{"object": field.object, "path": field.path} for field in self.fields]
+        return {"text": self.text, "fields": fields} | ({"lines": list(self.lines)} if self.lines else {})
+
+
+@dataclass(frozen=True)
+class Case:
+    """The objects of one job, as they were at one time."""
+
+    job: JSON
+    workers: list[JSON]
+    """The workers in order."""
+    events: Sequence[JSON]
+    """Events of the job, its workers and its Pods, the oldest first."""
+    now: datetime
+    checks: Sequence[JSON] = ()
+    """NodeChecks of the job's namespace."""
+    nodes: Sequence[JSON] = ()
+    """The readable nodes among those of the job's Pods."""
+    all_nodes: Sequence[JSON] = ()
+    """All nodes of the cluster, if the job waits for room."""
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def status(self) -> JSON:
+        return self.job.get("status") or {}
+
+    @cached_property
+    def account(self) -> Goodput | None:
+        return account_of(self.job, self.workers, self.now)
+
+    @cached_property
+    def progress(self) -> Progress | None:
+        return progress_of(self.job, self.workers, self.account.last_step if self.account else None)
+
+    @cached_property
+    def reports(self) -> list[tuple[JSON, JSON]]:
+        """Return all workers, each with the report of its current incarnation's agent."""
+        return [(worker, current_report(worker)) for worker in self.workers]
+
+    @cached_property
+    def telling(self) -> list[tuple[JSON, JSON]]:
+        """Return the workers whose agents report progress, each with its `status.agent.progress`."""
+        return [(worker, progress) for worker, each in self.reports if (progress := each.get("progress"))]
+
+    @cached_property
+    def checkpoints(self) -> str:
+        return checkpoints_line(self.job, self.workers)
+
+    @cached_property
+    def shard_sets(self) -> list[SetProgress]:
+        return sets_of(self.job, self.workers, self.now)
+
+    @cached_property
+    def culprit(self) -> Culprit | None:
+        return find_culprit(self.job, self.workers)
+
+    @cached_property
+    def life(self) -> Life | None:
+        """Return the job's life; None before its controller has kept any of it."""
+        ratio = self.account.ratio if self.account else None
+        try:
+            return life_of(self.job, self.workers, ratio, self.now, redone(self.account))
+        except NoHistory:
+            return None
+
+    @cached_property
+    def node_names(self) -> frozenset[str]:
+        """Return the nodes of the job's present Pods."""
+        found = ((worker.get("status") or {}).get("nodeName") for worker in self.workers)
+        return frozenset(name for name in found if name)
+
+    def of_progress(self) -> list[Field]:
+        """Return the fields that have the furthest step and the speed."""
+        has_last = (self.status.get("goodput") or {}).get("lastStep")
+        fields = self.of_job("status.goodput.lastStep") if has_last else ()
+        return [*fields, *(of_worker(self.telling[0][0], "status.agent.progress") if self.telling else ())]
+
+    def condition(self, type_: str, status: str) -> JSON | None:
+        """The job's condition of that type, if it has that status."""
+        for each in self.status.get("conditions") or ():
+            if (each.get("type"), each.get("status")) == (type_, status):
+                return dict(each)
+        return None
+
+    def warning(self, type_: str) -> JSON | None:
+        """The job's warning of that type, if it has one."""
+        return next((dict(each) for each in warnings_of(self.job) if each.get("type") == type_), None)
+
+    def of_job(self, *paths: str) -> tuple[Field, ...]:
+        return tuple(Field("ElasticJob", self.name, path) for path in paths)
+
+    def of_condition(self, type_: str) -> tuple[Field, ...]:
+        return self.of_job(f"status.conditions[{type_}]")
+
+    def of_warning(self, type_: str) -> tuple[Field, ...]:
+        return self.of_job(f"status.warnings[{type_}]")
+
+
+def of_worker(worker: JSON, *paths: str) -> tuple[Field, ...]:
+    return tuple(Field("ElasticWorker", worker["metadata"]["name"], path) for path in paths)
+
+
+def sentence(text: str, fields: Iterable[Field], lines: Iterable[str] = ()) -> Sentence:
+    """Return one line that ends with a stop."""
+    short = shortened(plain(text), MOST_CHARACTERS)
+    stopped = short if short.endswith((".", "…", "?", "!")) else f"{short}."
+    return Sentence(stopped, tuple(fields), tuple(lines))
+
+
+def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
+    """Read a job with all that a diagnosis needs.
+
+    Returns:
+        The case, and a sentence for each kind of objects that may not be read.
+    """
+    job, workers = get_job(api, name), report.sort_workers(list_workers(api, name))
+    unread: list[str] = []
+    events = _readable(lambda: api.find(EVENTS), "Events", unread)
+    checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
+    hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
+    nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
+    waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
+    every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
+    case = Case(job, workers, report.job_events(events, job), utc_now(), checks, nodes, every)
+    return case, list(dict.fromkeys(unread))
+
+
+def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
+    if len(hosts) > MOST_GETS:
+        return [node for node in api.find(NODES) if node["metadata"]["name"] in hosts]
+    found = []
+    for host in sorted(hosts):
+        try:
+            found.append(api.get(NODES, host))
+        except ApiFailure as failure:
+            if failure.reason != "NotFound":
+                raise
+    return found
+
+
+def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:
+    try:
+        return read()
+    except ApiFailure as failure:
+        unread.append(f"{what} could not be read: {failure}")
+        return []

@@ -1,0 +1,249 @@
+"""The evidence of a diagnosis, by subject: sentences that each name the fields they rest on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.wording import counted
+from crds import names
+from dlr.job import report
+from dlr.job.case import JSON, Case, Field, Sentence, of_worker, sentence
+from dlr.job.facts import facts_of
+from dlr.job.failures import broken_worlds, by_cause, ended_pods
+from dlr.job.findings import Finding
+from dlr.job.nodes import cordon_field, mark_of, node_states, words_of_checks
+from dlr.job.report import state_of
+from dlr.job.timeline.life import clock_of
+from dlr.job.timeline.outages import hours_line, outages_of, own_failures, total_hours
+from dlr.job.wording import age, duration, parse_time
+from dlr.job.workers import AT_EASE
+from reconcilers.cordon.policy import reason_of
+
+MOST = 5
+"""Entries of one kind, so that a diagnosis stays one page."""
+FEWEST_TO_COMPARE = 2
+STATE_REASONS = frozenset({"Running", "WorldFormed", "WorkersReady"})
+"""Conditions that the lines of phase, world and workers and the warnings speak for."""
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    sentences: tuple[Sentence, ...]
+
+
+def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
+    """Return the sections that have anything to show; the verdict first, what to do last.
+
+    Args:
+        found: of `diagnose_verdict.findings`.
+    """
+    advice = list(dict.fromkeys(each for finding in found for each in finding.advice))
+    made = [
+        Section("Verdict", (found[0].sentence,)),
+        Section("Also", tuple(each.sentence for each in found[1 : MOST + 1])),
+        Section("State", tuple(_state(case))),
+        Section("Last failures", tuple(_failures(case))),
+        Section("Warnings", tuple(_warnings(case))),
+        Section("Conditions", tuple(_conditions(case))),
+        Section("Budgets", tuple(_budgets(case))),
+        Section("Nodes", tuple(_nodes(case))),
+        Section("Time", tuple(_time(case))),
+        Section("Shards", tuple(_of_facts(case, "Shards"))),
+        Section("Events", tuple(_events(case))),
+        Section("What to do", tuple(advice[:MOST])),
+    ]
+    return [section for section in made if section.sentences]
+
+
+def _state(case: Case) -> Iterator[Sentence]:
+    yield from _of_facts(case, "Phase", "Workers", "World", "Progress")
+    yield from _steps(case)
+    yield from _of_facts(case, "Checkpoints")
+
+
+def _of_facts(case: Case, *labels: str) -> Iterator[Sentence]:
+    for fact in facts_of(case):
+        if fact.label in labels and fact.fields:
+            yield sentence(str(fact), fact.fields)
+
+
+def _steps(case: Case) -> Iterator[Sentence]:
+    """Yield how far the worker furthest behind is from the furthest."""
+    steps = [(progress["step"], worker) for worker, progress in case.telling]
+    if len(steps) < FEWEST_TO_COMPARE:
+        return
+    (least, behind), (most, _) = min(steps, key=_step), max(steps, key=_step)
+    who = "All workers" if least == most else behind["metadata"]["name"]
+    furthest = "" if least == most else f", the furthest behind; the furthest is at {most}"
+    verb = "are" if least == most else "is"
+    yield sentence(f"{who} {verb} at step {least}{furthest}", of_worker(behind, "status.agent.progress.step"))
+
+
+def _step(pair: tuple[int, JSON]) -> int:
+    return pair[0]
+
+
+def _failures(case: Case) -> Iterator[Sentence]:
+    if counts := by_cause(broken_worlds(case.job)):
+        yield sentence(f"Worlds that broke by processes: {counts}", case.of_job("status.restarts"))
+    if counts := by_cause(ended_pods(case.job, case.workers)):
+        yield sentence(f"Pods that ended: {counts}", _fields_of_ended_pods(case))
+    if case.life is None:
+        return
+    outages = {pair[0]: outage for outage in outages_of(case.life) for pair in outage.failures[:1]}
+    failed = own_failures(case.life)
+    for failure, lane in reversed(failed[-MOST:]):
+        moment = case.life.submitted + timedelta(seconds=failure.at)
+        ago = duration((case.now - moment).total_seconds())
+        when = f"{clock_of(case.life, failure.at)} UTC, {ago} ago"
+        cost = ""
+        if outage := outages.get(failure):
+            cost = f" It cost {duration(outage.seconds)}"
+            hours = outage.worker_hours
+            cost += f", {hours_line(hours)}." if hours is not None else "."
+        detail = f": {failure.text.rstrip('.')}" if failure.text else ""
+        yield sentence(
+            f"{when}: {lane.title}, {failure.what}{detail}.{cost}", _fields_of_failure(case, lane.worker)
+        )
+    if len(failed) > MOST:
+        yield sentence(
+            f"{counted(len(failed) - MOST, 'earlier one is', 'earlier ones are')} known",
+            case.of_job("status.history"),
+        )
+
+
+def _fields_of_ended_pods(case: Case) -> list[Field]:
+    """One worker stands for all that have the field."""
+    departed = (case.status.get("departed") or {}).get("restarts")
+    fields = case.of_job("status.departed.restarts") if departed else ()
+    telling = next((each for each in case.workers if (each.get("status") or {}).get("restarts")), None)
+    return [*fields, *(of_worker(telling, "status.restarts") if telling else ())]
+
+
+def _fields_of_failure(case: Case, name: str) -> list[Field]:
+    """Return the fields of all accounts of a failure that a timeline draws on."""
+    fields = [*case.of_job("status.history")]
+    if (case.status.get("lastFailure") or {}).get("worker") == name:
+        fields += case.of_job("status.lastFailure")
+    worker = next((each for each in case.workers if each["metadata"]["name"] == name), None)
+    if worker is not None:
+        status = worker.get("status") or {}
+        paths = {
+            "status.agent.failure": (status.get("agent") or {}).get("failure"),
+            "status.lastExit": status.get("lastExit"),
+        }
+        fields += [field for path, there in paths.items() if there for field in of_worker(worker, path)]
+    return fields
+
+
+def _warnings(case: Case) -> Iterator[Sentence]:
+    for warning in report.warnings_of(case.job):
+        reason = f" ({warning['reason']})" if warning.get("reason") else ""
+        text = f"{warning['type']}{reason}: {warning['message']}"
+        yield sentence(text, case.of_warning(warning["type"]))
+
+
+def _conditions(case: Case) -> Iterator[Sentence]:
+    for condition in case.status.get("conditions") or ():
+        if condition.get("type") in STATE_REASONS or not condition.get("message"):
+            continue
+        text = (
+            f"{condition['type']} is {condition['status']}, {condition.get('reason')}: {condition['message']}"
+        )
+        yield sentence(text, case.of_condition(condition["type"]))
+    if report.is_finished(case.job):
+        return
+    waiting = [each for each in case.workers if state_of(each) not in AT_EASE]
+    for worker in waiting[:MOST]:
+        status = worker.get("status") or {}
+        path = "status.message" if status.get("message") else "status.phase"
+        detail = f": {status['message']}" if status.get("message") else ""
+        if status.get("phase"):
+            text = f"{worker['metadata']['name']} is {state_of(worker)}{detail}"
+            yield sentence(text, of_worker(worker, path))
+    if len(waiting) > MOST:
+        yield sentence(
+            f"{counted(len(waiting), 'worker')} in all do not train", case.of_job("status.replicaStatuses")
+        )
+
+
+def _budgets(case: Case) -> Iterator[Sentence]:
+    limit = (case.job["spec"]["replicaSpecs"].get(names.WORKER) or {}).get("restartCount", 3)
+    budget = case.status.get("failureBudget") or {}
+    if spent := budget.get("spent"):
+        fields = case.of_job("status.failureBudget.spent")
+        yield sentence(f"In place: {_spent(spent, limit)} since step {budget.get('step', 'unknown')}", fields)
+    if (budget.get("alike") or 0) > 1:
+        fields = case.of_job("status.failureBudget.alike")
+        yield sentence(
+            f"{budget['alike']} failures in a row were the same: "
+            f"{budget.get('exitClass')}: {budget.get('signature')}",
+            fields,
+        )
+    until = parse_time(budget.get("heldUntil"))
+    if until is not None and until > case.now and not report.is_finished(case.job):
+        text = f"No world is formed before {budget['heldUntil']}"
+        yield sentence(text, case.of_job("status.failureBudget.heldUntil"))
+    telling = [
+        (worker, of_pods["spent"])
+        for worker in case.workers
+        if (of_pods := (worker.get("status") or {}).get("failureBudget") or {}).get("spent")
+    ]
+    for worker, spent in telling[:MOST]:
+        fields = of_worker(worker, "status.failureBudget.spent")
+        yield sentence(f"Pods of {worker['metadata']['name']}: {_spent(spent, limit)}", fields)
+
+
+def _spent(spent: JSON, limit: int) -> str:
+    return ", ".join(f"{class_} {count} of {limit}" for class_, count in sorted(spent.items()))
+
+
+def _nodes(case: Case) -> Iterator[Sentence]:
+    for word in words_of_checks(case):
+        yield sentence(f"{word.text} ({age(word.completed, case.now)} ago)", word.fields)
+    objects = {node["metadata"]["name"]: node for node in case.nodes}
+    troubled = [state for state in node_states(case) if state.cordon or state.ready is False]
+    for state in troubled[:MOST]:
+        node = objects[state.name]
+        if state.cordon:
+            mark = mark_of(node)
+            by = (
+                f" by {mark.finding.kind} {mark.finding.name}, {reason_of(mark.finding)}"
+                if mark
+                else ", not by dlr"
+            )
+            yield sentence(f"{state.name} is {state.cordon}{by}", (cordon_field(node),))
+        if state.ready is False:
+            yield sentence(
+                f"{state.name} is not ready", (Field("Node", state.name, "status.conditions[Ready]"),)
+            )
+    avoiding = [
+        each for each in case.workers if each["spec"].get("excludedNodes") or each["spec"].get("faultyNodes")
+    ]
+    for worker in avoiding[:MOST]:
+        for key in ("faultyNodes", "excludedNodes"):
+            if kept_off := worker["spec"].get(key):
+                text = f"{worker['metadata']['name']} keeps off {', '.join(kept_off[-MOST:])}"
+                yield sentence(text, of_worker(worker, f"spec.{key}"))
+
+
+def _time(case: Case) -> Iterator[Sentence]:
+    yield from _of_facts(case, "Goodput", "Time")
+    if case.life is None or not (outages := outages_of(case.life)):
+        return
+    hours = total_hours(outages)
+    cost = f", {hours_line(hours)}" if hours is not None else ""
+    lost = duration(sum(outage.seconds for outage in outages))
+    many = counted(len(outages), "outage")
+    yield sentence(f"{many} in the job's history cost {lost}{cost}", case.of_job("status.history"))
+
+
+def _events(case: Case) -> Iterator[Sentence]:
+    warnings = [event for event in case.events if event.get("type") == "Warning"]
+    for event in reversed(warnings[-MOST:]):
+        seen, _, reason, message = report.event_row(event, case.job, case.now)
+        field = Field("Event", event["metadata"]["name"], "message")
+        yield sentence(f"{seen} ago, {reason}: {message}", (field,))

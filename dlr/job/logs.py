@@ -1,0 +1,314 @@
+"""The logs of a job's workers as lines, for `dlr job logs` and `dlr.Job.logs`.
+
+Followed, a worker's log goes on through its relaunches: when its Pod is replaced the next Pod's log comes
+after it, and the end comes with the end of the job. A stream that breaks off (an API server restarted) is
+taken up again after the last line that was shown.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from crds import names
+from crds.log_parts import is_log_part
+from dlr.job import report
+from dlr.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.job.wording import parse_time
+from dlr.kube.api import ELASTICWORKERS, PODS, Api, ApiFailure, Unreachable
+from dlr.kube.connection import Connection
+from dlr.kube.errors import ApiError, UsageError
+from dlr.kube.following import until_finished
+from dlr.kube.waiting import waiting_for
+
+JSON = dict[str, Any]
+
+MOST_STREAMS = 32
+RETRY_SECONDS = 1.0
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+DEFAULT_CONTAINER = "main"
+RANK_TWICE = re.compile(r"^(\[rank\d+\]:) ?(?=\1)")
+"""torch's excepthook names the rank at the beginning of each line, and torchrun before each line of a log."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to show of each Pod."""
+
+    container: str | None
+    tail_lines: int | None
+    previous: bool
+
+    def parameters(self, pod: JSON) -> dict[str, str | int]:
+        parameters: dict[str, str | int] = {
+            "container": self.container or default_container(pod),
+            "timestamps": "true",
+        }
+        if self.tail_lines is not None:
+            parameters["tailLines"] = self.tail_lines
+        if self.previous:
+            parameters["previous"] = "true"
+        return parameters
+
+
+def default_container(pod: JSON) -> str:
+    """Return the container that trains: kubectl's default, or the one called main, or the first."""
+    named: str | None = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
+    containers = [container["name"] for container in pod["spec"]["containers"]]
+    return named or (DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers else str(containers[0]))
+
+
+def why_no_log(pod: JSON) -> str | None:
+    """Explain why there is nothing to read yet, where the API server does not: the Pod has no node."""
+    status = pod.get("status") or {}
+    if pod["spec"].get("nodeName") or status.get("phase") != "Pending":
+        return None
+    name = pod["metadata"]["name"]
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("message"):
+            return f"{name} has no node yet: {condition['message'].rstrip('.')}."
+    return f"{name} has no node yet."
+
+
+def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
+    """Yield (time, text) of a log's stamped lines: the rank named once, and no lines of the agent's files."""
+    for line in stream:
+        stamp, _, text = line.partition(" ")
+        if not is_log_part(text):
+            yield parse_time(stamp), RANK_TWICE.sub("", text)
+
+
+def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | None:
+    """Send one log up to its present end; return the reason if that cannot be."""
+    name = worker["metadata"]["name"]
+    pod = (worker.get("status") or {}).get("podName")
+    if not pod:
+        return f"{name} has no Pod (yet)."
+    try:
+        found = api.get(PODS, pod)
+        if why := why_no_log(found):
+            return why
+        with api.log(pod, wanted.parameters(found), follow=False) as stream:
+            lines.take(stream)
+    except ApiFailure as failure:
+        if failure.reason == "NotFound":
+            return f"The Pod {pod} is gone, and its log with it."
+        return f"{name}: {failure}"
+    return None
+
+
+@dataclass
+class Follower:
+    """Follows one worker from Pod to Pod."""
+
+    api: Api
+    job: JSON
+    worker: str
+    wanted: Wanted
+    lines: LogLines
+    finished_pod: str | None = None
+    reason: str = ""
+    """The reason why there is nothing to follow yet, as it was printed."""
+    pause: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        while True:
+            pause_seconds = RETRY_SECONDS
+            try:
+                if self._is_over():
+                    return
+                self._stream_current_pod()
+            except Unreachable as outage:
+                # However long the API server is away: the person who follows may end it at any time.
+                pause_seconds = max(RETRY_SECONDS, outage.retry_after_seconds)
+            self.pause.wait(pause_seconds)
+
+    def _is_over(self) -> bool:
+        """Whether the job has ended and its last Pod's log is shown, or the job is gone."""
+        try:
+            job = get_job(self.api, self.job["metadata"]["name"])
+        except NoSuchJob:
+            return True
+        if job["metadata"]["uid"] != self.job["metadata"]["uid"]:
+            return True
+        return report.is_finished(job) and self._next_pod() is None
+
+    def _next_pod(self) -> str | None:
+        """Return the worker's Pod, unless all of its log has been shown."""
+        try:
+            worker = self.api.get(ELASTICWORKERS, self.worker)
+        except ApiFailure as failure:
+            if failure.reason == "NotFound":
+                return None
+            raise
+        pod: str | None = (worker.get("status") or {}).get("podName")
+        return pod if pod != self.finished_pod else None
+
+    def _stream_current_pod(self) -> None:
+        pod_name = self._next_pod()
+        if pod_name is None:
+            return
+        try:
+            pod = self.api.get(PODS, pod_name)
+            if why := why_no_log(pod):
+                self._print_reason(why)
+                return
+            with self.api.log(pod_name, self._parameters(pod), follow=True) as stream:
+                self.lines.take(stream)
+            if _has_ended(self.api.get(PODS, pod_name)):
+                self.finished_pod = pod_name
+        except ApiFailure as failure:
+            if failure.reason == "NotFound":
+                self.finished_pod = pod_name
+            elif failure.reason != "BadRequest":  # the container is not running yet
+                raise
+            else:
+                self._print_reason(f"{failure}.")
+
+    def _print_reason(self, why: str) -> None:
+        """Print on standard error what keeps the log waiting."""
+        if why != self.reason:
+            self.reason = why
+            with self.lines.lock:
+                print(f"dlr: waiting: {why}", file=sys.stderr, flush=True)
+
+    def _parameters(self, pod: JSON) -> dict[str, str | int]:
+        parameters = self.wanted.parameters(pod)
+        if self.lines.last_time:
+            parameters.pop("tailLines", None)
+            parameters["sinceTime"] = self.lines.last_time.isoformat(timespec="seconds").replace(
+                "+00:00", "Z"
+            )
+        return parameters
+
+
+def _has_ended(pod: JSON) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+class LogLines:
+    """Sends stamped lines on without their stamps, each once, however often the stream starts again."""
+
+    lock = threading.Lock()
+
+    def __init__(self, worker: str, send: Callable[[str], None]) -> None:
+        """
+        Args:
+            worker: the name in front of each line; "" for none.
+            send: takes a line, without its end; one thread at a time calls it.
+        """
+        self.prefix = f"[{worker}] " if worker else ""
+        self.send = send
+        self.last_time: datetime | None = None
+
+    def take(self, stream: Iterator[str]) -> None:
+        resumed_after = self.last_time
+        for moment, text in lines_of(stream):
+            if resumed_after and moment and moment <= resumed_after:
+                continue
+            self.last_time = moment or self.last_time
+            with self.lock:
+                self.send(f"{self.prefix}{text}")
+
+
+def log_lines(workers: Sequence[JSON], send: Callable[[str], None]) -> list[LogLines]:
+    """Return what takes the lines of each worker; with several workers, each line names its own."""
+    return [LogLines(worker["metadata"]["name"] if len(workers) > 1 else "", send) for worker in workers]
+
+
+class Following:
+    """Follows workers with a thread each, since a stream blocks for as long as its container is silent."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        job: JSON,
+        workers: Sequence[JSON],
+        wanted: Wanted,
+        send: Callable[[str], None],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            on_end: called by each thread when it ends.
+        """
+        self._failures: list[BaseException] = []
+
+        def follow_one(worker: JSON, lines: LogLines) -> None:
+            try:
+                Follower(Api(connection), job, worker["metadata"]["name"], wanted, lines).run()
+            except Exception as error:
+                self._failures.append(error)
+            finally:
+                on_end()
+
+        self._threads = [
+            threading.Thread(target=follow_one, args=pair, daemon=True)
+            for pair in zip(workers, log_lines(workers, send), strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Wait until all have been followed to the end, and raise the first error."""
+        for thread in self._threads:
+            thread.join()
+        if self._failures:
+            raise self._failures[0]
+
+
+def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) -> tuple[JSON, list[JSON]]:
+    """Return the job and its workers, at once or when the controller has made them.
+
+    A job that has ended or is suspended makes none, so that is not waited for.
+
+    Args:
+        fetch: returns the present job.
+        await_them: wait until the workers are there.
+    """
+
+    def seen() -> tuple[JSON, list[JSON]]:
+        job = fetch()
+        return job, list_workers(api, job["metadata"]["name"])
+
+    def are_made(found: tuple[JSON, list[JSON]]) -> bool:
+        job, workers = found
+        if report.is_finished(job) or job["spec"].get("suspend"):
+            return True
+        training = sum(worker["spec"]["type"] == names.WORKER for worker in workers)
+        wanted = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 1)
+        return training >= wanted or (training > 0 and report.phase(job) == "Running")
+
+    found = seen()  # a cluster that is away to begin with is an error at once
+    if await_them and not are_made(found):
+        with waiting_for("the job's workers to be made"):
+            *_, found = until_finished(seen, are_made)
+    return found
+
+
+def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSON]:
+    """Return the training workers in rank order, or one of them; with parameter servers all workers."""
+    name = job["metadata"]["name"]
+    is_cluster = bool(job["spec"]["replicaSpecs"].get(names.PS, {}).get("replicas"))
+    types = [names.CHIEF, names.WORKER, names.EVALUATOR, names.PS] if is_cluster else [names.WORKER]
+    ordered = report.sort_workers(workers)
+    training = [worker for type_ in types for worker in ordered if worker["spec"]["type"] == type_]
+    if is_cluster and rank is not None:
+        raise UsageError(f"ElasticJob {name!r} has parameter servers, and so no ranks; drop --rank.")
+    if not training:
+        raise ApiError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
+    if rank is None:
+        if len(training) > MOST_STREAMS:
+            raise UsageError(f"ElasticJob {name!r} has {len(training)} workers; choose one with --rank.")
+        return training
+    # Before the first world the slot's index is what the rank will be.
+    rank_of = report.ranks(job) or {worker["spec"]["index"]: worker["spec"]["index"] for worker in training}
+    for worker in training:
+        if rank_of.get(worker["spec"]["index"]) == rank:
+            return [worker]
+    raise UsageError(f"ElasticJob {name!r} has no rank {rank}; its ranks are 0 to {len(rank_of) - 1}.")

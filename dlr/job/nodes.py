@@ -1,0 +1,138 @@
+"""Findings of checks, and cordons, of the nodes that a job's Pods are on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.wording import some_of
+from crds import names
+from crds.findings import Verdict
+from dlr.job.case import JSON, Case, Field
+from dlr.job.check_outcome import verdicts_of
+from dlr.job.report import is_ready
+from reconcilers.cordon.policy import Mark, MarkState, read_mark
+
+
+@dataclass(frozen=True)
+class NodeWord:
+    """The finding of one NodeCheck about nodes of the job."""
+
+    check: str
+    reason: str
+    """The reason in the condition `NodesChecked`: FaultyNodes, FaultyLinks, Stragglers, Inconclusive."""
+    text: str
+    fields: tuple[Field, ...]
+    completed: str
+
+
+@dataclass(frozen=True)
+class NodeState:
+    name: str
+    verdict: str | None
+    """The verdict of the newest NodeCheck that has one."""
+    cordon: str | None
+    """The state of dlr's mark on the node, such as `Cordoned`; `Unschedulable` for another's cordon."""
+    ready: bool | None
+    """None if the node could not be read."""
+
+
+FOUND = {
+    Verdict.FAULTY: ("FaultyNodes", "faultyNodes", "faulty"),
+    Verdict.STRAGGLER: ("Stragglers", "stragglers", "slow"),
+    Verdict.INCONCLUSIVE: ("Inconclusive", "inconclusive", "perhaps faulty"),
+}
+"""By verdict: the condition's reason, the field that lists all such nodes, and a word for it."""
+QUOTED = 3
+
+
+def finished_checks(case: Case) -> list[JSON]:
+    """Return the checks that have verdicts, the newest first."""
+    done = [
+        each
+        for each in case.checks
+        if (each.get("status") or {}).get("phase") == "Succeeded" and each["status"].get("completionTime")
+    ]
+    return sorted(done, key=lambda each: str(each["status"]["completionTime"]), reverse=True)
+
+
+def words_of_checks(case: Case) -> Iterator[NodeWord]:
+    """The newest word on each of the job's nodes, if it is not that the node is well."""
+    unheard = set(case.node_names)
+    for check in finished_checks(case):
+        status = check["status"]
+        ours = unheard & set(status.get("nodes") or ())
+        if not ours:
+            continue
+        yield from _bad_nodes(check, ours)
+        yield from _bad_links(check, ours)
+        unheard -= ours
+
+
+def _bad_nodes(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
+    status, name = check["status"], check["metadata"]["name"]
+    results = {result["node"]: result for result in status.get("nodeResults") or ()}
+    for reason, listed, word in FOUND.values():
+        bad = sorted(ours.intersection(status.get(listed) or ()))
+        if not bad:
+            continue
+        evidence = [
+            f"{node}: {results[node]['message']}" for node in bad if results.get(node, {}).get("message")
+        ]
+        detail = f": {'; '.join(evidence[:QUOTED])}" if evidence else ""
+        fields = [Field("NodeCheck", name, f"status.{listed}")]
+        fields += [
+            Field("NodeCheck", name, f"status.nodeResults[{node}]")
+            for node in bad[:QUOTED]
+            if node in results
+        ]
+        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{detail}"
+        yield NodeWord(name, reason, text, tuple(fields), status["completionTime"])
+
+
+def _bad_links(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
+    """Yield the bad links that have both ends among the job's nodes: it uses no others."""
+    status, name = check["status"], check["metadata"]["name"]
+    links = [link for link in status.get("faultyLinks") or () if {link["a"], link["b"]} <= ours]
+    if not links:
+        return
+    ends = [
+        f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})" for link in links
+    ]
+    text = f"NodeCheck {name} found bad links between {some_of(ends, QUOTED, '; ')}, whose nodes are well"
+    fields = (Field("NodeCheck", name, "status.faultyLinks"),)
+    yield NodeWord(name, "FaultyLinks", text, fields, status["completionTime"])
+
+
+def node_states(case: Case) -> list[NodeState]:
+    """One for each node of the job's, by name."""
+    verdicts: dict[str, str] = {}
+    for check in finished_checks(case):
+        verdicts = verdicts_of(check["status"]) | verdicts
+    objects = {node["metadata"]["name"]: node for node in case.nodes}
+    found = []
+    for name in sorted(case.node_names):
+        node = objects.get(name)
+        ready = None if node is None else is_ready(node)
+        found.append(NodeState(name, verdicts.get(name), _cordon(node), ready))
+    return found
+
+
+def mark_of(node: JSON) -> Mark | None:
+    """What dlr did to the node, unless that is over."""
+    mark = read_mark(node)
+    return None if mark is None or mark.state is MarkState.LIFTED else mark
+
+
+def _cordon(node: JSON | None) -> str | None:
+    if node is None:
+        return None
+    if mark := mark_of(node):
+        return mark.state.value
+    return "Unschedulable" if (node.get("spec") or {}).get("unschedulable") else None
+
+
+def cordon_field(node: JSON) -> Field:
+    """Return the field that has the reason of the node's cordon."""
+    path = f"metadata.annotations[{names.ANNOTATION_CORDON}]" if mark_of(node) else "spec.unschedulable"
+    return Field("Node", node["metadata"]["name"], path)

@@ -1,0 +1,156 @@
+"""The timeline as tables, and the verdict on a job's life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlr.job.timeline.life import Life, clock_of, life_of
+from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.page import tables_of
+from tests.cli.scripted import worker
+from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+OF_TWO = [
+    episode("Forming", 10, 1, "0-1"),
+    episode("Training", 12, 1, "0-1"),
+    episode("Recovering", 60, 1, "0-1", "worker 1 failed"),
+    episode("Training", 72, 2, "0-1"),
+]
+
+
+@pytest.fixture
+def troubled() -> Life:
+    return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
+
+
+def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
+    states, failures, rounds, workers = tables_of(troubled)
+    assert states.rows[-1] == ("2m32s", "00:02:32", "2m28s", "Training", "")
+    assert failures.rows == [
+        ("1m", "00:01:00", "worker-1", "UserError", "ValueError: a <bad> batch"),
+        ("2m1s", "00:02:01", "worker-2", "NodeLost", "the node is gone"),
+    ]
+    assert rounds.rows[0] == ("10s", "00:00:10", "1", "0-2", "all 3 workers are ready")
+    assert workers.rows[2] == ("worker-2", "node-3", "2", "1")
+    assert all(len(row) == len(table.columns) for table in tables_of(troubled) for row in table.rows)
+
+
+def test_verdict_on_a_life_without_failures() -> None:
+    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
+    calm = troubled_job(history=history, lastFailure=None)
+    assert verdict(life_of(calm, [], None, NOW)) == "Running: Training for 4m50s, without a failure."
+
+
+def test_verdict_counts_the_forming_after_a_pod_that_was_deleted_with_time_to_save() -> None:
+    """`kubectl delete pod` of a running rank: the world changes in good order, and the Pod ends late."""
+    history = [
+        *OF_TWO[:2],
+        episode("Forming", 100, 1, "0", "worker 1 leaves: the Pod was deleted"),
+        episode("Training", 130, 2, "0-1"),
+    ]
+    ended = {"endedAt": at(129), "exitClass": "Killed", "reason": "Deleted"}
+    lives = [life(1, "node-b", 0, 2, **ended), life(2, "node-b", 129, 130)]
+    workers = [worker(0, history=[life(1, "node-a", 0, 2)]), worker(1, history=lives)]
+    told = verdict(life_of(troubled_job(history=history, lastFailure={}), workers, None, NOW))
+    assert told == (
+        "Running: Training for 2m50s; 1 failure cost 30s. It was Killed of worker-1, after 2m9s: Deleted."
+    )
+    shrunk = [
+        *history[:-2],
+        episode("Forming", 100, 1, "0", "the world shrinks from 2 to 1 worker"),
+        history[-1],
+    ]
+    planned = life_of(troubled_job(history=shrunk, lastFailure={}), workers[:1], None, NOW)
+    assert verdict(planned) == "Running: Training for 2m50s, without a failure."
+
+
+def test_verdict_counts_the_steps_that_were_trained_again() -> None:
+    with_steps = life_of(troubled_job(), troubled_workers(), 0.81, NOW, "17 steps")
+    assert "; 2 failures cost 44s and 17 steps trained again. The last was " in verdict(with_steps)
+    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
+    calm = troubled_job(history=history, lastFailure=None)
+    assert verdict(life_of(calm, [], None, NOW, "1 step")) == (
+        "Running: Training for 4m50s, without a failure. 1 step trained again."
+    )
+
+
+def hung(index: int, *, waits: bool) -> JSON:
+    stack = {"rank": index, "inCollective": waits, "frames": "train.py:1 in main"}
+    said = {
+        "sequence": 1,
+        "round": 1,
+        "rank": index,
+        "localRank": 0,
+        "message": f"no step for 10 s: rank {index} is somewhere",
+        "logTail": "",
+        "time": at(60),
+        "cause": "Hang",
+        "stacks": [stack],
+    }
+    agent = {"incarnation": 1, "failure": said}
+    return worker(index, agent=agent, history=[life(1, f"node-{index}", 0, 5)])
+
+
+@pytest.mark.parametrize("judged", [True, False], ids=["last failure", "older"])
+def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) -> None:
+    last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "Hang", "message": "in a lock"}
+    failure = last | {"round": 1, "time": at(60)} if judged else None
+    job = troubled_job(lastFailure=failure, history=OF_TWO)
+    drawn = life_of(job, [hung(0, waits=True), hung(1, waits=False)], None, NOW)
+    _, failures, *_ = tables_of(drawn)
+    assert failures.rows == [
+        (
+            "1m",
+            "00:01:00",
+            "worker-1",
+            "Hang",
+            "in a lock" if judged else "no step for 10 s: rank 1 is somewhere",
+        ),
+        ("1m", "00:01:00", "worker-0", "waited for a peer", ""),
+    ]
+    assert "1 failure cost" in verdict(drawn) and "Hang of worker-1" in verdict(drawn)
+
+
+def test_verdict_says_why_a_job_does_not_train() -> None:
+    waits = troubled_job(
+        history=[episode("Pending", 0)],
+        lastFailure=None,
+        phase="Pending",
+        reason="Unschedulable",
+        message="2 Pods cannot be scheduled",
+    )
+    assert verdict(life_of(waits, [], None, NOW)) == (
+        "Pending for 5m: Unschedulable: 2 Pods cannot be scheduled. Nothing has failed."
+    )
+
+
+def test_verdict_on_a_job_that_never_had_a_pod() -> None:
+    refused = troubled_job(
+        history=[episode("Pending", 0)],
+        lastFailure=None,
+        phase="Failed",
+        completionTime=at(120),
+        reason="PodInvalid",
+        message="no Pod could be made within 120 s",
+    )
+    assert verdict(life_of(refused, [], None, NOW)) == (
+        "Failed after 2m: PodInvalid: no Pod could be made within 120 s. Nothing has failed."
+    )
+
+
+def test_verdict_on_a_job_that_has_ended() -> None:
+    ended = troubled_job(phase="Failed", completionTime=at(82), history=[*OF_TWO[:-1]])
+    assert verdict(life_of(ended, troubled_workers()[:2], None, NOW)) == (
+        "Failed after 1m22s; 1 failure cost 22s. It was UserError of worker-1, after 1m: ValueError: a <bad> batch."
+    )
+
+
+@pytest.mark.parametrize(
+    ("until", "shown"), [(300, "00:01:00"), (10_000, "00:01"), (200_000, "01 Jan 00:01")]
+)
+def test_clock_is_as_fine_as_the_life_is_short(until: float, shown: str) -> None:
+    ended = troubled_job(phase="Succeeded", completionTime=at(until))
+    assert clock_of(life_of(ended, [], None, NOW), 60) == shown
