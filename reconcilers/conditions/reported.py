@@ -52,9 +52,6 @@ HOT_LOOK_SECONDS = 30.0
 MOST_NAMED = 3
 
 
-# --- steps and losses -------------------------------------------------------------------------------------
-
-
 def no_steps(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
     """Judges whether training makes steps that are reported or counted."""
     job, workers = facts.job, facts.workers.telling_steps
@@ -125,9 +122,6 @@ def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWork
     return f" rank {ranks.start}" if len(ranks) == 1 else f" (one of the ranks {as_ranges(list(ranks))})"
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------
-
-
 def checkpoints_failing(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
     """Judges what processes report of their checkpoints.
 
@@ -162,9 +156,6 @@ def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bo
     return any(report.rounds[-1].round == world.round for report in reports if report is not None)
 
 
-# --- agents and sidecars ----------------------------------------------------------------------------------
-
-
 def agents_silent(_: JobWarning | None, facts: Facts) -> Trouble | None:
     """Judges which agents are silent though their nodes are not lost (`reconcilers/observed/silence.py`)."""
     job, workers = facts.job, facts.workers
@@ -193,9 +184,6 @@ def sidecars_failed(_: JobWarning | None, facts: Facts) -> Trouble | None:
     (name, why), others = failing[0], len(failing) - 1
     more = f", and {counted(others, 'more worker')}" if others else ""
     return Trouble(f"{why} ({name}{more})")
-
-
-# --- parameter servers ------------------------------------------------------------------------------------
 
 
 def parameter_server_hot(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
