@@ -60,7 +60,7 @@ def parsed(text: bytes) -> Any:
         return orjson.loads(text)
 
 
-async def parsedshallow(text: bytes) -> Any:
+async def parsed_shallow(text: bytes) -> Any:
     """The same without what is nested too deeply (`is_cut`)."""
     return parsed(await asyncio.to_thread(shallow, text))
 
