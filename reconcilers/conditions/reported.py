@@ -37,9 +37,9 @@ NO_STEPS_MESSAGE = (
     "optimizers are counted, but only in processes that dlr run forks (docs/hangs.md)"
 )
 START_UNKNOWN_MESSAGE = (
-    "it is unknown which step the last start went on with: it loaded no file that this job has saved by "
-    "torch.save, and its optimizer keeps no number of its steps, as SGD. Goodput is at least the ratio "
-    "shown, since all earlier steps count as trained again; call dlr.report(step) to have it exact"
+    "it is unknown which step the last start went on with: its optimizer keeps no number of its steps, as "
+    "SGD, or was not loaded. Goodput is at least the ratio shown, since all earlier steps count as trained "
+    "again; call dlr.report(step) to have it exact"
 )
 PATIENCE_FACTOR = 3
 """Time limit for the first step, in units of `hangTimeoutSeconds`."""
