@@ -1,6 +1,6 @@
 """`dlrover-run` in a training Pod: `dlr run`, which takes DLRover's flags too and obeys what it can of them.
 
-What belongs to the job is not for an agent to decide: the ElasticJob's condition `LauncherFlagsIgnored` tells
+What belongs to the job is not for an agent to decide: the ElasticJob's warning `LauncherFlagsIgnored` tells
 which field says it, and the log does once. docs/from-dlrover.md has the whole table.
 """
 

@@ -90,11 +90,12 @@ def measure(api: Api, name: str, spec: JSON) -> tuple[float, float, str] | None:
 def said(api: Api, name: str) -> str | None:
     """Why its Pods are refused, as the job says."""
     try:
-        conditions = (api.get(ELASTICJOBS, name).get("status") or {}).get("conditions") or []
+        warnings = (api.get(ELASTICJOBS, name).get("status") or {}).get("warnings") or []
     except ApiFailure:
         return None
-    told = (c for c in conditions if c["type"] == "PodsAccepted" and c["status"] == "False")
-    return next((str(condition["message"]) for condition in told), None)
+    return next(
+        (str(warning["message"]) for warning in warnings if warning["type"] == "PodsNotAccepted"), None
+    )
 
 
 if __name__ == "__main__":

@@ -353,7 +353,7 @@ class ElasticJobSpec(Model):
 
     distribution_strategy: DistributionStrategy = DistributionStrategy.ALLREDUCE
     optimize_mode: OptimizeMode | None = None
-    """DLRover's. manual: nothing is judged or changed. single-job, the default: conditions Oversized and
+    """DLRover's. manual: nothing is judged or changed. single-job, the default: warnings Oversized and
     Undersized, and elasticPolicy.opportunistic. cluster: these, and a new job begins with the memory and the
     count of workers that finished jobs of its name came to (docs/capacity.md)."""
     brain_service: Annotated[str, Field(max_length=1_024)] | None = None

@@ -10,7 +10,17 @@ from pydantic import Field
 
 from crds.agent_report import RoundProgress
 from crds.cluster_status import ClusterStatus
-from crds.model import Conditions, Index, Indices, Model, Name, ResourceRequirements, cut
+from crds.model import (
+    MAX_CONDITION_MESSAGE,
+    ConditionData,
+    Conditions,
+    Index,
+    Indices,
+    Model,
+    Name,
+    ResourceRequirements,
+    cut,
+)
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSets
@@ -23,6 +33,36 @@ MAX_EPISODES = 12
 MAX_EPISODE_MEMBERS = 64
 MAX_EPISODE_REASON = 128
 MAX_WHY_NOT_MORE = 256
+MAX_WARNINGS = 24
+
+
+class JobWarning(Model):
+    """Something that is wrong with a job, or odd. It is in the status for as long as it is so."""
+
+    type: Annotated[str, Field(max_length=64)]
+    """What is wrong, in one word, such as `CheckpointsFailing`."""
+    reason: Annotated[str, cut(64), Field(max_length=64)] | None = None
+    """The cause in one word, of types that have several, such as `StorageFails`."""
+    message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)]
+    since: datetime
+    """When it began."""
+    data: ConditionData | None = None
+    """Facts that the message puts in words."""
+
+
+class ProfileOutcome(StrEnum):
+    TAKEN = "Taken"
+    NO_HISTORY = "NoHistory"
+    OVERRULED = "Overruled"
+    """The job says itself all that the profile could."""
+    REFUSED = "Refused"
+
+
+class ProfileUse(Model):
+    """What became of the profile of finished jobs when a job of optimizeMode cluster began."""
+
+    outcome: ProfileOutcome
+    message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)]
 
 
 class Opportunity(Model):
@@ -247,10 +287,20 @@ class ElasticJobStatus(Model):
     observed_generation: int | None = None
     phase: JobPhase | None = None
     reason: Annotated[str, Field(max_length=128)] = ""
-    """The reason of the condition that says why the job does not train."""
+    """Why the job does not train, in one word: the reason of a warning or condition."""
     message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
-    """The same in a sentence; what the world waits for, where no condition gives a reason."""
+    """The same in a sentence; what the world waits for, where nothing else keeps it from training."""
     conditions: Conditions = Field(default_factory=list)
+    warnings: Annotated[
+        list[JobWarning],
+        Field(
+            max_length=MAX_WARNINGS,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
+    ] = Field(default_factory=list)
+    """What is wrong with the job or odd about it now, one entry of a type (docs/events.md)."""
+    profile: ProfileUse | None = None
+    """What the job took from finished jobs when it began (optimizeMode cluster)."""
     replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
     rendezvous: Rendezvous | None = None
     cluster: ClusterStatus | None = None

@@ -190,6 +190,9 @@ class Mortals:
     def condition(self, kind: str) -> Object:
         return jobs.condition(self.job(), kind)
 
+    def warning(self, kind: str) -> Object:
+        return jobs.warning(self.job(), kind)
+
     def events(self, reason: str) -> list[str]:
         """What Events about the job with this reason have said, of each all that it said in its time."""
         found = [

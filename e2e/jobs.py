@@ -156,6 +156,12 @@ def condition(thing: Object, kind: str) -> Object:
     return next((entry for entry in conditions if entry["type"] == kind), {})
 
 
+def warning(job: Object, kind: str) -> Object:
+    """A warning of a job; empty where it is not there."""
+    warnings: list[Object] = job.get("status", {}).get("warnings", [])
+    return next((entry for entry in warnings if entry["type"] == kind), {})
+
+
 def steps(observation: Observation, name: str = "digits") -> list[int]:
     """The step that each worker reported last in its present round, by index; 0 for those that have not."""
     return [step_of(worker) for worker in observation.workers(name)]

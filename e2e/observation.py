@@ -106,6 +106,7 @@ class Observation:
             status = job.get("status", {})
             lines.append(f"job {name}: {status.get('phase')} rendezvous={status.get('rendezvous')}")
             lines += [f"  {_condition(condition)}" for condition in status.get("conditions", [])]
+            lines += [f"  {_condition(warning)}" for warning in status.get("warnings", [])]
         for check in self.checks():
             lines += _described_check(check)
         for name, plan in self.objects(Kind.PLAN).items():

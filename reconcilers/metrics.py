@@ -21,13 +21,11 @@ from crds.checkpoint_files import Tier
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.job_status import Goodput, JobState
-from crds.model import ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.slow import SLOW, speaker_of
+from reconcilers.conditions.slow import speaker_of
 from reconcilers.goodput.goodput import goodput_now, seconds_by_state
-from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.ownership import BY_JOB
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
@@ -83,10 +81,8 @@ JOB_STEPS_REDONE = _define("dlr_job_steps_redone_total", JOB, "Steps that were t
 JOB_NUMBER = _define(
     "dlr_job_number", (*JOB, "number"), "What rank 0's processes told with a step (dlr.report), lately"
 )
-JOB_SLOW = _define(
-    "dlr_job_slow",
-    JOB,
-    "1 while steps take longer than they did in this job's past, 0 once they no longer do",
+JOB_WARNING = _define(
+    "dlr_job_warning", (*JOB, "type"), "1 for each warning in the status of a job that has not ended"
 )
 JOB_RESTARTS = _define("dlr_job_restarts_total", JOB, "Worlds that broke because processes failed in place")
 JOB_FAILURES = _define(
@@ -190,8 +186,8 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     for each in status.shards:
         for state in ("done", "leased", "waiting", "failed"):
             yield Sample(JOB_SHARDS, (*key, each.name, state), getattr(each, state))
-    if (slow := condition_of(status.conditions, SLOW)) is not None:
-        yield Sample(JOB_SLOW, key, slow.status is ConditionStatus.TRUE and not finished)
+    for warning in () if finished else status.warnings:
+        yield Sample(JOB_WARNING, (*key, warning.type), 1)
     yield from _number_samples(key, Workers(workers), status.rendezvous or Rendezvous())
     goodput = goodput_now(job, workers, now)
     until = (status.completion_time or goodput.since) if finished else now

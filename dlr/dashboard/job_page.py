@@ -38,7 +38,7 @@ MOST_LINES = 60
 MOST_STACK_LINES = 120
 FACTS = ("Phase", "Workers", "World", "Progress", "Goodput", "Checkpoints", "Failures")
 """The facts that no other part of the page shows."""
-EVIDENCE = ("Conditions", "Budgets", "Shards")
+EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
 NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
@@ -92,7 +92,7 @@ def _sentences(evidence: dict[str, Section], title: str) -> list[JSON]:
 
 def _slow_since(case: Case, life: Life) -> float | None:
     """Return since when the job is slow, in seconds since submission."""
-    if case.condition("Slow", "True") is None:
+    if case.warning("Slow") is None:
         return None
     times = [(each.get("slow") or {}).get("since") for _, each in case.reports]
     since = max((moment for each in times if (moment := parse_time(each))), default=None)

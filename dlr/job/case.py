@@ -1,7 +1,7 @@
 """One job with its objects, as they were read, and sentences that name the fields they rest on.
 
 A field is written as it is found: `status.goodput.ratio`; in brackets the key of an entry, which is its
-`type` in a list of conditions, its `name` or `node` in other lists, or itself in a list of texts.
+`type` in a list of conditions or warnings, its `name` or `node` in other lists, or itself in a list of texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of, redone
 from dlr.job.lookup import get_job, list_workers
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
-from dlr.job.report import current_report
+from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
 from dlr.job.wording import plain, utc_now
 from dlr.kube.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure
@@ -147,11 +147,18 @@ class Case:
                 return dict(each)
         return None
 
+    def warning(self, type_: str) -> JSON | None:
+        """The job's warning of that type, if it has one."""
+        return next((dict(each) for each in warnings_of(self.job) if each.get("type") == type_), None)
+
     def of_job(self, *paths: str) -> tuple[Field, ...]:
         return tuple(Field("ElasticJob", self.name, path) for path in paths)
 
     def of_condition(self, type_: str) -> tuple[Field, ...]:
         return self.of_job(f"status.conditions[{type_}]")
+
+    def of_warning(self, type_: str) -> tuple[Field, ...]:
+        return self.of_job(f"status.warnings[{type_}]")
 
 
 def of_worker(worker: JSON, *paths: str) -> tuple[Field, ...]:

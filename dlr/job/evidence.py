@@ -24,8 +24,8 @@ from reconcilers.cordon.policy import reason_of
 MOST = 5
 """Entries of one kind, so that a diagnosis stays one page."""
 FEWEST_TO_COMPARE = 2
-STATE_REASONS = frozenset({"Running", "WorldFormed"})
-"""Conditions that the line of phase and world speaks for."""
+STATE_REASONS = frozenset({"Running", "WorldFormed", "WorkersReady"})
+"""Conditions that the lines of phase, world and workers and the warnings speak for."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
         Section("Also", tuple(each.sentence for each in found[1 : MOST + 1])),
         Section("State", tuple(_state(case))),
         Section("Last failures", tuple(_failures(case))),
+        Section("Warnings", tuple(_warnings(case))),
         Section("Conditions", tuple(_conditions(case))),
         Section("Budgets", tuple(_budgets(case))),
         Section("Nodes", tuple(_nodes(case))),
         Section("Time", tuple(_time(case))),
         Section("Shards", tuple(_of_facts(case, "Shards"))),
-        Section("Warnings", tuple(_warnings(case))),
+        Section("Events", tuple(_events(case))),
         Section("What to do", tuple(advice[:MOST])),
     ]
     return [section for section in made if section.sentences]
@@ -136,6 +137,13 @@ def _fields_of_failure(case: Case, name: str) -> list[Field]:
         }
         fields += [field for path, there in paths.items() if there for field in of_worker(worker, path)]
     return fields
+
+
+def _warnings(case: Case) -> Iterator[Sentence]:
+    for warning in report.warnings_of(case.job):
+        reason = f" ({warning['reason']})" if warning.get("reason") else ""
+        text = f"{warning['type']}{reason}: {warning['message']}"
+        yield sentence(text, case.of_warning(warning["type"]))
 
 
 def _conditions(case: Case) -> Iterator[Sentence]:
@@ -233,7 +241,7 @@ def _time(case: Case) -> Iterator[Sentence]:
     yield sentence(f"{many} in the job's history cost {lost}{cost}", case.of_job("status.history"))
 
 
-def _warnings(case: Case) -> Iterator[Sentence]:
+def _events(case: Case) -> Iterator[Sentence]:
     warnings = [event for event in case.events if event.get("type") == "Warning"]
     for event in reversed(warnings[-MOST:]):
         seen, _, reason, message = report.event_row(event, case.job, case.now)

@@ -102,15 +102,15 @@ def _suspended(case: Case) -> Iterator[Finding]:
 
 
 def _loss(case: Case) -> Iterator[Finding]:
-    if condition := case.condition("LossFinite", "False"):
-        fields = case.of_condition("LossFinite")
+    if warning := case.warning("NonFiniteLoss"):
+        fields = case.of_warning("NonFiniteLoss")
         advice = sentence(
             "Look at what came before that step: a learning rate, a batch, an overflow in half precision; to "
             "begin again from an older checkpoint is up to you",
             fields,
         )
-        statement = sentence(f"The loss is no number any more: {condition['message']}", fields)
-        yield Finding(str(condition["reason"]), statement, (advice,))
+        statement = sentence(f"The loss is no number any more: {warning['message']}", fields)
+        yield Finding("NonFiniteLoss", statement, (advice,))
 
 
 def _nodes(case: Case) -> Iterator[Finding]:
@@ -216,10 +216,10 @@ def _waits(case: Case) -> Iterator[Finding]:
 
 
 def _slow(case: Case) -> Iterator[Finding]:
-    condition = case.condition("Slow", "True")
-    if condition and _trains(case):
-        fields = case.of_condition("Slow")
-        statement = sentence(f"The job is slower than it was: {condition.get('message')}", fields)
+    warning = case.warning("Slow")
+    if warning and _trains(case):
+        fields = case.of_warning("Slow")
+        statement = sentence(f"The job is slower than it was: {warning.get('message')}", fields)
         yield Finding("Slow", statement, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
 
 
@@ -252,19 +252,22 @@ def _world_is_younger(case: Case, moment: datetime) -> bool:
     return formed is not None and formed > moment
 
 
-def _conditions(case: Case) -> Iterator[Finding]:
-    """Yield other conditions that something does not work, in the words of the controller."""
-    for type_, bad, what in TROUBLES:
-        if condition := case.condition(type_, bad):
-            text = f"{what}: {condition.get('message') or condition.get('reason')}"
-            yield Finding(str(condition.get("reason")), sentence(text, case.of_condition(type_)))
+def _troubles(case: Case) -> Iterator[Finding]:
+    """Yield what else does not work, in the words of the controller."""
+    for type_, what in TROUBLES.items():
+        if warning := case.warning(type_):
+            cause = str(warning.get("reason") or type_)
+            yield Finding(cause, sentence(f"{what}: {warning['message']}", case.of_warning(type_)))
+    if condition := case.condition("Reconciled", "False"):
+        text = f"The controller does not cope with the job: {condition.get('message')}"
+        yield Finding(str(condition.get("reason")), sentence(text, case.of_condition("Reconciled")))
 
 
-TROUBLES = (
-    ("CheckpointsFailing", "True", "Checkpoints do not get where they are to be"),
-    ("WorkersGivenUp", "True", "Workers are given up"),
-    ("Reconciled", "False", "The controller does not cope with the job"),
-)
+TROUBLES = {
+    "CheckpointsFailing": "Checkpoints do not get where they are to be",
+    "WorkersGivenUp": "Workers are given up",
+}
+"""Warnings that are findings, with what is wrong."""
 
 
 def _lately(case: Case) -> Iterator[Finding]:
@@ -378,6 +381,6 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _slow,
     _stalls,
     _lately,
-    _conditions,
+    _troubles,
 )
 """The gravest first."""

@@ -25,8 +25,8 @@ NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
 """The columns on a narrow terminal, where WHY has lines of its own."""
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
-SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed"})
-"""Conditions that the lines for phase and world speak for."""
+SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed", "WorkersReady"})
+"""Conditions that the lines for phase, world, workers and warnings speak for."""
 
 
 def phase(job: JSON) -> str:
@@ -73,9 +73,13 @@ def why_line(job: JSON) -> str:
 
 def slow_line(job: JSON) -> str:
     """Say since when the job's steps take longer, and by how much; empty if they do not."""
-    conditions = (job.get("status") or {}).get("conditions") or []
-    slow = next((each for each in conditions if each["type"] == "Slow" and each["status"] == "True"), None)
+    slow = next((each for each in warnings_of(job) if each["type"] == "Slow"), None)
     return f"Slow: {slow['message']}" if slow and phase(job) == "Running" else ""
+
+
+def warnings_of(job: JSON) -> list[JSON]:
+    """Return the job's warnings, the gravest first."""
+    return (job.get("status") or {}).get("warnings") or []
 
 
 def workers_line(job: JSON) -> str:
@@ -97,18 +101,25 @@ def phase_line(job: JSON, now: datetime) -> str:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "Failed" == phase(job) and condition.get("reason"):
             line += f": {condition['reason']}: {first_line(condition.get('message'))}"
-    if status.get("reason") == "NoReplicas":  # other reasons have a condition, which has a line of its own
+    if status.get("reason") == "NoReplicas":  # other reasons have a warning, which has a line of its own
         line += f": {status.get('message')}"
     return line
 
 
 def remarks(job: JSON) -> list[tuple[str, str]]:
-    """Conditions with something to say that the rest of a status does not show: (type, text)."""
-    return [
+    """Return the warnings, and conditions that the rest of a status does not show: (type, text)."""
+    status = job.get("status") or {}
+    found = [
+        (warning["type"], ": ".join(filter(None, (warning.get("reason"), warning["message"]))))
+        for warning in warnings_of(job)
+    ]
+    found += [
         (condition["type"], f"{condition['status']}, {condition.get('reason')}: {condition['message']}")
-        for condition in job.get("status", {}).get("conditions") or []
+        for condition in status.get("conditions") or []
         if condition.get("message") and condition["type"] not in SHOWN_ELSEWHERE
     ]
+    profile = status.get("profile")
+    return [*found, ("Profile", f"{profile['outcome']}: {profile['message']}")] if profile else found
 
 
 def world_line(job: JSON, now: datetime) -> str:

@@ -72,7 +72,9 @@ def test_a_loop_of_pods_without_memory_is_named(cluster: Cluster, observation: O
 def test_a_loss_that_is_no_number_is_named(cluster: Cluster, observation: Observation) -> None:
     mortals = staged(cluster, observation)
     mortals.tell(1, "nan")
-    assert_named(cluster, observation, mortals.name, "NonFinite", "loss is no number", "rank 1", "at step")
+    assert_named(
+        cluster, observation, mortals.name, "NonFiniteLoss", "loss is no number", "rank 1", "at step"
+    )
 
 
 def test_a_job_that_waits_for_room_is_named(cluster: Cluster, observation: Observation) -> None:

@@ -26,7 +26,7 @@ def test_no_pod_of_a_gang_of_four_runs_with_room_for_three_and_all_do_with_room_
         cluster.apply(jobs.one_a_node(manifest), observation.namespace)
 
         def told() -> Object | None:
-            said = jobs.condition(observation.job("idle"), "WorkersScheduled")
+            said = jobs.warning(observation.job("idle"), "WorkersUnscheduled")
             message = said.get("message", "")
             return said if "3 could get one" in message and "4 Pods cannot be scheduled" in message else None
 

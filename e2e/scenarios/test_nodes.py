@@ -76,8 +76,8 @@ def test_a_template_that_can_never_be_scheduled_says_why(
     cluster.apply(manifest, observation.namespace)
 
     observation.wait_for(
-        "a condition on the job that says why its Pod waits",
-        lambda: any(reason in str(c.get("message")) for c in conditions(observation)),
+        "a warning on the job that says why its Pod waits",
+        lambda: any(reason in str(c.get("message")) for c in warnings(observation)),
         SCHEDULING_SECONDS,
     )
     observation.wait_for(
@@ -88,6 +88,6 @@ def test_a_template_that_can_never_be_scheduled_says_why(
     assert jobs.phase(observation, "shell") == "Pending"
 
 
-def conditions(observation: Observation) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = observation.job("shell").get("status", {}).get("conditions", [])
+def warnings(observation: Observation) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = observation.job("shell").get("status", {}).get("warnings", [])
     return found

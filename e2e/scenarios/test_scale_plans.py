@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -165,17 +166,17 @@ def test_a_newer_plan_is_done_while_an_earlier_one_waits_for_room(
     cluster.apply(plans.scale_plan("too-many", replicas=8), namespace)
     observation.wait_for(
         "the job to say that it waits for room",
-        lambda: "cannot be scheduled" in said_of(observation, "WorkersScheduled"),
+        lambda: "cannot be scheduled" in said_of(jobs.warning, observation, "WorkersUnscheduled"),
         COUNT_SECONDS,
     )
-    assert "the world has 1 of 8 workers" in said_of(observation, "Scaled")
+    assert "the world has 1 of 8 workers" in said_of(jobs.condition, observation, "Scaled")
     cluster.apply(plans.scale_plan("two", replicas=2), namespace)
     plans.wait_until_scaled(observation, "two")
     assert jobs.rendezvous(observation, "idle")["members"] == [0, 1]
 
 
-def said_of(observation: Observation, condition: str) -> str:
-    return str(jobs.condition(observation.job("idle"), condition).get("message", ""))
+def said_of(read: Callable[[Object, str], Object], observation: Observation, kind: str) -> str:
+    return str(read(observation.job("idle"), kind).get("message", ""))
 
 
 @pytest.mark.slow

@@ -76,9 +76,9 @@ def test_a_worker_too_many_that_never_starts_is_given_up_and_the_others_train(
     cluster.apply(manifest, observation.namespace)
 
     def given_up() -> Object:
-        return jobs.condition(observation.job("idle"), "WorkersGivenUp")
+        return jobs.warning(observation.job("idle"), "WorkersGivenUp")
 
-    observation.wait_for("a worker to be given up", lambda: given_up().get("status") == "True", 60)
+    observation.wait_for("a worker to be given up", given_up, 60)
     assert "idle-worker-1 failed 3 times in a row by the same error" in given_up()["message"]
     assert elasticity.wait_for_world(observation, [0, 2], "idle")["round"] == 1
     assert jobs.phase(observation, "idle") == "Running"

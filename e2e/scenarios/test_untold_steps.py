@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-UNKNOWN = "nobody knows which step the last start went on with"
+UNKNOWN = "it is unknown which step the last start went on with"
 SAMPLES_LINE = "in read_slowly: time.sleep(0.1)"
 
 OF_SCRIPTS = pytest.mark.parametrize(
@@ -70,15 +70,13 @@ def test_steps_and_goodput_are_those_of_its_own_log(
     status = observation.job(job.name)["status"]
     assert status["goodput"]["lastStep"] == max(line["step"] for line in job.lines(0) if "step" in line)
     assert status["goodput"]["latest"]["counted"] is True
-    (known,) = [c for c in status["conditions"] if c["type"] == "StepsKnown"]
-    assert (known["status"], known["reason"]) == ("True", "Counted")
     told, own = job.told_goodput(), job.own_goodput()
     print(f"{script}: goodput {told:.4f} by its status, {own:.4f} by its own log")
     assert told == pytest.approx(own, rel=TOLERANCE)
 
 
 def account(job: Stranger) -> str:
-    """Its goodput and steps redone are those of its own log; the message of StepsKnown."""
+    """Its goodput and steps redone are those of its own log; the message of StartUnknown, if it has that."""
     told, own = job.told_goodput(), job.own_goodput()
     status = job.observation.job(job.name)["status"]
     redone = status["goodput"]["stepsRedone"]
@@ -86,8 +84,7 @@ def account(job: Stranger) -> str:
     print(f"{job.own_steps_redone()} steps redone")
     assert told == pytest.approx(own, rel=TOLERANCE)
     assert redone == job.own_steps_redone()
-    (known,) = [c for c in status["conditions"] if c["type"] == "StepsKnown"]
-    return str(known.get("message", ""))
+    return str(jobs.warning(job.observation.job(job.name), "StartUnknown").get("message", ""))
 
 
 @WITH_ADAM
@@ -108,8 +105,7 @@ def test_goodput_after_a_kill_is_no_more_than_that_of_its_own_log_and_said_to_be
     submitted(job, tmp_path, script, packages)
     job.survive_a_kill(victim=1)
     assert job.told_goodput() <= job.own_goodput() + TOLERANCE
-    (known,) = [c for c in observation.job(job.name)["status"]["conditions"] if c["type"] == "StepsKnown"]
-    assert known["message"].startswith(UNKNOWN)
+    assert jobs.warning(observation.job(job.name), "StartUnknown")["message"].startswith(UNKNOWN)
 
 
 @OF_LOOPS
@@ -148,9 +144,7 @@ def test_a_script_without_steps_is_said_to_be_one(
     job.submit(["torchrun", str(script)], workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
 
     def noticed() -> str | None:
-        conditions = observation.job(job.name).get("status", {}).get("conditions", [])
-        known = next((c for c in conditions if c["type"] == "StepsKnown"), None)
-        return known["message"] if known and known["reason"] == "NoSteps" else None
+        return jobs.warning(observation.job(job.name), "NoSteps").get("message")
 
     message = observation.wait_for("the notice that there are no steps", noticed, 90)
     assert message.startswith("no step in 0.5 min of training: hangs are not found")

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from math import ceil
 from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import OptimizeMode
-from crds.job_status import JobUsage, WorldSize
-from crds.model import Condition, ConditionStatus
+from crds.job_status import JobUsage, ProfileOutcome, ProfileUse, WorldSize
 from crds.phases import JobPhase
 from reconcilers.capacity.usage import best_size, rates_of
-from reconcilers.observed.conditions import State, condition_of, stated
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types
 from reconcilers.runtime.acts import Event
@@ -30,7 +27,6 @@ from reconcilers.scale.plan_resources import requirements
 from reconcilers.scale.request import Origin, ScaleRequest, own_request
 from reconcilers.scale.uptake import Uptake, wrote_count
 
-PROFILED = "Profiled"
 MOST_JOBS = 5
 """The last ones count."""
 HEADROOM = 1.2
@@ -39,7 +35,6 @@ MIN_EFFICIENCY = 0.6
 """Where the job does not say another (`elasticPolicy.opportunistic`)."""
 MEBIBYTE = 2**20
 
-TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Taken", "NoHistory", "Overruled", "Refused"
 _NUMBERS = re.compile(r"(-[0-9]+)+$")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 ManagedFields = Sequence[Mapping[str, Any]]
@@ -65,7 +60,8 @@ class Profile:
 class Beginning:
     """What a look at a job that is yet to begin comes to."""
 
-    condition: Condition | None
+    profile: ProfileUse | None
+    """What became of the job's profile; None before that is decided."""
     request: ScaleRequest | None = None
     """What is asked of the job's scale; until it is merged, no worker is made."""
 
@@ -73,7 +69,7 @@ class Beginning:
 def needs_history(job: ElasticJob) -> bool:
     """Whether it is open how the job is to begin, if it has not begun."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
-    return asks and _known(job) is None
+    return asks and job.status.profile is None
 
 
 def stem_of(job: ElasticJob) -> str:
@@ -94,7 +90,6 @@ def begun(
     history: Sequence[ElasticJob],
     refused: str,
     has_begun: bool,
-    now: datetime,
     managed_fields: ManagedFields = (),
 ) -> Beginning:
     """Judges the job's profile, and makes the request for it.
@@ -106,35 +101,32 @@ def begun(
         has_begun: it has workers, or has had a world.
         managed_fields: the job's.
     """
-    job, merged, known = uptake.job, uptake.request, _known(uptake.job)
+    job, merged, known = uptake.job, uptake.request, uptake.job.status.profile
     if has_begun or not needs_history(job):
         return Beginning(known)
 
-    def judged(status: ConditionStatus, reason: str, message: str) -> Beginning:
-        return Beginning(stated(known, PROFILED, State(status, reason, message), now))
+    def judged(outcome: ProfileOutcome, message: str) -> Beginning:
+        return Beginning(ProfileUse(outcome=outcome, message=message))
 
     if merged is not None and merged.origin is Origin.PROFILE:
         used = ", ".join(each.metadata.name for each in last_jobs(job, history))
-        return judged(ConditionStatus.TRUE, TAKEN, f"{merged.in_words()}: what {used} came to")
+        return judged(ProfileOutcome.TAKEN, f"{merged.in_words()}: what {used} came to")
     profile = profile_of(job, history, managed_fields)
     if not profile.of:
         none = f"no job of {_whose(job)} has trained and finished yet"
-        return judged(ConditionStatus.FALSE, NO_HISTORY, f"{none}, so this one begins as it says itself")
+        return judged(ProfileOutcome.NO_HISTORY, f"{none}, so this one begins as it says itself")
     if profile.is_empty:
         message = f"the job says itself what {', '.join(profile.of)} could tell"
-        return judged(ConditionStatus.FALSE, OVERRULED, message)
+        return judged(ProfileOutcome.OVERRULED, message)
     if refused:
-        return judged(ConditionStatus.FALSE, REFUSED, refused)
+        return judged(ProfileOutcome.REFUSED, refused)
     return Beginning(known, _request(job, profile))
 
 
-def event(_: Condition | None, new: Condition) -> Event:
-    reason = "ProfileTaken" if new.status is ConditionStatus.TRUE else "NoProfile"
-    return Event("Normal", reason, new.message)
-
-
-def _known(job: ElasticJob) -> Condition | None:
-    return condition_of(job.status.conditions, PROFILED)
+def events(before: ProfileUse | None, after: ProfileUse | None) -> Iterator[Event]:
+    if after is not None and before is None:
+        reason = "ProfileTaken" if after.outcome is ProfileOutcome.TAKEN else "NoProfile"
+        yield Event("Normal", reason, after.message)
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:

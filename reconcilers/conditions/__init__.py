@@ -1,5 +1,8 @@
-"""Conditions of an ElasticJob: one table, with a judgement and an Event for each type. Pure.
+"""Conditions and warnings of an ElasticJob: a table with a judgement and an Event for each type. Pure.
 
-`table.py` has a row for each type, `facts.py` what they are judged by, and each larger one a module with its
-`judge`: data, status, reason and sentence. Above is job; below are the policies that they are about.
+Conditions are what scripts wait for (`kubectl wait`): ten at most. A warning is in the status for as long as
+something is wrong or odd, and several may be there at once. `table.py` has a row for each type, `facts.py`
+what they are judged by; `life.py`, `scaled.py` and `job_finding.py` judge conditions, `refusal.py`,
+`pods.py`, `reported.py`, `slow.py`, `sizing.py` and `launcher_flags.py` warnings. Above is job; below are the
+policies that they are about.
 """

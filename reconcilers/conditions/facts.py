@@ -1,4 +1,4 @@
-"""What a job's conditions are judged by."""
+"""What a job's conditions and warnings are judged by, and what a judgement is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
-from crds.job_status import JobUsage
-from crds.model import Condition
+from crds.job_status import JobUsage, JobWarning
+from crds.model import Condition, ConditionData
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
@@ -57,8 +57,8 @@ class Facts:
     """The phase that is written, but for `Scaling`."""
     world: Rendezvous
     now: datetime
-    pods_accepted: Condition | None = None
-    profiled: Condition | None = None
+    pods_not_accepted: JobWarning | None = None
+    """The API server's answer to a dry run of the Pods, unless it accepts them."""
     shards: Sequence[ShardSet] | None = None
     """The next shard sets; None if nothing in them changes."""
     outdated_pods: int = 0
@@ -72,10 +72,23 @@ class Facts:
     usage: JobUsage | None = None
     end: State | None = None
     """What `Succeeded` or `Failed` states of a job that ends now."""
+    warnings: Sequence[JobWarning] = ()
+    """The warnings after this look, when its conditions are judged."""
 
     @property
     def goes_on(self) -> bool:
         return not self.phase.finished and self.phase is not JobPhase.SUSPENDED
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """What a warning states, without its type and time."""
+
+    message: str
+    reason: str | None = None
+    data: ConditionData | None = None
+
+
 Judge = Callable[[Condition | None, Facts], NextState]
+Warn = Callable[[JobWarning | None, Facts], Trouble | JobWarning | None]
+"""The judgement of a warning: new, as it was, or None where nothing is wrong."""

@@ -26,11 +26,11 @@ QUOTED = 3
 """Verdicts whose evidence is shown; all are in the NodeCheck."""
 
 
-def judge(known: Condition | None, facts: Facts) -> NextState:
+def judge(before: Condition | None, facts: Facts) -> NextState:
     if facts.checks is None:
-        return _interrupted(known)
+        return _interrupted(before)
     found = finding_of(facts.job, facts.checks)
-    return known if found is None else found
+    return before if found is None else found
 
 
 def event(_: Condition | None, new: Condition) -> Event | None:
@@ -52,9 +52,9 @@ def finding_of(job: ElasticJob, state: CheckState) -> State | None:
     return replace(finding, message=f"{message}{left_out}", data=data)
 
 
-def _interrupted(known: Condition | None) -> NextState:
-    if known is None or known.reason != CHECKING:
-        return known
+def _interrupted(before: Condition | None) -> NextState:
+    if before is None or before.reason != CHECKING:
+        return before
     message = "the job ended or was suspended before the node check had finished"
     return State(ConditionStatus.UNKNOWN, INTERRUPTED, message)
 

@@ -1,7 +1,7 @@
-"""DLRover's flags in the workers' command that the Pods do not obey: condition `LauncherFlagsIgnored`.
+"""DLRover's flags in the workers' command that the Pods do not obey: warning `LauncherFlagsIgnored`.
 
-They are read out of the job's own template, before any Pod runs: DLRover's launcher asks its master for what
-they say, and here the ElasticJob says it. What the job's own fields say is left out.
+They are read from the job's template, before any Pod runs: DLRover's launcher asks its master for what they
+set, and here fields of the ElasticJob set it. Flags whose fields are set likewise are left out.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from pydantic.alias_generators import to_snake
 from crds import names
 from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
-from crds.model import Condition, ConditionStatus
-from reconcilers.conditions.facts import Facts
+from crds.job_status import JobWarning
+from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.observed.command import launches
-from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.minimum import expanded, known_variables
 
 LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
 
 
-def judge(_: Condition | None, facts: Facts) -> NextState:
+def judge(_: JobWarning | None, facts: Facts) -> Trouble | None:
     found = ignored_flags(facts.job)
-    message = f"not obeyed by {LAUNCHER}: {'; '.join(found)}"
-    return State(ConditionStatus.TRUE, "DLRoverFlags", message) if found else None
+    return Trouble(f"not obeyed by {LAUNCHER}: {'; '.join(found)}") if found else None
 
 
 def ignored_flags(job: ElasticJob) -> list[str]:

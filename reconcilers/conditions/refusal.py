@@ -1,10 +1,10 @@
-"""Condition `PodsAccepted`: the API server's answer to a job's Pods before any was made. Pure.
+"""Warning `PodsNotAccepted`: the API server's answer to a job's Pods before any was made. Pure.
 
-The trial (`worker/trial.py`) is made once a generation of the job. Its answer is in the condition,
-so that neither another look nor another leader asks again. No refusal is final, though: what a policy forbids
-may be allowed later, who gave no answer may give one, and what is invalid may be so by a webhook that changes
-Pods. A trial may take as long as a call may, and the look waits for it: so a job that has begun asks only of
-what is refused, and rarely; and so does one that is suspended, which may wait for days.
+The trial (`worker/trial.py`) is made once a generation of the job (`status.observedGeneration`), so that
+neither another look nor another leader repeats it. No refusal is final, though: what a policy forbids may be
+allowed later, a server that gave no answer may give one, and what is invalid may be so by a webhook that
+changes Pods. A trial may take as long as a call may, and the look waits for it: so for a job that has begun,
+or is suspended, which may last for days, it is repeated only after a refusal, and rarely.
 
 While a job has not begun, a refusal keeps it from making its workers, and fails it after
 `FAIL_AFTER_SECONDS`. That is time to correct the job in place, and for what is applied beside it (a
@@ -17,11 +17,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
-from crds.model import Condition, ConditionStatus
-from reconcilers.observed.conditions import State, condition_of, stated
+from crds.job_status import JobWarning
+from reconcilers.observed.conditions import warning_of
 from reconcilers.worker.trial import Answer, Trial
 
-PODS_ACCEPTED = "PodsAccepted"
+PODS_NOT_ACCEPTED = "PodsNotAccepted"
 FAIL_AFTER_SECONDS = 120.0
 RETRY_SECONDS = 10.0
 SLOW_RETRY_SECONDS: dict[str, float] = {Answer.FORBIDDEN: 300.0, Answer.INVALID: 3_600.0}
@@ -29,96 +29,95 @@ SLOW_RETRY_SECONDS: dict[str, float] = {Answer.FORBIDDEN: 300.0, Answer.INVALID:
 REFUSED = (Answer.INVALID, Answer.FORBIDDEN)
 AGAIN = (Answer.FORBIDDEN, Answer.NONE)
 
-HURRY = f". Correct that within {FAIL_AFTER_SECONDS:g} s, or the job fails"
-NO_HURRY = ". The Pods that exist go on, but no new one can be created; asked again every {minutes:g} minutes"
-HELD = ". The job is suspended, and could not begin; asked again every {minutes:g} minutes"
-
-_STATUS = {
-    Answer.ACCEPTED: ConditionStatus.TRUE,
-    Answer.INVALID: ConditionStatus.FALSE,
-    Answer.FORBIDDEN: ConditionStatus.FALSE,
-    Answer.UNSUPPORTED: ConditionStatus.UNKNOWN,
-    Answer.NONE: ConditionStatus.UNKNOWN,
-}
+NOT_BEGUN = ". Correct the job in place: one that has not begun fails after {seconds:g} s of this"
+HAS_BEGUN = (
+    ". The Pods that exist go on, but no new one can be created; tried again every {minutes:g} minutes"
+)
+SUSPENDED = ". The job is suspended, and could not begin; tried again every {minutes:g} minutes"
 
 
-def is_due(job: ElasticJob, asked_seconds_ago: float | None, has_begun: bool) -> bool:
-    """Whether the Pods are to be tried now.
+def is_due(job: ElasticJob, trial_age_seconds: float | None, has_begun: bool) -> bool:
+    """Whether a trial of the Pods is due now.
 
     Args:
-        asked_seconds_ago: how long ago the last trial had its answer; None if we know of none.
+        trial_age_seconds: time since the last trial had its answer; None if that is unknown.
     """
-    known = _known(job)
-    if known is None or known.observed_generation != job.metadata.generation:
+    if job.status.observed_generation != job.metadata.generation:
         return True
-    pace = _pace_seconds(job, known.reason, has_begun)
-    if asked_seconds_ago is None:
+    pace = _pace_seconds(job, _warning(job), has_begun)
+    if trial_age_seconds is None:
         return pace is not None and not _may_wait(job, has_begun)
-    return pace is not None and asked_seconds_ago >= pace
+    return pace is not None and trial_age_seconds >= pace
 
 
-def seconds_to_look(known: Condition | None, job: ElasticJob, has_begun: bool) -> float | None:
-    """Until a job whose Pods are refused is to be looked at again; None if they are not."""
-    if known is None or not is_refused(known):
-        return None
-    return _pace_seconds(job, known.reason, has_begun) or RETRY_SECONDS
+def seconds_to_look(before: JobWarning | None, job: ElasticJob, has_begun: bool) -> float | None:
+    """Return the time to the next look at a job whose Pods are refused; None if they are not."""
+    return (_pace_seconds(job, before, has_begun) or RETRY_SECONDS) if is_refused(before) else None
 
 
 def _may_wait(job: ElasticJob, has_begun: bool) -> bool:
     return has_begun or job.spec.suspend
 
 
-def _pace_seconds(job: ElasticJob, answer: str, has_begun: bool) -> float | None:
+def _pace_seconds(job: ElasticJob, before: JobWarning | None, has_begun: bool) -> float | None:
     """Return the seconds from one trial to the next; None after an answer that stays. What is invalid in a
     job that has not begun fails it before long."""
-    if _may_wait(job, has_begun):
+    answer = None if before is None else before.reason
+    if answer is not None and _may_wait(job, has_begun):
         return SLOW_RETRY_SECONDS.get(answer)
     return RETRY_SECONDS if answer in AGAIN else None
 
 
-def judge(job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime) -> Condition | None:
+def judge(job: ElasticJob, trial: Trial | None, has_begun: bool, now: datetime) -> JobWarning | None:
     """Judges the answer to a trial, if there was one in this look.
 
     The time of a refusal starts again with each generation: there is time to correct one thing after the
     other.
     """
-    known = _known(job)
+    before = _warning(job)
     if trial is None:
-        return known
-    if known is not None and known.observed_generation != job.metadata.generation:
-        known = None
-    elif is_refused(known) and trial.answer is Answer.NONE:
-        return known
+        return before
+    if job.status.observed_generation != job.metadata.generation:
+        before = None
+    elif is_refused(before) and trial.answer is Answer.NONE:
+        return before
+    if trial.answer is Answer.ACCEPTED:
+        return None
     message = trial.message
     if trial.answer in REFUSED:
         message += _what_next(job, trial.answer, has_begun)
-    return stated(known, PODS_ACCEPTED, State(_STATUS[trial.answer], trial.answer.value, message), now)
+    goes_on = before is not None and is_refused(before) == (trial.answer in REFUSED)
+    return JobWarning(
+        type=PODS_NOT_ACCEPTED,
+        reason=trial.answer.value,
+        message=message,
+        since=before.since if before is not None and goes_on else now.replace(microsecond=0),
+    )
 
 
 def _what_next(job: ElasticJob, answer: Answer, has_begun: bool) -> str:
     if not _may_wait(job, has_begun):
-        return HURRY
-    return (NO_HURRY if has_begun else HELD).format(minutes=SLOW_RETRY_SECONDS[answer] / 60)
+        return NOT_BEGUN.format(seconds=FAIL_AFTER_SECONDS)
+    return (HAS_BEGUN if has_begun else SUSPENDED).format(minutes=SLOW_RETRY_SECONDS[answer] / 60)
 
 
-def is_refused(known: Condition | None) -> bool:
-    return known is not None and known.status is ConditionStatus.FALSE
+def is_refused(before: JobWarning | None) -> bool:
+    return before is not None and before.reason in REFUSED
 
 
-def seconds_to_failure(known: Condition | None, job: ElasticJob, now: datetime) -> float | None:
-    """Until a job that has not begun fails for its refused Pods; None if they are not refused."""
-    if known is None or not is_refused(known):
+def seconds_to_failure(before: JobWarning | None, job: ElasticJob, now: datetime) -> float | None:
+    """Return the time until a job that has not begun fails for its refused Pods; None if none is refused."""
+    if before is None or not is_refused(before):
         return None
-    since = max(known.last_transition_time, job.status.start_time or known.last_transition_time)
+    since = max(before.since, job.status.start_time or before.since)
     return FAIL_AFTER_SECONDS - (now - since).total_seconds()
 
 
-def ending(known: Condition | None) -> tuple[str, str]:
+def ending(before: JobWarning | None) -> tuple[str, str]:
     """Reason and message of a job that fails for its refused Pods."""
-    assert known is not None
-    message = known.message.removesuffix(HURRY)
-    return known.reason, f"no Pod could be made within {FAIL_AFTER_SECONDS:g} s: {message}"
+    assert before is not None and before.reason is not None
+    return before.reason, f"no Pod could be made: {before.message}"
 
 
-def _known(job: ElasticJob) -> Condition | None:
-    return condition_of(job.status.conditions, PODS_ACCEPTED)
+def _warning(job: ElasticJob) -> JobWarning | None:
+    return warning_of(job.status.warnings, PODS_NOT_ACCEPTED)

@@ -1,6 +1,6 @@
-"""Whether a job has come to the size and the resources that were asked of it: its condition `Scaled`. Pure.
+"""Condition `Scaled`: whether a job has the size and the resources that were requested. Pure.
 
-A worker that is lost does not make it False: nobody has asked for anything then.
+A worker that is lost does not make it False: nothing was requested then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
-from reconcilers.observed.conditions import SCALED, NextState, State, is_false
+from reconcilers.observed.conditions import NextState, State, is_false
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import (
     Slot,
@@ -29,19 +29,20 @@ from reconcilers.observed.workers import slot_of
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
 
+SCALED = "Scaled"
 NAMED = 3
 """The others are counted."""
 
 
-def judge(known: Condition | None, facts: Facts) -> NextState:
+def judge(before: Condition | None, facts: Facts) -> NextState:
     """Judges the job's size and resources; there is no condition before any was requested."""
     job, workers, fresh, requested = facts.job, facts.workers, facts.fresh, facts.scale_requested
     if not facts.goes_on:
-        return known
-    under_way = known is not None and known.status is ConditionStatus.FALSE
+        return before
+    under_way = before is not None and before.status is ConditionStatus.FALSE
     moving = bool(job.status.migrations or fresh.outdated)
     if not (requested or under_way or moving):
-        return known
+        return before
     missing = [
         *_too_few(facts),
         *_moves(job),
@@ -91,8 +92,8 @@ def _has_world(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool
 
 def _moves(job: ElasticJob) -> list[str]:
     moves = migrations_of(job)
-    said = [f"{m.type} {m.target} is to take the place of {m.source}" for m in moves[:NAMED]]
-    return said if len(moves) <= NAMED else [*said, f"{len(moves) - NAMED} more moves"]
+    shown = [f"{m.type} {m.target} takes the place of {m.source}" for m in moves[:NAMED]]
+    return shown if len(moves) <= NAMED else [*shown, f"{len(moves) - NAMED} more moves"]
 
 
 def _yet_to_go(job: ElasticJob, workers: Sequence[ElasticWorker]) -> list[str]:

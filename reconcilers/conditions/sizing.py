@@ -1,6 +1,6 @@
-"""Conditions `Oversized` and `Undersized`: what a job's Pods ask for, beside what they use. Pure.
+"""Warnings `Oversized` and `Undersized`: what a job's Pods request, beside what they use. Pure.
 
-They only tell; nothing is changed because of them. Figures are coarse, so that they are seldom written.
+They are for people; nothing is changed because of them. Figures are coarse, so that they are seldom written.
 """
 
 from __future__ import annotations
@@ -9,46 +9,42 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from crds.job_spec import OptimizeMode
-from crds.job_status import JobState, RoleUsage
-from crds.model import Condition, ConditionStatus
-from reconcilers.conditions.facts import Facts
+from crds.job_status import JobState, JobWarning, RoleUsage
+from reconcilers.conditions.facts import Facts, Trouble
 from reconcilers.goodput.goodput import seconds_by_state
-from reconcilers.observed.conditions import NextState, State
 
 OVERSIZED, UNDERSIZED = "Oversized", "Undersized"
-BY_USE = "MeasuredUse"
-"""Reason of both."""
 TRAINED_SECONDS = 3_600.0
 """Before, what is not used may still be."""
 LITTLE = 0.5
-"""Used of what is asked for, at most."""
+"""Share of a request that is used, at most, where it is too large."""
 LITTLE_GPU = 0.3
 MUCH = 0.9
-"""Used of what is allowed, at least."""
+"""Share of a limit that is used, at least, where it is too small."""
 SPARE_BYTES = 2**30
 SPARE_CORES = 1.0
-"""Less than that is not worth a word."""
+"""Spare amounts below this are not worth a warning."""
 
 
-def oversized(known: Condition | None, facts: Facts) -> NextState:
-    """Judges what is asked for and not used; what is not used at first may still be."""
-    return _judge(known, facts, _too_much if _has_trained(facts) else _nothing)
+def oversized(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges what is requested and not used; what is not used at first may still be."""
+    return _judge(before, facts, _too_much if _has_trained(facts) else _nothing)
 
 
-def undersized(known: Condition | None, facts: Facts) -> NextState:
+def undersized(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
     """Judges what is used up."""
-    return _judge(known, facts, partial(_too_little, is_known=_has_trained(facts)))
+    return _judge(before, facts, partial(_too_little, is_known=_has_trained(facts)))
 
 
 def _judge(
-    known: Condition | None, facts: Facts, find: Callable[[str, RoleUsage], Iterator[str]]
-) -> NextState:
+    before: JobWarning | None, facts: Facts, find: Callable[[str, RoleUsage], Iterator[str]]
+) -> Trouble | JobWarning | None:
     if facts.job.spec.optimize_mode is OptimizeMode.MANUAL:
         return None
     if facts.usage is None:
-        return known
+        return before
     found = [text for type_, role in sorted(facts.usage.roles.items()) for text in find(type_, role)]
-    return State(ConditionStatus.TRUE, BY_USE, "; ".join(found)) if found else None
+    return Trouble("; ".join(found)) if found else None
 
 
 def _has_trained(facts: Facts) -> bool:
@@ -71,9 +67,9 @@ def _nothing(_: str, __: RoleUsage) -> Iterator[str]:
 
 
 def _too_much(type_: str, role: RoleUsage) -> Iterator[str]:
-    asked, peak = role.memory_bytes, role.memory_peak_bytes
-    if asked and peak < LITTLE * asked and asked - peak >= SPARE_BYTES:
-        yield f"{type_}: memory {in_short(asked)}, at most {in_short(peak)} used"
+    requested, peak = role.memory_bytes, role.memory_peak_bytes
+    if requested and peak < LITTLE * requested and requested - peak >= SPARE_BYTES:
+        yield f"{type_}: memory {in_short(requested)}, at most {in_short(peak)} used"
     cores, mean = role.cpu_cores, role.cpu_mean_cores
     if cores and mean < LITTLE * cores and cores - mean >= SPARE_CORES:
         yield f"{type_}: {cores:g} CPUs, {mean:.2g} used"
@@ -82,9 +78,9 @@ def _too_much(type_: str, role: RoleUsage) -> Iterator[str]:
 
 
 def _too_little(type_: str, role: RoleUsage, is_known: bool) -> Iterator[str]:
-    asked, peak = role.memory_bytes, role.memory_peak_bytes
-    if asked and peak > MUCH * asked:
-        yield f"{type_}: memory {in_short(asked)}, up to {in_short(peak)} used"
+    requested, peak = role.memory_bytes, role.memory_peak_bytes
+    if requested and peak > MUCH * requested:
+        yield f"{type_}: memory {in_short(requested)}, up to {in_short(peak)} used"
     cores, mean = role.cpu_cores, role.cpu_mean_cores
     if cores and is_known and mean > MUCH * cores:
         yield f"{type_}: {cores:g} CPUs, all used"

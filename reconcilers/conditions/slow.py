@@ -1,4 +1,4 @@
-"""Condition `Slow`: steps take longer than they did, by rank 0's report; and what changed then. Pure."""
+"""Warning `Slow`: steps take longer than they did, by rank 0's report; and what changed then. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from controller.wording import first_line, shortened
 from crds.agent_report import Slow
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, Life
-from crds.model import Condition, ConditionData, ConditionStatus
+from crds.job_status import JobWarning
+from crds.model import ConditionData
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import Facts, Neighbour
-from reconcilers.observed.conditions import NextState, State, condition_of
+from reconcilers.conditions.facts import Facts, Neighbour, Trouble
+from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.acts import Event
 
 SLOW = "Slow"
-STEP_TIME_ROSE, AS_USUAL = "StepTimeRose", "AsUsual"
-SLOW_OVER = "SlowOver"
 
 BEFORE = timedelta(seconds=120)
 AFTER = timedelta(seconds=30)
@@ -31,49 +29,40 @@ MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
 
-def judge(known: Condition | None, facts: Facts) -> NextState:
-    """Judges the pace by rank 0's report; while the world does not train, nothing is known.
+def judge(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges the pace by rank 0's report; while the world does not train, the warning stays.
 
     The message is kept as long as the figures are the same: what changed then is looked for once.
     """
     speaker = speaker_of(facts.workers, facts.world)
     if speaker is None:
-        return known
+        return before
     slow = _slow_of(speaker)
     if slow is None:
-        is_over = known is None or known.status is ConditionStatus.FALSE
-        return known if is_over else State(ConditionStatus.FALSE, AS_USUAL)
-    if is_shown(known, slow):
-        return known
+        return None
+    if is_shown(before, slow):
+        return before
     began = began_at(speaker, facts.now)
     found = changes(began, facts.workers, facts.world, facts.neighbours)
     what = "; ".join(found) or NOTHING_CHANGED
-    message = f"{_figures(slow, began)}; {what}"
-    return State(ConditionStatus.TRUE, STEP_TIME_ROSE, message, _facts(slow))
-
-
-def event(old: Condition | None, new: Condition) -> Event | None:
-    """An Event when it begins, and when steps are as fast as before."""
-    if new.status is ConditionStatus.TRUE:
-        return Event("Warning", SLOW, new.message)
-    if old is None or new.reason != AS_USUAL:
-        return None
-    return Event("Normal", SLOW_OVER, "a step takes no longer than it did before")
+    return Trouble(f"{_figures(slow, began)}; {what}", data=_facts(slow))
 
 
 def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
     """The slowness that is reported, and not yet in the job's status."""
     speaker = speaker_of(workers, job.status.rendezvous or Rendezvous())
     slow = _slow_of(speaker) if speaker is not None else None
-    return None if slow is None or is_shown(condition_of(job.status.conditions, SLOW), slow) else slow
+    return None if slow is None or is_shown(warning_of(job.status.warnings, SLOW), slow) else slow
 
 
-def suspected_at(known: datetime | None, job: ElasticJob, workers: Workers, now: datetime) -> datetime | None:
+def suspected_at(
+    before: datetime | None, job: ElasticJob, workers: Workers, now: datetime
+) -> datetime | None:
     """A node may be why: checks that were passed before count no more, so one comes at the next pause.
 
     The time is ours, of the look that publishes the news: an agent's clock may be far ahead.
     """
-    return known if news_of(job, workers) is None else now
+    return before if news_of(job, workers) is None else now
 
 
 def began_at(speaker: ElasticWorker, now: datetime) -> datetime:
@@ -97,8 +86,8 @@ def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
     return lead if trains else None
 
 
-def is_shown(known: Condition | None, slow: Slow) -> bool:
-    return known is not None and known.status is ConditionStatus.TRUE and known.data == _facts(slow)
+def is_shown(before: JobWarning | None, slow: Slow) -> bool:
+    return before is not None and before.data == _facts(slow)
 
 
 def changes(

@@ -1,170 +1,213 @@
-"""All conditions of an ElasticJob in one table: how each is judged, and the Event of its change. Pure."""
+"""All conditions and warnings of an ElasticJob: how each is judged, and the Event of its change. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from typing import Any
 
 from controller.events import EventType
-from crds.model import Condition, ConditionStatus
+from crds.job_status import ElasticJobStatus, JobWarning
+from crds.model import Condition
 from crds.phases import JobPhase
-from reconcilers.capacity import profile
 from reconcilers.conditions import (
-    hot,
     job_finding,
     launcher_flags,
-    loss,
+    life,
+    pods,
     refusal,
-    saving,
+    reported,
     scaled,
-    silent,
     sizing,
     slow,
-    steps_known,
-    training,
 )
-from reconcilers.conditions.facts import Facts, Judge
-from reconcilers.observed.conditions import (
-    SCALED,
-    WORKERS_SCHEDULED,
-    NextState,
-    State,
-    condition_of,
-    is_same,
-    stated,
-)
-from reconcilers.observed.roles import in_cluster
-from reconcilers.roles import progress as roles
+from reconcilers.conditions.facts import Facts, Judge, Trouble, Warn
+from reconcilers.observed.conditions import NextState, State, condition_of, data_of, stated, warning_of
 from reconcilers.runtime.acts import Event
 from reconcilers.shards import job_shards
 
-TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
-Announce = Callable[[Condition | None, Condition], Event | None]
-"""The Event of a change, from the condition before and after."""
+
+def _keep(old: Any, _: Facts) -> Any:
+    return old
 
 
-def _keep(known: Condition | None, _: Facts) -> NextState:
-    return known
+def _withdraw(_: JobWarning | None, __: Facts) -> None:
+    return None
 
 
 def _quietly(_: Condition | None, __: Condition) -> None:
     return None
 
 
-def _announced(type_: EventType, status: ConditionStatus) -> Announce:
-    """Announces a condition in this status: by its type where it is True, by its reason else.
-
-    A count alone is no news: it changes with each Pod of a large job.
-    """
-    return lambda old, new: (
-        Event(type_, new.type if status is TRUE else new.reason, new.message)
-        if new.status is status and not _is_same(old and _uncounted(old), _uncounted(new))
-        else None
-    )
+def _shards(old: Condition | None, facts: Facts) -> NextState:
+    return job_shards.judge(old, facts.shards, has_ended=facts.phase.finished)
 
 
 @dataclass(frozen=True)
 class Kind:
+    """A type of condition."""
+
     type: str
     judge: Judge = _keep
     """The judgement in a job that goes on, or is suspended."""
     at_end: Judge = _keep
     """The judgement when the job ends."""
-    event: Announce = _quietly
+    event: Callable[[Condition | None, Condition], Event | None] = _quietly
+    """The Event of a change, from the condition before and after."""
 
 
-def _in_cluster(judge: Judge) -> Judge:
-    return lambda known, facts: judge(known, facts) if in_cluster(facts.job) else known
-
-
-def _world_formed(known: Condition | None, facts: Facts) -> NextState:
-    return known if in_cluster(facts.job) else training.world_formed(known, facts)
-
-
-def _shards(known: Condition | None, facts: Facts) -> NextState:
-    return job_shards.judge(known, facts.shards, has_ended=facts.phase.finished)
-
-
-_WARNS, _NOTES, _FAILS = _announced("Warning", TRUE), _announced("Normal", TRUE), _announced("Warning", FALSE)
-_OVER, _WAITED = training.not_any_more, training.wait_at_end
-_TRIED: Judge = lambda _, facts: facts.pods_accepted  # noqa: E731
-_PROFILED: Judge = lambda _, facts: facts.profiled  # noqa: E731
-
-TABLE = (
-    Kind(training.RUNNING, training.running, training.running, training.no_replicas),
-    Kind(roles.CLUSTER_FORMED, _in_cluster(lambda _, facts: roles.cluster_formed(facts.job, facts.workers))),
-    Kind(roles.TF_CONFIG_KEPT, _in_cluster(lambda _, facts: roles.tf_config_kept(facts.job)), event=_NOTES),
-    Kind(hot.PARAMETER_SERVER_HOT, _in_cluster(hot.judge), _OVER, _WARNS),
-    Kind(training.WORLD_FORMED, _world_formed, training.world_at_end),
-    Kind(training.SUSPENDED, training.suspended),
-    Kind(training.MASTER_IGNORED, training.master_ignored, event=_NOTES),
-    Kind(launcher_flags.LAUNCHER_FLAGS_IGNORED, launcher_flags.judge),
-    Kind(steps_known.STEPS_KNOWN, steps_known.judge, event=_FAILS),
-    Kind(loss.LOSS_FINITE, loss.judge, loss.judge, _FAILS),
-    Kind(saving.CHECKPOINTS_FAILING, saving.judge, event=saving.event),
-    Kind(slow.SLOW, slow.judge, _OVER, slow.event),
-    Kind(silent.AGENTS_SILENT, silent.judge, _OVER, silent.event),
-    Kind(training.SIDECARS_FAILED, training.sidecars_failed, training.sidecars_failed, _WARNS),
-    Kind(WORKERS_SCHEDULED, training.scheduled, _WAITED, _FAILS),
-    Kind(training.WORKERS_STARTED, training.started, _WAITED, _FAILS),
-    Kind(SCALED, scaled.judge, _WAITED),
-    Kind(training.WORKERS_GIVEN_UP, training.given_up, event=_WARNS),
-    Kind(job_shards.SHARDS_DONE, _shards, _shards),
-    Kind(training.SUCCEEDED, at_end=training.end_in(JobPhase.SUCCEEDED)),
-    Kind(training.FAILED, at_end=training.end_in(JobPhase.FAILED)),
+CONDITIONS = (
+    Kind(life.RUNNING, life.running, life.running, life.no_replicas),
+    Kind(life.SUSPENDED, life.suspended),
+    Kind(life.SUCCEEDED, at_end=life.end_in(JobPhase.SUCCEEDED)),
+    Kind(life.FAILED, at_end=life.end_in(JobPhase.FAILED)),
+    Kind(life.WORLD_FORMED, life.world_formed, life.world_at_end),
+    Kind(life.WORKERS_READY, life.workers_ready, life.workers_ready),
+    Kind(scaled.SCALED, scaled.judge, life.wait_at_end),
     Kind(job_finding.NODES_CHECKED, job_finding.judge, job_finding.judge, job_finding.event),
-    Kind(refusal.PODS_ACCEPTED, _TRIED, _TRIED, _FAILS),
-    Kind(
-        training.TEMPLATE_APPLIED,
-        training.template_applied,
-        training.template_applied,
-        training.template_changed,
+    Kind(job_shards.SHARDS_DONE, _shards, _shards),
+)
+
+
+def _states(condition: Condition | None) -> tuple[Any, ...]:
+    """Return what a condition states, in whatever words."""
+    if condition is None:
+        return ()
+    return condition.status, condition.reason, data_of(condition), condition.last_transition_time
+
+
+def is_changed(old: JobWarning | None, new: JobWarning) -> bool:
+    """Whether it states other facts than before, or began again. A count alone is no news: it changes with
+    each Pod of a large job."""
+    return old is None or _facts(old) != _facts(new)
+
+
+def _facts(warning: JobWarning) -> tuple[Any, ...]:
+    return warning.reason, warning.since, data_of(warning).model_copy(update={"count": None})
+
+
+def _is_refused_anew(old: JobWarning | None, new: JobWarning) -> bool:
+    return refusal.is_refused(new) and is_changed(old, new)
+
+
+def _has_another_reason(old: JobWarning | None, new: JobWarning) -> bool:
+    return old is None or old.reason != new.reason
+
+
+@dataclass(frozen=True)
+class WarningKind:
+    """A type of warning."""
+
+    type: str
+    judge: Warn
+    """The judgement in a job that goes on, or is suspended."""
+    at_end: Warn = _keep
+    """The judgement when the job ends."""
+    event: EventType | None = None
+    """Type of the Event when it begins or changes; None for no Event."""
+    by_reason: bool = False
+    """The Event has the warning's reason, and not its type."""
+    is_news: Callable[[JobWarning | None, JobWarning], bool] = is_changed
+    over: tuple[str, str] | None = None
+    """Reason and message of the Event when it is over."""
+
+
+def _pods(_: JobWarning | None, facts: Facts) -> JobWarning | None:
+    return facts.pods_not_accepted
+
+
+_HEARD = ("AgentsHeard", "all agents are heard again")
+_SAVED = ("CheckpointsSaved", "checkpoints are saved again, after {reason}")
+_FAST = ("SlowOver", "a step takes no longer than it did before")
+
+WARNINGS = (
+    WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True, is_news=_is_refused_anew),
+    WarningKind(pods.WORKERS_NOT_STARTED, pods.not_started, event="Warning", by_reason=True),
+    WarningKind(pods.WORKERS_UNSCHEDULED, pods.unscheduled, event="Warning", by_reason=True),
+    WarningKind(reported.NON_FINITE_LOSS, reported.non_finite_loss, reported.non_finite_loss, "Warning"),
+    WarningKind(
+        reported.CHECKPOINTS_FAILING,
+        reported.checkpoints_failing,
+        event="Warning",
+        is_news=_has_another_reason,
+        over=_SAVED,
     ),
-    Kind(profile.PROFILED, _PROFILED, _PROFILED, profile.event),
+    WarningKind(pods.WORKERS_GIVEN_UP, pods.given_up, event="Warning"),
+    WarningKind(slow.SLOW, slow.judge, _withdraw, "Warning", over=_FAST),
+    WarningKind(reported.AGENTS_SILENT, reported.agents_silent, _withdraw, "Warning", over=_HEARD),
+    WarningKind(reported.SIDECARS_FAILED, reported.sidecars_failed, reported.sidecars_failed, "Warning"),
+    WarningKind(reported.PARAMETER_SERVER_HOT, reported.parameter_server_hot, _withdraw, "Warning"),
+    WarningKind(reported.NO_STEPS, reported.no_steps, event="Warning"),
+    WarningKind(reported.START_UNKNOWN, reported.start_unknown),
+    WarningKind(
+        pods.TEMPLATE_CHANGED, pods.template_changed, pods.template_changed, "Normal", is_news=pods.more_pods
+    ),
+    WarningKind(launcher_flags.LAUNCHER_FLAGS_IGNORED, launcher_flags.judge),
+    WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
+    WarningKind(pods.TF_CONFIG_KEPT, pods.tf_config_kept, event="Normal"),
 )
 SIZES = (
-    Kind(sizing.OVERSIZED, sizing.oversized, sizing.oversized, _NOTES),
-    Kind(sizing.UNDERSIZED, sizing.undersized, sizing.undersized, _NOTES),
+    WarningKind(sizing.OVERSIZED, sizing.oversized, sizing.oversized, "Normal"),
+    WarningKind(sizing.UNDERSIZED, sizing.undersized, sizing.undersized, "Normal"),
 )
 """Judged apart: their figures are brought up to date only where the status is written anyway, or at times."""
 
 
-def judged(kinds: Sequence[Kind], conditions: Sequence[Condition], facts: Facts) -> list[Condition]:
-    """The conditions after the judgements of these kinds; those of other kinds stay."""
-    found = {condition.type: condition for condition in conditions}
-    for kind in kinds:
-        known = found.get(kind.type)
-        judge = kind.at_end if facts.phase.finished else kind.judge
-        judgement = judge(known, facts)
+@dataclass(frozen=True)
+class Judgement:
+    """What a look states about a job."""
+
+    conditions: Sequence[Condition]
+    warnings: Sequence[JobWarning]
+
+
+def judged(before: ElasticJobStatus, facts: Facts) -> Judgement:
+    """Return the conditions and warnings after this look; conditions of other writers stay."""
+    warnings = warned(WARNINGS, before.warnings, facts)
+    facts = replace(facts, warnings=warnings)
+    found = {condition.type: condition for condition in before.conditions}
+    for kind in CONDITIONS:
+        old = found.pop(kind.type, None)
+        judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
         if isinstance(judgement, State):
-            judgement = stated(known, kind.type, judgement, facts.now)
+            judgement = stated(old, kind.type, judgement, facts.now)
         if judgement is not None:
             found[kind.type] = judgement
-        elif known is not None:
-            del found[kind.type]
-    return list(found.values())
+    return Judgement(list(found.values()), warnings)
 
 
-def events(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
-    """The Events of what changed in status, reason or data, or began again."""
-    for kind in (*TABLE, *SIZES):
-        old, new = condition_of(before, kind.type), condition_of(after, kind.type)
-        if new is None or _is_same(old, new):
+def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: Facts) -> list[JobWarning]:
+    """Return the warnings after judging these kinds, the gravest first; those of other kinds stay."""
+    found: dict[str, JobWarning | None] = {warning.type: warning for warning in before}
+    for kind in kinds:
+        old = found.get(kind.type)
+        judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
+        if isinstance(judgement, Trouble):
+            since = facts.now.replace(microsecond=0) if old is None else old.since
+            judgement = JobWarning(
+                type=kind.type,
+                reason=judgement.reason,
+                message=judgement.message,
+                since=since,
+                data=judgement.data,
+            )
+        found[kind.type] = judgement
+    return [warning for kind in (*WARNINGS, *SIZES) if (warning := found.get(kind.type)) is not None]
+
+
+def events(before: ElasticJobStatus, after: ElasticJobStatus) -> Iterator[Event]:
+    """Yield the Events of what changed, began or is over."""
+    for kind in CONDITIONS:
+        old, new = condition_of(before.conditions, kind.type), condition_of(after.conditions, kind.type)
+        if new is None or _states(old) == _states(new):
             continue
         if (event := kind.event(old, new)) is not None:
             yield event
-
-
-def _is_same(old: Condition | None, new: Condition) -> bool:
-    return is_same(old, new) and _since(old) == _since(new)
-
-
-def _uncounted(condition: Condition) -> Condition:
-    if condition.data is None:
-        return condition
-    return condition.model_copy(update={"data": condition.data.model_copy(update={"count": None})})
-
-
-def _since(condition: Condition | None) -> datetime | None:
-    return condition.last_transition_time if condition is not None else None
+    is_over = after.phase is not None and after.phase.finished
+    for each in (*WARNINGS, *SIZES):
+        was, now = warning_of(before.warnings, each.type), warning_of(after.warnings, each.type)
+        if now is not None and each.event is not None and each.is_news(was, now):
+            yield Event(each.event, now.reason if each.by_reason and now.reason else now.type, now.message)
+        if was is not None and now is None and each.over is not None and not is_over:
+            reason, message = each.over
+            yield Event("Normal", reason, message.format(reason=was.reason))

@@ -10,8 +10,7 @@ from functools import cached_property
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import Departed
-from crds.model import Condition
+from crds.job_status import Departed, JobWarning, ProfileUse
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
@@ -39,12 +38,12 @@ class Basis:
     """Workers whose Pods lack the resources that the published job wants."""
     now: datetime
     scale_requested: bool = False
-    """Something was asked of the job's scale just now."""
+    """Another scale was requested just now."""
     shards: Sequence[ShardSet] | None = None
     """The next shard sets; None if nothing in them changes."""
-    pods_accepted: Condition | None = None
-    """What the API server answers about the job's Pods."""
-    profiled: Condition | None = None
+    pods_not_accepted: JobWarning | None = None
+    """The API server's answer to a dry run of the job's Pods, unless it accepts them."""
+    profile: ProfileUse | None = None
     """What became of the job's profile."""
 
     @property
@@ -54,7 +53,7 @@ class Basis:
     @property
     def is_refused(self) -> bool:
         """The API server refuses the job's next Pods."""
-        return refusal.is_refused(self.pods_accepted)
+        return refusal.is_refused(self.pods_not_accepted)
 
     @property
     def is_held(self) -> bool:

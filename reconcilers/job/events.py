@@ -22,7 +22,7 @@ from reconcilers.world.rendezvous import Decision
 
 TOO_LATE = (
     "the job had {phase} before this edit, which therefore has no effect, unless it was of cleanPodPolicy or "
-    "ttlSecondsAfterFinished. To train again, delete the job and create it anew"
+    "ttlSecondsAfterFinished. To train again, delete the job and create it again"
 )
 
 
@@ -51,12 +51,12 @@ def of_world(
     """That the world broke, changed or formed.
 
     Args:
-        was_counted: a failure of the published round was blamed before, so its break has been told.
+        was_counted: a failure of the published round was blamed before, so its break had an Event.
     """
     new, incident = decision.rendezvous, failures.incident
     yield from of_culprit(incident)
     if (loss := failures.late_loss) is not None:
-        message = f"round {loss.round}: {loss.line}; what {loss.blamed} told follows from that"
+        message = f"round {loss.round}: {loss.line}; what {loss.blamed} reported follows from that"
         yield Event("Warning", "WorldBroken", message)
     if decision.failed and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
         yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))
@@ -84,7 +84,7 @@ def _stepped_in(workers: Workers, members: Collection[int]) -> str:
 
 
 def incident_line(incident: Incident | None) -> str:
-    """The culprit in one line, with the class and what a rule says to it."""
+    """The culprit in one line, with the class and what a rule decides."""
     if incident is None:
         return ""
     follows = ", follows from another's end" if incident.follows else ""

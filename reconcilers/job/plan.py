@@ -20,10 +20,9 @@ from crds.phases import JobPhase
 from reconcilers.capacity import growth, profile
 from reconcilers.capacity.profile import Beginning
 from reconcilers.capacity.usage import with_roles, with_rounds
-from reconcilers.conditions import hot, refusal
+from reconcilers.conditions import refusal, reported
 from reconcilers.conditions.facts import Facts
-from reconcilers.conditions.steps_known import seconds_to_notice
-from reconcilers.conditions.table import SIZES, judged
+from reconcilers.conditions.table import SIZES, warned
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess
@@ -36,7 +35,6 @@ from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusa
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
-from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
@@ -122,7 +120,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             more,
             seen.workers_refused_seconds,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
-            refusal.seconds_to_look(look.pods_accepted, seen.job, seen.has_begun),
+            refusal.seconds_to_look(look.pods_not_accepted, seen.job, seen.has_begun),
             served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
@@ -158,8 +156,7 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     """The plan, without a status that is for people alone and was written a moment ago."""
     if plan.check or plan.first or plan.events or plan.acts or plan.verdicts or plan.scale:
         return plan
-    conditions = (seen.raw.get("status") or {}).get("conditions") or ()
-    wait = seconds_to_write(plan.status_patch, conditions, seen.status_age_seconds)
+    wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
     if wait <= 0:
         return plan
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
@@ -179,7 +176,7 @@ def _basis(
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
     refused = refusal_of(seen, Origin.PROFILE)
-    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, seen.managed_fields)
+    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, seen.managed_fields)
     wanted = with_departed(uptake.job, surplus)
     look = Basis(
         seen=seen,
@@ -189,8 +186,8 @@ def _basis(
         now=now,
         scale_requested=uptake.scale_requested,
         shards=shards,
-        pods_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
-        profiled=beginning.condition,
+        pods_not_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
+        profile=beginning.profile,
     )
     return look, beginning
 
@@ -222,8 +219,8 @@ def _end_of(look: Basis) -> tuple[JobPhase, str, str] | None:
         return JobPhase.SUCCEEDED, "TrainingSucceeded", why
     if why := job_shards.ending(job):
         return JobPhase.FAILED, job_shards.ENDED, why
-    if look.is_held and (refusal.seconds_to_failure(look.pods_accepted, job, now) or 0.0) <= 0:
-        return JobPhase.FAILED, *refusal.ending(look.pods_accepted)
+    if look.is_held and (refusal.seconds_to_failure(look.pods_not_accepted, job, now) or 0.0) <= 0:
+        return JobPhase.FAILED, *refusal.ending(look.pods_not_accepted)
     remaining = seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         limit = job.spec.run_policy.active_deadline_seconds
@@ -272,9 +269,9 @@ def _train(look: Basis) -> Plan:
         retry_seconds,
         seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
-        seconds_to_notice(look.job, workers.telling_steps, now),
+        reported.seconds_to_notice(look.job, workers.telling_steps, now),
         seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
-        hot.seconds_to_look(look.job) if in_cluster(look.job) else None,
+        reported.seconds_to_look(look.job),
         *scaling.look_again_seconds,
     )
     plan = _go_on(look, decision, failures, broken_at, waits)
@@ -371,7 +368,7 @@ def _written(
         standby: workers that are ready beside the world.
         broken_at: when the world failed that is given up now.
     """
-    raw, before = look.seen.raw.get("status", {}), look.seen.job.status.conditions
+    raw, before = look.seen.raw.get("status", {}), look.seen.job.status
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
     differs = bool(merge_patch(raw, status.to_wire()))
@@ -384,7 +381,8 @@ def _written(
         status_patch=validated_patch(raw, after) if differs or after is not status else {},
         events=(
             *events,
-            *events_of_conditions(before, after.conditions),
+            *events_of_conditions(before, after),
+            *profile.events(before.profile, after.profile),
             *events_of_job.of_phase(look, status),
         ),
         acts=(*acts, *updates),
@@ -394,7 +392,7 @@ def _written(
 
 def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> ElasticJobStatus:
     """The status with what the job used, where it is written anyway (`differs`), or it is time to look and a
-    condition changes. Until then, it stays in the agents' reports."""
+    warning changes. Until then, it stays in the agents' reports."""
     ends = status.phase is not None and (status.phase.finished or status.phase is JobPhase.SUSPENDED)
     counted = with_rounds(status, look.workers, look.published, ends=ends)
     differs = differs or counted is not status
@@ -403,9 +401,10 @@ def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> Elastic
     used = with_roles(look.job, counted, look.workers)
     phase = status.phase or JobPhase.PENDING
     facts = Facts(look.job, look.workers, phase, look.published, look.now, usage=used.usage)
-    conditions = judged(SIZES, counted.conditions, facts)
-    sized = observed_at(counted.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
-    return sized.model_copy(update={"usage": used.usage}) if differs or sized != counted else status
+    warnings = warned(SIZES, counted.warnings, facts)
+    if not differs and warnings == counted.warnings:
+        return status
+    return counted.model_copy(update={"warnings": warnings, "usage": used.usage})
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -9,18 +9,21 @@ The rest of the status is for people, and written once a second at most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+from pydantic.alias_generators import to_camel
 
 from controller.resources import Object
 from crds import names
 from crds.agent_report import MAX_REQUEST
 from crds.cluster import first_port
 from crds.rendezvous import World
+from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Verb, create
 from reconcilers.runtime.kinds import ELASTICWORLDS
+from reconcilers.world.rendezvous import WORDS
 
 FIRST_WORLD = "0"
 """Index of the only world of a job."""
@@ -28,12 +31,13 @@ WRITE_SECONDS = 1.0
 """Least time between two writes of what is for people."""
 FOR_PEOPLE = frozenset(
     {
-        *("reason", "message", "conditions", "replicas", "replicaStatuses", "shardsDone"),
+        *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses", "shardsDone"),
         *("rendezvous", "goodput", "usage"),
     }
 )
 """Fields of a job's status that may wait: counts, messages and figures, which the next look finds again."""
-WORDS_OF_WORLD = frozenset(("reason", "waitsFor", "resume"))
+WORDS_OF_WORLD = frozenset(map(to_camel, WORDS))
+"""Fields of a world that may wait, too."""
 STATE_OF_ACCOUNT = frozenset(("state", "since"))
 WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
 
@@ -60,20 +64,20 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
     return (Act(Verb.PATCH, ELASTICWORLDS, name, namespace, body),)
 
 
-def seconds_to_write(status_patch: Object, conditions: Sequence[Object], age_seconds: float) -> float:
+def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -> float:
     """Return the time until a patch of a job's status is due; 0 or less means now.
 
-    Phase, world, state of the account, status and reason of a condition, and every other decision are due
-    at once: what they follow from, such as the answer to a trial, may be there in one look only.
+    Phase, world, state of the account, status and reason of a condition or warning, and every other decision
+    are due at once: what they follow from, such as the answer to a trial, may be there in one look only.
 
     Args:
-        conditions: the job's conditions as they are stored.
+        stored: the job's status as it is stored.
         age_seconds: time since the status was last written.
     """
     world, account = (status_patch.get(field, {}) for field in ("rendezvous", "goodput"))
     is_for_people = (
         status_patch.keys() <= FOR_PEOPLE
-        and _states(status_patch.get("conditions", conditions)) == _states(conditions)
+        and _states(stored | status_patch) == _states(stored)
         and world is not None
         and world.keys() <= WORDS_OF_WORLD
         and account is not None
@@ -95,7 +99,7 @@ def world_of(job: Object) -> Object:
 
 
 def world_spec(job: Object) -> Object:
-    """Return what the agents of a job act on; a field that says nothing is left out."""
+    """Return what the agents of a job act on; empty fields are left out."""
     spec, status = job.get("spec") or {}, job.get("status") or {}
     rendezvous = status.get("rendezvous") or {}
     policy = spec.get("elasticPolicy") or {}
@@ -132,8 +136,14 @@ def _cluster(spec: Object, cluster: Object | None) -> Object | None:
     return of_status | {"ports": ports}
 
 
-def _states(conditions: Sequence[Object]) -> set[tuple[str, str, str]]:
-    return {(each["type"], each["status"], each.get("reason", "")) for each in conditions}
+def _states(status: Object) -> set[tuple[str, str | None, str | None]]:
+    """Return what conditions and warnings state, but for `WorkersReady`, which the next look finds again."""
+    found = (*(status.get("conditions") or ()), *(status.get("warnings") or ()))
+    return {
+        (each["type"], each.get("status"), each.get("reason"))
+        for each in found
+        if each["type"] != WORKERS_READY
+    }
 
 
 def _present(**fields: Any) -> Object:

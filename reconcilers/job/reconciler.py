@@ -53,8 +53,8 @@ class ElasticJobReconciler(Reconciler):
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._refused_until: Memory[float] = cache.store(ELASTICJOBS).memory()
-        """Until when no ElasticWorker is asked for, by job, on the monotonic clock. Each worker that is there
-        leads to looks, which are not to ask for all that are missing each time."""
+        """Time until which no ElasticWorker is created, by job, on the monotonic clock. Each worker that is
+        there leads to looks, which must not try to create all that are missing each time."""
 
     async def reconcile(self, request: Request) -> Result:
         seen = await self._view.of(request)
@@ -127,7 +127,7 @@ class ElasticJobReconciler(Reconciler):
         return writes_of_world(job, self._worlds.get(metadata["namespace"], metadata["name"]))
 
     async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
-        """A refusal is told, and tried again with the back-off: nothing else says why no worker comes."""
+        """Carry out acts. A refusal is retried, and gets an Event: nothing else shows why no worker comes."""
         try:
             await carry_out(self._client, self._recorder, seen.raw, acts)
         except ApiError as error:
@@ -148,7 +148,7 @@ class ElasticJobReconciler(Reconciler):
         return inf if written_at is None else self._clock.monotonic() - written_at
 
     async def _write(self, job: ElasticJob, status_patch: Object) -> Object:
-        """An empty one changes nothing, and says whether the job is still as it was when it was seen.
+        """Write the status. An empty patch changes nothing, but fails if the job is not as it was seen.
 
         Returns:
             the job as it is stored now.

@@ -35,7 +35,7 @@ def plan_scaling(
     """The scale that the job asks for by itself after this look.
 
     Args:
-        job: with what is asked of its scale in its status.
+        job: with the requested scale in its status.
         workers: but for those that are to go.
         is_quiet: no check, move, roll or failure is under way.
     """

@@ -144,7 +144,7 @@ class Seen:
     neighbours: Sequence[Neighbour] = ()
     """Other workers on the job's nodes, if it has just become slow."""
     trial: Trial | None = None
-    """What the API server said to the job's Pods, if it was asked in this look."""
+    """The API server's answer to a dry run of the job's Pods, if there was one in this look."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
     workers_refused_seconds: float | None = None
@@ -234,7 +234,7 @@ class JobReader:
         return list(self._parse_job.readable(ended))
 
     def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
-        """Looked for when what is reported of the job's pace is news, and at no other time."""
+        """Look for them when the job has just become slow, and at no other time."""
         if news_of(job, workers) is None:
             return []
         nodes = {worker.status.node_name for worker in workers} - {None}
@@ -249,11 +249,11 @@ class JobReader:
         return sorted(filter(None, found), key=lambda each: (each.since, each.worker))
 
     async def _try_pods(self, job: ElasticJob, raw: Object, workers: Workers) -> Trial | None:
-        """What another leader tried counts from when we first saw it."""
+        """Try the Pods if a trial is due. Another leader's trial counts from when we first saw its answer."""
         uid, tried_at = job.metadata.uid, self._tried_at.get(job.metadata.uid)
-        asked_seconds_ago = None if tried_at is None else self._clock.monotonic() - tried_at
+        age_seconds = None if tried_at is None else self._clock.monotonic() - tried_at
         trial = None
-        if refusal.is_due(job, asked_seconds_ago, has_begun(job, workers)):
+        if refusal.is_due(job, age_seconds, has_begun(job, workers)):
             trial = await self._trial.of(job, raw)
         if trial is not None or tried_at is None:
             self._tried_at.put(uid, self._clock.monotonic())  # after the answer, which may take long
@@ -307,6 +307,6 @@ def _made_of_another(pod: Object, template: str | None) -> bool:
 
 
 def built_with(pod: Object) -> str | None:
-    """The digest of the resources that a Pod was built with; None of one from before Pods told."""
+    """The digest of the resources that a Pod was built with; None if it has no such annotation."""
     digest: str | None = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_RESOURCES)
     return digest

@@ -6,7 +6,7 @@ A job goes on, is suspended, ends, or has ended: each has a function, and `statu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -15,40 +15,29 @@ from crds import names
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, ReplicaStatus
+from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, JobWarning, ReplicaStatus
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import CheckState, Facts
-from reconcilers.conditions.refusal import PODS_ACCEPTED
+from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
 from reconcilers.conditions.scaled import phase_while_scaling
-from reconcilers.conditions.table import TABLE, judged
-from reconcilers.conditions.training import FAILED, NO_REPLICAS, RUNNING, WORKERS_STARTED
+from reconcilers.conditions.table import Judgement, judged
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.job.basis import Basis
-from reconcilers.observed.conditions import (
-    WORKERS_SCHEDULED,
-    State,
-    condition_of,
-    is_false,
-    is_true,
-    observed_at,
-)
+from reconcilers.observed.conditions import State, condition_of, is_false, is_true, observed_at
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import finished
 from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
-from reconcilers.roles.progress import CLUSTER_FORMED
 from reconcilers.scale.rolling import freshness
 from reconcilers.world.decision import blaming
 from reconcilers.world.rendezvous import Decision, at_the_end, dissolve
 
-HINDRANCES = (PODS_ACCEPTED, WORKERS_STARTED, WORKERS_SCHEDULED, CLUSTER_FORMED)
-"""Conditions that say why a job does not train when they are False. One that cannot start has a node."""
 QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
-"""The phase says it all."""
+"""Phases that explain themselves."""
 
 
 def going_on(
@@ -78,13 +67,13 @@ def going_on(
         scale_requested=of.scale_requested,
         neighbours=of.seen.neighbours,
     )
-    conditions = judged(TABLE, of.seen.job.status.conditions, facts)
+    judgement = judged(of.seen.job.status, facts)
     return status_of(
         of,
-        phase_while_scaling(phase, conditions),
+        phase_while_scaling(phase, judgement.conditions),
         None if in_cluster(job) else world,
         cluster,
-        conditions,
+        judgement,
         failures=failures,
         active_check=active.metadata.name if active else None,
         suspected_at=of.suspected_at,
@@ -96,9 +85,9 @@ def going_on(
 def suspended(of: Basis) -> ElasticJobStatus:
     """The status of a suspended job, or one whose Pods from before are still being replaced."""
     world = dissolve(of.published, "the job is suspended")
-    conditions = judged(TABLE, of.seen.job.status.conditions, _facts(of, JobPhase.SUSPENDED, world))
+    judgement = judged(of.seen.job.status, _facts(of, JobPhase.SUSPENDED, world))
     published = None if in_cluster(of.job) else world
-    return status_of(of, JobPhase.SUSPENDED, published, of.job.status.cluster, conditions)
+    return status_of(of, JobPhase.SUSPENDED, published, of.job.status.cluster, judgement)
 
 
 def ended(
@@ -118,7 +107,7 @@ def ended(
         phase,
         world,
         of.job.status.cluster,
-        judged(TABLE, of.seen.job.status.conditions, facts),
+        judged(of.seen.job.status, facts),
         failures=failures,
         last_failure=failure,
         start_time=of.job.status.start_time,
@@ -135,7 +124,7 @@ def over(of: Basis) -> ElasticJobStatus:
         before.phase,
         before.rendezvous,
         before.cluster,
-        before.conditions,
+        Judgement(before.conditions, before.warnings),
         start_time=before.start_time,
         completion_time=before.completion_time,
     )
@@ -148,8 +137,7 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous, **decided: Any) -> Fac
         phase=phase,
         world=world,
         now=of.now,
-        pods_accepted=of.pods_accepted,
-        profiled=of.profiled,
+        pods_not_accepted=of.pods_not_accepted,
         shards=of.shards,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
@@ -162,7 +150,7 @@ def status_of(
     phase: JobPhase,
     world: Rendezvous | None,
     cluster: ClusterStatus | None,
-    conditions: Sequence[Condition],
+    judgement: Judgement,
     *,
     failures: Assessment | None = None,
     last_failure: JobFailure | None = None,
@@ -179,14 +167,16 @@ def status_of(
         standby: how many workers stand by.
     """
     before, wanted, job = of.seen.job.status, of.job.status, of.job
-    reason, message = why_not_training(phase, conditions, world)
+    reason, message = why_not_training(phase, judgement, world)
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
     status = before.model_copy(
         update={
             "phase": phase,
             "reason": reason,
             "message": message,
-            "conditions": list(conditions),
+            "conditions": list(judgement.conditions),
+            "warnings": list(judgement.warnings),
+            "profile": of.profile or before.profile,
             "replica_statuses": replica_statuses(job, of.workers, standby),
             "rendezvous": world,
             "cluster": cluster,
@@ -266,24 +256,28 @@ def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPh
 
 
 def why_not_training(
-    phase: JobPhase | None, conditions: Sequence[Condition], world: Rendezvous | None
+    phase: JobPhase | None, judgement: Judgement, world: Rendezvous | None
 ) -> tuple[str, str]:
     """Reason and message, for people who read one line; empty where the phase is explanation enough."""
     if phase is None or phase in QUIET_PHASES:
         return "", ""
-    cause = _cause(phase, conditions)
+    cause = _cause(phase, judgement, world)
     if cause is not None:
-        return cause.reason, shortened(first_line(cause.message), MAX_MESSAGE)
+        return cause.reason or cause.type, shortened(first_line(cause.message), MAX_MESSAGE)
     if world is None or world.phase is RendezvousPhase.FORMED or phase.finished:
         return "", ""
     return "", shortened(first_line(world.why), MAX_MESSAGE)
 
 
-def _cause(phase: JobPhase, conditions: Sequence[Condition]) -> Condition | None:
+def _cause(phase: JobPhase, judgement: Judgement, world: Rendezvous | None) -> Condition | JobWarning | None:
+    conditions = judgement.conditions
     if phase is JobPhase.FAILED:
         return condition_of(conditions, FAILED) if is_true(conditions, FAILED) else None
     running = condition_of(conditions, RUNNING)
     if running is not None and running.reason == NO_REPLICAS:
         return running
-    hindrance = next((type_ for type_ in HINDRANCES if is_false(conditions, type_)), None)
-    return condition_of(conditions, hindrance) if hindrance else None
+    if (hindrance := next(hindrances(judgement.warnings), None)) is not None:
+        return hindrance
+    # A world has a sentence of its own; what runs of a job with parameter servers has this one.
+    waits = world is None and is_false(conditions, WORLD_FORMED)
+    return condition_of(conditions, WORLD_FORMED) if waits else None

@@ -116,7 +116,7 @@ def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ..
 
 
 def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
-    """What was known for this slot and not refuted, and what is known now; the newest of it."""
+    """Return the faulty nodes of the slot that are not cleared, and those found now; the newest of them."""
     known = [node for node in worker.spec.faulty_nodes if node not in standing.cleared]
     found = set(standing.faulty_nodes)
     nodes = [*(node for node in known if node not in found), *standing.faulty_nodes]

@@ -1,4 +1,4 @@
-"""Setting a metav1.Condition: the transition time moves only when the status does.
+"""Conditions: the transition time of a metav1.Condition moves only when its status does.
 
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from crds.job_status import ElasticJobStatus
+from crds.job_status import ElasticJobStatus, JobWarning
 from crds.model import Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheckStatus
-
-WORKERS_SCHEDULED, SCALED = "WorkersScheduled", "Scaled"
-
 
 Status = TypeVar("Status", ElasticJobStatus, NodeCheckStatus)
 
 
 def condition_of(conditions: Sequence[Condition], type_: str) -> Condition | None:
     return next((c for c in conditions if c.type == type_), None)
+
+
+def warning_of(warnings: Sequence[JobWarning], type_: str) -> JobWarning | None:
+    return next((w for w in warnings if w.type == type_), None)
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,9 @@ def with_condition(
 NO_DATA = ConditionData()
 
 
-def data_of(known: Condition | None) -> ConditionData:
-    """The condition's data; empty without a condition, or without data."""
+def data_of(known: Condition | JobWarning | None) -> ConditionData:
+    """The data of a condition or warning; empty without one, or without data."""
     return known.data if known is not None and known.data is not None else NO_DATA
-
-
-def is_same(one: Condition | None, other: Condition | None) -> bool:
-    """Whether both state the same facts, in whatever words."""
-    if one is None or other is None:
-        return one is other
-    facts = (other.status, other.reason, data_of(other))
-    return (one.status, one.reason, data_of(one)) == facts
 
 
 def observed_at(status: Status, generation: int) -> Status:

@@ -3,7 +3,7 @@
 Where only the agents' way to the API server is broken, every agent falls silent at once while training goes
 on. So silence alone ends no worker. If the node is lost as well, the worker is lost and its slot keeps off
 the node. If the node is well and nearly all other agents have been heard for a whole time-out, the agent is
-stuck after a longer time-out: it gets a new Pod. In any other case the job has the condition `AgentsSilent`.
+stuck after a longer time-out: it gets a new Pod. In any other case the job has the warning `AgentsSilent`.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from controller.wording import shortened, some_of
+from controller.wording import some_of
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.model import MAX_CONDITION_MESSAGE, ConditionStatus
+from crds.model import ConditionStatus
 from crds.phases import JobPhase
 from reconcilers.observed.conditions import State
 from reconcilers.observed.roles import ROLES, of_types
@@ -16,8 +16,6 @@ from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.roles.tasks import runs
 
-CLUSTER_FORMED = "ClusterFormed"
-TF_CONFIG_KEPT = "TFConfigKept"
 NAMED = 3
 _HAS_RUN = (JobPhase.RUNNING, JobPhase.SCALING, JobPhase.RESTARTING)
 
@@ -65,17 +63,9 @@ def cluster_formed(job: ElasticJob, workers: Workers) -> State:
     return State(ConditionStatus.FALSE, "Incomplete", f"not running: {some_of(lacking, NAMED)}")
 
 
-def tf_config_kept(job: ElasticJob) -> State | None:
-    """Judges whether the user sets the variable instead of us."""
-    kept = [type_ for type_ in job.spec.replica_specs if sets_tf_config(job, type_)]
-    if not kept:
-        return None
-    message = shortened(
-        f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(sorted(kept))}, and kept: these Pods "
-        "do not learn of changes of the cluster; remove it to have dlr set it",
-        MAX_CONDITION_MESSAGE,
-    )
-    return State(ConditionStatus.TRUE, "SetByUser", message)
+def own_tf_config(job: ElasticJob) -> list[str]:
+    """Return the types for whose Pods the user sets the variable instead of us."""
+    return sorted(type_ for type_ in job.spec.replica_specs if sets_tf_config(job, type_))
 
 
 def sets_tf_config(job: ElasticJob, type_: str) -> bool:

@@ -104,6 +104,8 @@ def _how_it_failed(index: int, report: AgentReport) -> str:
 
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
+WORDS = ("reason", "waits_for", "resume")
+"""Fields of a world that are for people: no decision rests on them."""
 MAX_BREAKS = 184
 """Characters of their reasons, within `MAX_WORLD_REASON`."""
 
@@ -131,7 +133,7 @@ class Decision:
 
     def changes(self, published: Rendezvous) -> bool:
         """Whether the world becomes another; in other words it stays the same."""
-        words = {"reason": published.reason, "waits_for": published.waits_for}
+        words = {field: getattr(published, field) for field in WORDS}
         return self.rendezvous.model_copy(update=words) != published
 
 

@@ -54,6 +54,11 @@ def condition(kind: str, status: str, reason: str, message: str) -> JSON:
     }
 
 
+def warning(kind: str, message: str, reason: str | None = None) -> JSON:
+    found = {"type": kind, "message": message, "since": at(200)}
+    return found | ({"reason": reason} if reason else {})
+
+
 def verdict(of: Case) -> Finding:
     return findings(of)[0]
 
@@ -216,14 +221,13 @@ def a_nan() -> Case:
     message = (
         "NaN or infinite loss at step 301 of round 3, the first, in digits-worker-1 rank 1; training goes on"
     )
-    return case(troubled_job(conditions=[condition("LossFinite", "False", "NonFinite", message)]))
+    return case(troubled_job(warnings=[warning("NonFiniteLoss", message)]))
 
 
 def a_job_that_became_slower() -> Case:
     message = "a step takes 0.42 s since step 1200 (2026-01-01T00:04:00Z), 1.4 times the 0.3 s of before"
     moved = "digits-worker-2 is on node-3 since then, before on node-2"
-    slow = condition("Slow", "True", "StepTimeRose", f"{message}; {moved}")
-    return case(troubled_job(conditions=[slow]))
+    return case(troubled_job(warnings=[warning("Slow", f"{message}; {moved}")]))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +238,7 @@ def a_job_that_became_slower() -> Case:
         (an_oom_loop, "OOM", ("again and again, 3 times", "rank 1", "ran out of memory")),
         (a_bad_link, "FaultyLinks", ("bad links between node-0 and node-1", "failed")),
         (a_job_that_waits_for_room, "Unschedulable", ("waits for room", "Insufficient nvidia.com/gpu")),
-        (a_nan, "NonFinite", ("loss", "NaN", "rank 1", "step 301")),
+        (a_nan, "NonFiniteLoss", ("loss", "NaN", "rank 1", "step 301")),
         (a_job_that_became_slower, "Slow", ("slower than it was", "1.4 times", "on node-3 since then")),
     ],
 )
@@ -339,10 +343,20 @@ STATUS = st.fixed_dictionaries(
         "conditions": st.lists(
             st.builds(
                 condition,
-                st.sampled_from(["LossFinite", "NodesChecked", "Failed", "Slow", "CheckpointsFailing"]),
+                st.sampled_from(["NodesChecked", "Failed", "Reconciled"]),
                 st.sampled_from(["True", "False"]),
                 st.sampled_from(["FaultyNodes", "NonFinite", "X"]),
                 TEXTS,
+            ),
+            max_size=3,
+            unique_by=lambda each: each["type"],
+        ),
+        "warnings": st.lists(
+            st.builds(
+                warning,
+                st.sampled_from(["NonFiniteLoss", "Slow", "CheckpointsFailing", "WorkersGivenUp", "X"]),
+                TEXTS,
+                st.sampled_from([None, "StorageFails"]),
             ),
             max_size=3,
             unique_by=lambda each: each["type"],

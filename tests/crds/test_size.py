@@ -31,8 +31,10 @@ from crds.model import MAX_CONDITION_MESSAGE
 from crds.names import ANNOTATION_PROFILE, ANNOTATION_STACKS
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from crds.shard_set import MAX_SHARD_SETS, Definition
-from reconcilers.conditions.refusal import NO_HURRY
-from reconcilers.conditions.training import MAX_WHY
+from reconcilers.conditions.life import MAX_WHY
+from reconcilers.conditions.refusal import HAS_BEGUN
+from reconcilers.conditions.reported import START_UNKNOWN_MESSAGE
+from reconcilers.conditions.table import SIZES, WARNINGS
 from reconcilers.job.published import world_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
 from reconcilers.shards.lease import MAX_LEASES
@@ -42,33 +44,43 @@ WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
 TIME = NOW.isoformat().replace("+00:00", "Z")
 CHANCE = random.Random(1)
-CONDITIONS = (
-    ("Running", "False", "Restarting"),
-    ("WorldFormed", "False", "Reforming"),
-    ("MasterReplicaIgnored", "True", "NoMaster"),
-    ("LauncherFlagsIgnored", "True", "DLRoverFlags"),
-    ("WorkersScheduled", "False", "Unschedulable"),
-    ("WorkersGivenUp", "True", "BudgetSpent"),
-    ("Scaled", "False", "Scaling"),
-    ("NodesChecked", "Unknown", "Checking"),
-    ("Reconciled", "True", "Reconciled"),
-    ("StepsKnown", "True", "Counted"),
-    ("CheckpointsFailing", "True", "StorageFails"),
-    ("LossFinite", "False", "NonFinite"),
-    ("Slow", "True", "StepTimeRose"),
-    ("PodsAccepted", "False", "PodForbidden"),
-    ("WorkersStarted", "False", "ImagePullBackOff"),
-    ("TemplateApplied", "False", "WaitsForNextPods"),
-    ("Oversized", "True", "MeasuredUse"),
-    ("Undersized", "True", "MeasuredUse"),
-    ("Suspended", "False", "Resumed"),
-    ("Profiled", "True", "Taken"),
-    ("AgentsSilent", "True", "ManySilent"),
-    ("ShardsDone", "False", "ElementsFailed"),
-    ("SidecarsFailed", "True", "SidecarExited"),
+CONDITIONS = {
+    "Running": ("False", "Restarting"),
+    "Suspended": ("False", "Resumed"),
+    "WorldFormed": ("False", "Reforming"),
+    "WorkersReady": ("False", "PodForbidden"),
+    "Scaled": ("False", "Scaling"),
+    "NodesChecked": ("Unknown", "Checking"),
+    "ShardsDone": ("False", "ElementsFailed"),
+    "Reconciled": ("True", "Recovered"),
+}
+HINDRANCES = {
+    "WorkersReady": "PodsNotAccepted (PodForbidden); WorkersNotStarted (ImagePullBackOff); "
+    "WorkersUnscheduled (Unschedulable)"
+}
+REASONS = {
+    "PodsNotAccepted": "PodForbidden",
+    "WorkersNotStarted": "ImagePullBackOff",
+    "WorkersUnscheduled": "Unschedulable",
+    "CheckpointsFailing": "StorageFails",
+}
+WORKER = {"worker": "llm-pretraining-405b-worker-9312"}
+DATA = {
+    "WorkersNotStarted": WORKER | {"count": 9_312},
+    "WorkersUnscheduled": WORKER | {"count": 9_312},
+    "CheckpointsFailing": WORKER,
+    "NonFiniteLoss": WORKER | {"round": 1_233, "step": 1_234_567},
+    "Slow": {"step": 1_234_567, "secondsPerStep": 12.3},
+    "WorkersGivenUp": {"count": 64},
+    "TemplateChanged": {"count": 9_312},
+}
+OF_OTHER_JOBS = (
+    *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
+    *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
+    "NoSteps",  # whose end NonFiniteLoss and Slow show
 )
-OF_DLROVERS_YAML = ("MasterReplicaIgnored", "LauncherFlagsIgnored")
-"""A job that is written for dlr has neither."""
+"""Warnings that do not come together with all others."""
+WARNING_TYPES = [kind.type for kind in (*WARNINGS, *SIZES) if kind.type not in OF_OTHER_JOBS]
 CLASSES = (
     "UserError",
     "OOM",
@@ -89,6 +101,12 @@ def some(number: int, of: int = WORKERS) -> list[int]:
 def condition(type_: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
     said = {"type": type_, "status": status, "reason": reason, "message": message}
     return said | {"lastTransitionTime": f"{NOW:%Y-%m-%dT%H:%M:%SZ}", "observedGeneration": 12}
+
+
+def warning(type_: str, message: str) -> dict[str, Any]:
+    more = {"reason": REASONS.get(type_), "data": DATA.get(type_)}
+    found = {"type": type_, "message": message, "since": f"{NOW:%Y-%m-%dT%H:%M:%SZ}"}
+    return found | {key: value for key, value in more.items() if value is not None}
 
 
 def spec(*, grows: bool) -> dict[str, Any]:
@@ -195,16 +213,15 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
     def message(real: str) -> str:
         return text(MAX_CONDITION_MESSAGE, real)
 
-    told = [each for each in CONDITIONS if each[0] not in OF_DLROVERS_YAML]
     real = {
         "WorldFormed": shortened(world.reason, MAX_WHY),
-        "WorkersStarted": "64 Pods cannot start: main: ErrImagePull: registry.example.com/llm/train:2026-11-22: "
+        "WorkersNotStarted": "64 Pods cannot start: main: ErrImagePull: registry.example.com/llm/train:2026-11-22: "
         "not found (llm-pretraining-405b-worker-9312, since 2026-11-22T08:00:00Z)",
-        "TemplateApplied": "9312 of 10000 Pods were made before the template was changed; to apply it now, suspend "
+        "TemplateChanged": "9312 of 10000 Pods were made before the template was changed; to apply it now, suspend "
         "and resume the job",
         "CheckpointsFailing": "llm-pretraining-405b-worker-17, first: step 1234567 was not saved to /data/checkpoints: "
         "OSError: [Errno 28] No space left on device; and 63 more workers",
-        "WorkersScheduled": "64 Pods cannot be scheduled: 0/10400 nodes are available: 64 Insufficient "
+        "WorkersUnscheduled": "64 Pods cannot be scheduled: 0/10400 nodes are available: 64 Insufficient "
         "nvidia.com/gpu, 10336 node(s) didn't match Pod's node affinity/selector (llm-pretraining-405b-worker-9312, "
         "since 2026-11-22T08:00:00Z)",
         "WorkersGivenUp": "not started again, since there are enough others: llm-pretraining-405b-worker-17 "
@@ -213,16 +230,15 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
         "and 812 more",
         "Oversized": "worker: 128 CPUs, 31 used",
         "Undersized": "worker: memory 1.8Ti, up to 1.7Ti used",
-        "LossFinite": "NaN or infinite loss at step 1234567 of round 1233, the first, in "
+        "NonFiniteLoss": "NaN or infinite loss at step 1234567 of round 1233, the first, in "
         "llm-pretraining-405b-worker-5118 rank 40944; training goes on",
         "Slow": "a step takes 12.3 s since step 1234567 (2026-11-22T08:00:00Z), 1.6 times the 7.7 s of before; round 1233 "
         "began at 2026-11-22T08:00:00Z (worker 5118 was lost: node gpu-5118 is not ready: Kubelet stopp…); "
         "llm-pretraining-405b-worker-5118 is on gpu-9118 since then, before on gpu-5118; 63 more workers came to other nodes",
-        "PodsAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
+        "PodsNotAccepted": 'pods "llm-pretraining-405b-worker-0-2" is forbidden: violates PodSecurity "restricted:latest": '
         'allowPrivilegeEscalation != false (container "main" must set securityContext.allowPrivilegeEscalation=false)'
-        f"{NO_HURRY}",
-        "Profiled": "9800 of type worker; memory 4096Mi for each of type worker: what llm-pretraining-405b-41, "
-        "llm-pretraining-405b-40 came to",
+        f"{HAS_BEGUN}",
+        "StartUnknown": START_UNKNOWN_MESSAGE,
         "AgentsSilent": "the agents of 63 workers have been silent since 2026-11-22T08:00:00Z, but their nodes are well: "
         "llm-pretraining-405b-worker-17, llm-pretraining-405b-worker-18 and 61 more",
         "SidecarsFailed": "sidecars of 3 workers failed: logs in llm-pretraining-405b-worker-17 (exit code 1)",
@@ -264,8 +280,21 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
             "observedGeneration": 12,
             "phase": "Restarting",
             "reason": "ImagePullBackOff",
-            "message": text(MAX_MESSAGE, real["WorkersStarted"]),
-            "conditions": [condition(*c, message(real.get(c[0], "")) if c[0] in real else "") for c in told],
+            "message": text(MAX_MESSAGE, real["WorkersNotStarted"]),
+            "conditions": [
+                condition(
+                    type_, *states, message(real[type_]) if type_ in real else HINDRANCES.get(type_, "")
+                )
+                for type_, states in CONDITIONS.items()
+            ],
+            "warnings": [warning(type_, message(real[type_])) for type_ in WARNING_TYPES],
+            "profile": {
+                "outcome": "Taken",
+                "message": message(
+                    "9800 of type worker; memory 4096Mi for each of type worker: what llm-pretraining-405b-41, "
+                    "llm-pretraining-405b-40 came to"
+                ),
+            },
             "replicaStatuses": {
                 "worker": {"desired": WORKERS, "pending": 300, "active": 9_700, "failed": 64, "standby": 12}
             },

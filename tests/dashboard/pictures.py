@@ -81,10 +81,10 @@ def series(points: int, begin: float, every: float, slow_from: int) -> JSON:
 
 def digits() -> tuple[JSON, list[JSON]]:
     message = SLOW.format(since=f"{troubled.SUBMITTED + timedelta(seconds=210):%Y-%m-%dT%H:%M:%SZ}")
-    slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "message": message}
+    slow = {"type": "Slow", "message": message, "since": at(240)}
     made, workers = troubled_job(), troubled_workers()
     running, _ = made["status"]["conditions"]
-    made["status"]["conditions"] = [running, slow | {"lastTransitionTime": at(240)}]
+    made["status"] |= {"conditions": [running], "warnings": [slow]}
     for each in workers:
         each["status"]["agent"]["progress"] = {"step": 480, "time": at(299), "secondsPerStep": 0.62}
         each["status"]["agent"]["rounds"][0] |= {"lastStep": 480, "steppingSeconds": 140.0}

@@ -166,8 +166,8 @@ def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
 
 def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
     message = "a step takes 0.42 s since step 1200 (2026-01-01T00:04:00Z), 1.4 times the 0.3 s of before; …"
-    slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "message": message}
-    made = troubled_job(conditions=[slow | {"lastTransitionTime": at(250)}], lastFailure=None)
+    slow = {"type": "Slow", "message": message, "since": at(250)}
+    made = troubled_job(warnings=[slow], lastFailure=None)
     workers = with_series(troubled_workers(), 0, 96)
     told = {"since": at(240), "step": 1200, "secondsPerStep": 0.42, "usualSeconds": 0.3}
     workers[0]["status"]["agent"]["slow"] = told

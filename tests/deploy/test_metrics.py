@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import deploy
 from controller.manager import Manager, ManagerOptions
+from reconcilers.conditions.table import SIZES, WARNINGS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
@@ -82,16 +83,13 @@ def scraped() -> str:
                 rounds=[{"round": FORMED["round"], "firstStep": 1, "lastStep": 70}],
                 series={"latest": point | {"numbers": {"loss": 2.5}}},
             )
-            slow = {
-                "type": "Slow",
-                "status": "True",
-                "reason": "StepTimeRose",
-                "lastTransitionTime": point["time"],
-            }
+            warnings = [
+                {"type": kind.type, "message": "…", "since": point["time"]} for kind in (*WARNINGS, *SIZES)
+            ]
             job = running_job(
                 rendezvous=resumed,
                 shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
-                conditions=[slow],
+                warnings=warnings,
             )
             for resource, model in (
                 (ELASTICJOBS, job),

@@ -1,4 +1,4 @@
-"""Judges conditions of a job alone, as a look does."""
+"""Judges conditions and warnings of a job alone, as a look does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.job_status import JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import Facts
-from reconcilers.conditions.table import SIZES, TABLE, events, judged
+from reconcilers.conditions.table import SIZES, WARNINGS, events, judged, warned
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from tests.reconcilers.build import NOW
@@ -20,23 +21,30 @@ from tests.reconcilers.build import NOW
 
 def judge(
     of: ElasticJob,
-    *types: str,
+    *warnings: str,
     workers: Sequence[ElasticWorker] = (),
     phase: JobPhase = JobPhase.PENDING,
     world: Rendezvous | None = None,
     now: datetime = NOW,
     **facts: Any,
 ) -> tuple[ElasticJob, list[Event]]:
-    """The job with these conditions, or all that follow from its workers; and the Events of their change."""
-    kinds = [kind for kind in (*TABLE, *SIZES) if kind.type in types] if types else TABLE
+    """The job with these warnings, or else all warnings and conditions; and the Events of their change."""
     seen = Facts(of, Workers(workers), phase, world or Rendezvous(), now, **facts)
-    before = of.status.conditions
-    after = judged(kinds, before, seen)
-    return with_status(of, conditions=after), list(events(before, after))
+    if warnings:
+        kinds = [kind for kind in (*WARNINGS, *SIZES) if kind.type in warnings]
+        after = with_status(of, warnings=warned(kinds, of.status.warnings, seen))
+    else:
+        found = judged(of.status, seen)
+        after = with_status(of, conditions=found.conditions, warnings=found.warnings)
+    return after, list(events(of.status, with_status(after, phase=phase).status))
 
 
 def conditions(of: ElasticJob) -> dict[str, Condition]:
     return {condition.type: condition for condition in of.status.conditions}
+
+
+def warnings(of: ElasticJob) -> dict[str, JobWarning]:
+    return {warning.type: warning for warning in of.status.warnings}
 
 
 def with_status(of: ElasticJob, **update: Any) -> ElasticJob:

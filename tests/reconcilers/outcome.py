@@ -51,10 +51,6 @@ def end_state(api: Api) -> dict[str, JSON]:
 
 def _forget_what_depends_on_when_it_was_seen(status: JSON) -> None:
     status.pop("history", None)
-    conditions = status.get("conditions", ())
-    scheduled = [c for c in conditions if c["type"] == "WorkersScheduled" and c["status"] == "True"]
-    if scheduled:
-        status["conditions"] = [c for c in conditions if c not in scheduled]
 
 
 def fingerprint(api: Api) -> bytes:

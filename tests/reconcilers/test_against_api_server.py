@@ -159,9 +159,10 @@ async def test_a_pod_that_is_refused_though_its_trial_was_not_is_told_on_the_job
     await hollow.submit("refused", replicas=1, worker={"template": broken})
 
     async def told() -> bool:
-        return _conditions(await hollow.status("refused")).get("WorkersScheduled") == "False"
+        warnings = (await hollow.status("refused")).get("warnings", ())
+        return "WorkersUnscheduled" in [w["type"] for w in warnings]
 
-    await hollow.until("a condition", told)
+    await hollow.until("a warning", told)
     await hollow.until("an Event", lambda: _has(hollow, "refused", {"PodRefused"}))
 
 
@@ -257,7 +258,7 @@ async def test_a_master_may_say_anything_since_it_is_ignored(hollow: Hollow) -> 
         assert (await hollow.job(name))["spec"]["replicaSpecs"][type_] == master
         await hollow.run_agent(f"{name}-worker-0")
         await hollow.formed(name, 1)
-        assert _conditions(await hollow.status(name))["MasterReplicaIgnored"] == "True"
+        assert [w["type"] for w in (await hollow.status(name))["warnings"]] == ["MasterReplicaIgnored"]
         assert len(await hollow.pods(name)) == 1
 
 

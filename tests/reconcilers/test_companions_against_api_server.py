@@ -82,11 +82,11 @@ class Town(Hollow):
 
     async def until_unscheduled(self, job: str, reason: str) -> str:
         async def check() -> str | None:
-            conditions = (await self.status(job)).get("conditions", ())
-            found = [c for c in conditions if (c["type"], c["reason"]) == ("WorkersScheduled", reason)]
+            warnings = (await self.status(job)).get("warnings", ())
+            found = [w for w in warnings if (w["type"], w["reason"]) == ("WorkersUnscheduled", reason)]
             return found[0]["message"] if found else None
 
-        return str(await self.until(f"WorkersScheduled {reason} of {job}", check))
+        return str(await self.until(f"WorkersUnscheduled {reason} of {job}", check))
 
     async def until_pods(self, job: str, count: int) -> list[Json]:
         async def check() -> tuple[list[Json]] | None:

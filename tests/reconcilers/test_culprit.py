@@ -11,19 +11,22 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState
 from crds.elasticworker import ExitClass
 from crds.failure_texts import ASKED
+from crds.job_status import JobWarning
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.hot import PARAMETER_SERVER_HOT
+from reconcilers.conditions.life import WORKERS_READY, WORLD_FORMED
+from reconcilers.conditions.pods import WORKERS_UNSCHEDULED
+from reconcilers.conditions.reported import PARAMETER_SERVER_HOT
+from reconcilers.conditions.scaled import SCALED
 from reconcilers.conditions.slow import SLOW
-from reconcilers.conditions.training import WORKERS_STARTED, WORLD_FORMED
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
-from reconcilers.observed.conditions import SCALED, WORKERS_SCHEDULED, State, with_condition
+from reconcilers.observed.conditions import State, with_condition
 from reconcilers.world.rendezvous import at_the_end
 from tests.reconcilers.build import NOW, failure, job, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
-from tests.reconcilers.judging import conditions, judge
+from tests.reconcilers.judging import conditions, judge, warnings, with_status
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
 ALL_REDUCE = "torch/distributed/distributed_c10d.py:3252 in all_reduce: work.wait()\ntrain.py:14 in main"
@@ -98,24 +101,26 @@ def test_job_that_has_ended_does_not_say_that_its_next_world_waits() -> None:
     world = Rendezvous(round=1, phase=REFORMING, **said)
     waiting = with_condition([], WORLD_FORMED, ConditionStatus.FALSE, "Reforming", world.why, NOW)
     of = job(status={"conditions": [c.to_wire() for c in waiting]})
-    told, _ = judge(of, WORLD_FORMED, phase=JobPhase.FAILED, world=at_the_end(world))
+    told, _ = judge(of, phase=JobPhase.FAILED, world=at_the_end(world))
     assert conditions(told)[WORLD_FORMED].message == "worker 0 reports a hang"
 
 
 @pytest.mark.parametrize("phase", [JobPhase.FAILED, JobPhase.SUCCEEDED])
 def test_what_is_over_looks_over_in_conditions_too(phase: JobPhase) -> None:
-    present = [WORLD_FORMED, SLOW, PARAMETER_SERVER_HOT]
-    waits = [WORKERS_SCHEDULED, WORKERS_STARTED, SCALED]
     known: list[Condition] = []
-    for type_ in present:
-        known = with_condition(known, type_, ConditionStatus.TRUE, "Then", "so it is", NOW)
-    for type_ in waits:
-        known = with_condition(known, type_, ConditionStatus.FALSE, "Then", "a Pod waits", NOW)
-    of = job(status={"conditions": [c.to_wire() for c in known]})
+    known = with_condition(known, WORLD_FORMED, ConditionStatus.TRUE, "Then", "so it is", NOW)
+    known = with_condition(known, SCALED, ConditionStatus.FALSE, "Then", "a Pod waits", NOW)
+    troubles = [
+        JobWarning(type=type_, reason="Unschedulable", message="a Pod waits", since=NOW)
+        for type_ in (SLOW, PARAMETER_SERVER_HOT, WORKERS_UNSCHEDULED)
+    ]
+    of = with_status(job(), conditions=known, warnings=troubles)
     told, events = judge(of, phase=phase, end=State(ConditionStatus.TRUE, "Ended"))
     at_end = {c.type: (c.status.value, c.message) for c in told.status.conditions}
-    assert {at_end[type_] for type_ in present} == {("False", "the job has ended")}
-    assert {at_end[type_] for type_ in waits} == {("False", "the job has ended; a Pod waits")}
+    assert at_end[WORLD_FORMED] == ("False", "the job has ended")
+    assert at_end[SCALED] == ("False", "the job has ended; a Pod waits")
+    assert at_end[WORKERS_READY] == ("False", "WorkersUnscheduled (Unschedulable)")
+    assert warnings(told).keys() == {WORKERS_UNSCHEDULED}, "it may be why the job has ended"
     assert at_end[phase.value] == ("True", "") and not events, "the end has an Event of its own"
 
 

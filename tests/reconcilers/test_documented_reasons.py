@@ -1,4 +1,4 @@
-"""docs/events.md names every reason of an Event and every condition that the code tells, and no other."""
+"""docs/events.md names every reason of an Event, every condition and every warning of the code, and no other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from crds import names
+from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
 from reconcilers.conditions.refusal import REFUSED
-from reconcilers.conditions.table import SIZES, TABLE
+from reconcilers.conditions.table import CONDITIONS, SIZES, WARNINGS
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.runtime.reconciled import RECONCILED
 
@@ -36,20 +37,15 @@ COMPUTED = {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
-    ("table.py", "new.type if status is TRUE else new.reason"): {
+    ("table.py", "now.reason if each.by_reason and now.reason else now.type"): {
+        *(kind.type for kind in (*WARNINGS, *SIZES) if kind.event and not kind.by_reason),
         *(answer.value for answer in REFUSED),
-        *("NoSteps", "NonFinite", "ParameterServerHot", "WorkersGivenUp", "SidecarsFailed"),
-        *("MasterReplicaIgnored", "TFConfigKept", "Oversized", "Undersized"),
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
         *("WaitingForDeletion", "ImagePullBackOff", "CreateContainerConfigError", "FailedMount"),
     },
+    ("table.py", "reason"): {kind.over[0] for kind in WARNINGS if kind.over},
     ("profile.py", "reason"): {"ProfileTaken", "NoProfile"},
-    ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
-    ("training.py", "NO_REPLICAS"): {"NoReplicas"},
-    ("silent.py", "AGENTS_SILENT"): {"AgentsSilent"},
-    ("silent.py", "AGENTS_HEARD"): {"AgentsHeard"},
-    ("slow.py", "SLOW"): {"Slow"},
-    ("slow.py", "SLOW_OVER"): {"SlowOver"},
+    ("life.py", "NO_REPLICAS"): {"NoReplicas"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
@@ -129,13 +125,22 @@ def test_events_have_a_type() -> None:
 
 def test_every_condition_is_documented() -> None:
     types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
-    types |= {kind.type for kind in (*TABLE, *SIZES)}
+    types |= {kind.type for kind in CONDITIONS}
     for path, name, call in calls():
         if name in ("with_condition", "_shown"):
             said = ast.unparse(call.args[1])
             module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
             types |= CONDITIONS_OF.get(said) or {getattr(module, said)}
     assert quoted([row[1] for row in rows("Conditions")]) == types
+
+
+def test_every_warning_is_documented() -> None:
+    assert quoted([row[0] for row in rows("Warnings")]) == {kind.type for kind in (*WARNINGS, *SIZES)}
+
+
+def test_a_job_has_ten_types_of_conditions_at_most_and_no_more_warnings_than_its_status_holds() -> None:
+    assert len({kind.type for kind in CONDITIONS} | {RECONCILED}) <= 10
+    assert len({kind.type for kind in (*WARNINGS, *SIZES)}) == len(WARNINGS) + len(SIZES) <= MAX_WARNINGS
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:

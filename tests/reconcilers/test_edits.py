@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crds.elasticjob import ElasticJob
-from reconcilers.conditions.training import TEMPLATE_APPLIED
+from reconcilers.conditions.pods import TEMPLATE_CHANGED
 from reconcilers.observed.conditions import observed_at
 from tests.reconcilers.build import job
 from tests.reconcilers.judging import judge
@@ -17,7 +17,7 @@ class Looks:
 
     def see(self, outdated: int, pods: int = 2) -> int:
         """How many Events this look tells."""
-        after, events = judge(self.job, TEMPLATE_APPLIED, outdated_pods=outdated, pods=pods)
+        after, events = judge(self.job, TEMPLATE_CHANGED, outdated_pods=outdated, pods=pods)
         status = observed_at(after.status, after.metadata.generation)
         self.job = after.model_copy(update={"status": status})
         return len(events)

@@ -14,9 +14,8 @@ from crds.agent_report import AgentReport, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
-from crds.model import ConditionStatus
 from crds.names import HAS_BEGUN
-from reconcilers.conditions.training import SIDECARS_FAILED
+from reconcilers.conditions.reported import SIDECARS_FAILED
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.observed.ending import (
     LEFT_EARLY,
@@ -387,11 +386,11 @@ def test_06_a_sidecar_that_crashed_shows_on_the_job(said: AgentState, main: JSON
 
     assert look(RUNS, job()) == (job(), []) == look(ended(137), job())
     crashed, events = look(ended(1), job())
-    (told,) = crashed.status.conditions
+    (told,) = crashed.status.warnings
     assert (told.type, told.message) == ("SidecarsFailed", "sidecar proxy: exit code 1 (digits-worker-0)")
     assert [(event.type, event.message) for event in events] == [("Warning", told.message)]
     assert look(ended(1), crashed) == (crashed, [])
-    assert look(RUNS, crashed)[0].status.conditions[0].status is ConditionStatus.FALSE
+    assert not look(RUNS, crashed)[0].status.warnings
 
 
 def test_07_a_crash_loop_is_told_counted_once_a_failure_and_ended_by_the_budget() -> None:

@@ -158,7 +158,7 @@ def test_a_lost_pod_of_which_its_peers_told_first_is_named_in_the_world_and_in_a
     assert life.world.phase is REFORMING
     assert life.world.why == "worker 1 was lost: gone; 1 of at least 2 workers are ready"
     assert life.job.status.restarts == {}
-    said = "round 1: worker 1 was lost: gone; what digits-worker-0 told follows from that"
+    said = "round 1: worker 1 was lost: gone; what digits-worker-0 reported follows from that"
     assert life.events[-1] == ("Warning", "WorldBroken", said)
     life.look()
     assert life.events[-1][2] == said, "it is told once"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from crds.elasticjob import ElasticJob
+from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from reconcilers.conditions.facts import CheckState
@@ -83,7 +84,8 @@ def test_before_any_check_it_is_said_whether_one_will_come() -> None:
 def test_a_check_that_is_deleted_or_interrupted_does_not_go_on_for_ever() -> None:
     going_on = with_condition("Checking")
     assert told(of=going_on).reason == "CheckGone"
-    stopped, _ = judge(going_on, NODES_CHECKED, phase=JobPhase.SUSPENDED)
+    stopped, _ = judge(going_on, phase=JobPhase.SUSPENDED)
     assert conditions(stopped)[NODES_CHECKED].reason == "CheckInterrupted"
     passed = with_condition("AllHealthy")
-    assert judge(passed, NODES_CHECKED, phase=JobPhase.FAILED) == (passed, [])
+    ended, events = judge(passed, phase=JobPhase.FAILED, end=State(ConditionStatus.TRUE, "Ended"))
+    assert not events and conditions(ended)[NODES_CHECKED] == conditions(passed)[NODES_CHECKED]

@@ -106,7 +106,7 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     assert found["dlr_job_step"] == {(): 70}
 
 
-def test_numbers_of_rank_0_and_whether_the_job_is_slow_are_told(scraped: Scraped) -> None:
+def test_numbers_of_rank_0_and_warnings_are_told(scraped: Scraped) -> None:
     told = {"round": 3, "firstStep": 1, "lastStep": 20}
     point = {"step": 20, "time": NOW.isoformat(), "worldSize": 16, "secondsPerStep": 0.1}
     numbers = {"loss": 2.5, "lr": 0.1}
@@ -115,10 +115,12 @@ def test_numbers_of_rank_0_and_whether_the_job_is_slow_are_told(scraped: Scraped
     ).to_wire()
     scraped.put(running_job(), worker(0, agent=said), worker(1, agent=report(1).to_wire()))
     found = scraped.samples()
-    assert found["dlr_job_number"] == {("loss",): 2.5, ("lr",): 0.1} and "dlr_job_slow" not in found
-    slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "lastTransitionTime": NOW.isoformat()}
-    scraped.put(running_job(conditions=[slow]))
-    assert scraped.samples()["dlr_job_slow"] == {(): 1}
+    assert found["dlr_job_number"] == {("loss",): 2.5, ("lr",): 0.1} and "dlr_job_warning" not in found
+    warnings = [{"type": type_, "message": "…", "since": NOW.isoformat()} for type_ in ("Slow", "NoSteps")]
+    scraped.put(running_job(warnings=warnings))
+    assert scraped.samples()["dlr_job_warning"] == {("Slow",): 1, ("NoSteps",): 1}
+    scraped.put(running_job(warnings=warnings, phase="Failed"))
+    assert "dlr_job_warning" not in scraped.samples(), "nothing is to be done about it any more"
 
 
 def test_goodput_is_as_of_now(scraped: Scraped) -> None:

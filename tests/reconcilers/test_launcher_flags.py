@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
+from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE
 from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags
 from reconcilers.observed.command import launches
@@ -84,29 +85,27 @@ def test_automatic_configuration_checks_nodes_from_four_on() -> None:
     assert [bool(ignored_flags(with_container(count, command))) for count in (3, 4)] == [False, True]
 
 
-def conditions(found: ElasticJob, seconds: float = 0) -> list[Any]:
-    return judge(found, now=later(seconds))[0].status.conditions
+def warned(found: ElasticJob, seconds: float = 0) -> list[JobWarning]:
+    return judge(found, now=later(seconds))[0].status.warnings
 
 
-def test_the_condition_is_there_before_a_pod_is_and_goes_with_the_flags() -> None:
+def test_the_warning_is_there_before_a_pod_is_and_goes_with_the_flags() -> None:
     command = bash("dlrover-run --network-check --auto-tunning train.py")
-    told = conditions(with_container(container=command))
-    found = next(c for c in told if c.type == LAUNCHER_FLAGS_IGNORED)
-    assert (found.status, found.reason, found.last_transition_time) == ("True", "DLRoverFlags", NOW)
+    told = warned(with_container(container=command))
+    (found,) = told
+    assert (found.type, found.since) == (LAUNCHER_FLAGS_IGNORED, NOW)
     assert found.message == (
         f"not obeyed by dlrover-run: {CHECK}; --auto-tunning: nothing here tunes batch size or learning rate"
     )
-    wire = {"conditions": [c.to_wire() for c in told]}
-    again = conditions(with_container(container=command, status=wire), 9)
+    wire = {"warnings": [w.to_wire() for w in told]}
+    again = warned(with_container(container=command, status=wire), 9)
     assert again == told
-    without = conditions(with_container(container=bash("dlrover-run train.py"), status=wire), 9)
-    assert LAUNCHER_FLAGS_IGNORED not in {c.type for c in without}
-    assert len(without) == len(told) - 1
+    assert not warned(with_container(container=bash("dlrover-run train.py"), status=wire), 9)
 
 
 def test_a_message_is_bounded() -> None:
     command = bash(f"dlrover-run --node-unit={'9' * 9_000} train.py")
-    found = next(c for c in conditions(with_container(container=command)) if c.type == LAUNCHER_FLAGS_IGNORED)
+    (found,) = warned(with_container(container=command))
     assert len(found.message) == MAX_CONDITION_MESSAGE
 
 

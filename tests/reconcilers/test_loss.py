@@ -1,4 +1,4 @@
-"""A loss of NaN is told: by a condition, and by an Event, once."""
+"""A loss of NaN is a warning, and an Event, once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.loss import LOSS_FINITE
+from reconcilers.conditions.reported import NON_FINITE_LOSS
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.predicates import _without_steps
 from tests.reconcilers.build import job, later, report, worker
+from tests.reconcilers.judging import warnings
 
 
 def trains(index: int, step: int | None = None, round_: int = 1, **said: Any) -> ElasticWorker:
@@ -29,20 +30,20 @@ def of_world(round_: int = 1, **status: Any) -> ElasticJob:
 
 
 def look(of: ElasticJob, *workers: ElasticWorker) -> tuple[Plan, ElasticJob]:
-    """The plan, and the job with the condition that it writes."""
+    """The plan, and the job with the warnings that it writes."""
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
     plan = plan_job(Seen(of, raw, Workers(workers)), later(1))
-    kept = plan.status_patch.get("conditions", raw["status"].get("conditions", []))
-    return plan, ElasticJob.model_validate({**of.to_wire(), "status": raw["status"] | {"conditions": kept}})
+    kept = plan.status_patch.get("warnings", raw["status"].get("warnings", []))
+    return plan, ElasticJob.model_validate({**of.to_wire(), "status": raw["status"] | {"warnings": kept}})
 
 
-def said(of: ElasticJob) -> tuple[str, str] | None:
-    found = next((c for c in of.status.conditions if c.type == LOSS_FINITE), None)
-    return found and (found.reason, found.message)
+def said(of: ElasticJob) -> str | None:
+    found = warnings(of).get(NON_FINITE_LOSS)
+    return found and found.message
 
 
 def told(plan: Plan) -> list[str]:
-    return [event.message for event in plan.events if event.reason == "NonFinite"]
+    return [event.message for event in plan.events if event.reason == NON_FINITE_LOSS]
 
 
 def test_a_loss_that_is_a_number_is_not_worth_a_word() -> None:
@@ -55,9 +56,9 @@ def test_the_first_step_is_told_with_its_rank_and_once() -> None:
     message = (
         "NaN or infinite loss at step 8 of round 1, the first, in digits-worker-1 rank 1; training goes on"
     )
-    assert said(after) == ("NonFinite", message) and told(plan) == [message]
+    assert said(after) == message and told(plan) == [message]
     again, same = look(after, trains(0, 8), trains(1, 8))
-    assert said(same) == ("NonFinite", message) and told(again) == []
+    assert said(same) == message and told(again) == []
     earlier, _ = look(after, trains(0, 7), trains(1, 8))
     assert len(told(earlier)) == 1, "who was earlier, and told late"
 
@@ -65,11 +66,11 @@ def test_the_first_step_is_told_with_its_rank_and_once() -> None:
 def test_a_later_round_whose_losses_are_numbers_takes_it_back() -> None:
     _, after = look(of_world(), trains(0, 9), trains(1))
     _, later_on = look(
-        of_world(2, conditions=after.to_wire()["status"]["conditions"]),
+        of_world(2, warnings=after.to_wire()["status"]["warnings"]),
         trains(0, round_=2),
         trains(1, round_=2),
     )
-    assert said(later_on) == ("Finite", "")
+    assert said(later_on) is None
 
 
 def test_a_job_that_succeeds_with_it_still_says_so() -> None:

@@ -20,7 +20,7 @@ from reconcilers.observed.run_policy import seconds_to_cleaning, seconds_to_dead
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
 from tests.reconcilers.build import NOW, job, later, worker
-from tests.reconcilers.judging import conditions, judge
+from tests.reconcilers.judging import conditions, judge, warnings
 
 FORMED = RendezvousPhase.FORMED
 
@@ -151,10 +151,12 @@ def test_unschedulable_workers_show_in_a_condition_until_they_are_placed() -> No
     )
     one = job(replicas=1)
     waits, _ = judge(one, workers=[stuck])
-    found = conditions(waits)["WorkersScheduled"]
-    assert found.status == "False" and "no cpu" in found.message
+    found = warnings(waits)["WorkersUnscheduled"]
+    assert found.reason == "Unschedulable" and "no cpu" in found.message
+    ready = conditions(waits)["WorkersReady"]
+    assert (ready.status, ready.reason) == ("False", "Unschedulable")
     placed, _ = judge(waits, workers=[worker(0)], phase=JobPhase.RUNNING)
-    assert is_true(placed.status.conditions, "WorkersScheduled")
+    assert not placed.status.warnings and is_true(placed.status.conditions, "WorkersReady")
 
 
 def test_master_replicas_are_ignored_and_said_so() -> None:
@@ -171,7 +173,7 @@ def test_master_replicas_are_ignored_and_said_so() -> None:
         }
     )
     found, _ = judge(with_master.model_copy(update={"spec": spec}))
-    assert is_true(found.status.conditions, "MasterReplicaIgnored")
+    assert "MasterReplicaIgnored" in warnings(found)
 
 
 def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:

@@ -81,10 +81,10 @@ async def test_a_refused_template_is_told_on_the_job_at_once_and_nothing_is_made
         return await hollow.status(name)
 
     first = await hollow.until("the first status", status)
-    message = next(c for c in first["conditions"] if c["type"] == refusal.PODS_ACCEPTED)["message"]
+    message = next(w for w in first["warnings"] if w["type"] == refusal.PODS_NOT_ACCEPTED)["message"]
     assert wanted in message
     assert "the API server refuses the Pods of type worker: " in message
-    assert f"within {refusal.FAIL_AFTER_SECONDS:g} s" in message
+    assert f"fails after {refusal.FAIL_AFTER_SECONDS:g} s" in message
     assert not await hollow.pods(name)
     workers = await hollow.client.list(ELASTICWORKERS, NAMESPACE)
     assert not [w for w in workers["items"] if w["spec"]["jobName"] == name]
@@ -99,9 +99,11 @@ async def test_a_priority_class_that_is_not_there_is_told_before_anything_is_mad
         return await hollow.status("grows")
 
     first = await hollow.until("the first status", status)
-    message = next(c for c in first["conditions"] if c["type"] == refusal.PODS_ACCEPTED)["message"]
+    message = next(w for w in first["warnings"] if w["type"] == refusal.PODS_NOT_ACCEPTED)["message"]
     path = "spec.elasticPolicy.opportunistic.priorityClassName"
-    assert message.startswith(f"{path}: there is no PriorityClass idle; create it. Correct that within ")
+    assert message.startswith(
+        f"{path}: there is no PriorityClass idle; create it. Correct the job in place: "
+    )
     assert not await hollow.pods("grows")
 
 
@@ -143,7 +145,7 @@ async def test_a_corrected_job_goes_on(hollow: Hollow) -> None:
     right = {"replicas": 2, "template": template({"resources": {"limits": {"cpu": "1m"}}})}
     await hollow.client.patch(ELASTICJOBS, "mended", {"spec": {"replicaSpecs": {"worker": right}}}, NAMESPACE)
     await hollow.until("its Pods", lambda: _has_pods(hollow, "mended", 2))
-    assert (await accepted(hollow, "mended"))["reason"] == "Accepted"
+    await no_warning(hollow, "mended", refusal.PODS_NOT_ACCEPTED)
 
 
 async def test_a_job_that_stays_refused_fails_with_the_sentence(
@@ -162,7 +164,7 @@ async def test_an_edit_that_is_refused_leaves_what_runs_alone(hollow: Hollow) ->
     patch = {"spec": {"replicaSpecs": {"worker": {"template": wrong}}}}
     await hollow.client.patch(ELASTICJOBS, "edited", patch, NAMESPACE)
     message = await sentence(hollow, "edited")
-    assert "The Pods that exist go on, but no new one can be created; asked again" in message
+    assert "The Pods that exist go on, but no new one can be created; tried again" in message
     assert await hollow.pods("edited") == ["edited-worker-0-1", "edited-worker-1-1"], "none is rolled"
     waits = await condition(hollow, "edited", "Scaled", "False")
     assert waits["message"].startswith("still to get new resources: ")
@@ -213,19 +215,25 @@ async def test_who_refuses_dry_runs_does_not_hold_a_job_up(
         await hollow.until("its Pods", lambda: _has_pods(hollow, name, 2))
 
 
-async def accepted(hollow: Hollow, name: str) -> dict[str, Any]:
-    conditions = (await hollow.status(name)).get("conditions", ())
-    return next((c for c in conditions if c["type"] == refusal.PODS_ACCEPTED), {})
-
-
 async def sentence(hollow: Hollow, name: str) -> str:
-    """Of the condition that says that its Pods are refused."""
+    """Of the warning that says that its Pods are refused."""
+    return str((await warning(hollow, name, refusal.PODS_NOT_ACCEPTED))["message"])
 
-    async def refused() -> dict[str, Any] | None:
-        found = await accepted(hollow, name)
-        return found if found.get("status") == "False" else None
 
-    return str((await hollow.until(f"{name} refused", refused))["message"])
+async def warning(hollow: Hollow, name: str, type_: str) -> dict[str, Any]:
+    async def found() -> dict[str, Any] | None:
+        warnings = (await hollow.status(name)).get("warnings", ())
+        return next((w for w in warnings if w["type"] == type_), None)
+
+    is_there: dict[str, Any] = await hollow.until(f"{type_} of {name}", found)
+    return is_there
+
+
+async def no_warning(hollow: Hollow, name: str, type_: str) -> None:
+    async def is_gone() -> bool:
+        return type_ not in [w["type"] for w in (await hollow.status(name)).get("warnings", ())]
+
+    await hollow.until(f"no {type_} of {name}", is_gone)
 
 
 async def condition(hollow: Hollow, name: str, type_: str, status: str) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan
-from reconcilers.conditions.hot import LEAST_CORES, RATIO, hottest
+from reconcilers.conditions.reported import HOT_CORES, HOT_RATIO, hottest
 from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
-from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.workers import Workers
@@ -236,13 +236,12 @@ def test_a_job_with_roles_runs_without_a_world_and_restarts_only_for_what_it_nee
     job_of = after(begun, looked_at(begun, all_of()))
     assert job_of.status.rendezvous is None and job_of.status.phase is JobPhase.RUNNING
     assert job_of.status.cluster is not None and job_of.status.cluster.version == 1
-    assert condition_of(job_of.status.conditions, "WorldFormed") is None
     lost = WorkerExit(incarnation=1, exit_class=ExitClass.KILLED, message="gone", time=NOW).to_wire()
     for type_, phase, missing in (("worker", "Running", ""), ("ps", "Restarting", "not running: ps 1")):
         gone = all_of() | {(type_, 1): member(type_, 1, WorkerPhase.FAILED, lastExit=lost)}
         plan = looked_at(job_of, gone)
         then = after(job_of, plan)
-        condition = condition_of(then.status.conditions, "ClusterFormed")
+        condition = condition_of(then.status.conditions, "WorldFormed")
         assert then.status.phase == phase and condition is not None and condition.message == missing
         assert then.status.message == missing
         relaunches = [act for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
@@ -296,7 +295,7 @@ def test_hot_is_one_server_far_over_the_others(tenths: dict[int, int]) -> None:
         assert found is None
         return
     *others, top = sorted(cores.values())
-    far_over = top >= max(LEAST_CORES, RATIO * median(others))
+    far_over = top >= max(HOT_CORES, HOT_RATIO * median(others))
     assert (found is not None) is far_over
     assert found is None or cores[found[0]] == top
 
@@ -313,16 +312,15 @@ def test_a_hot_server_is_told_once_and_taken_back() -> None:
 
     of = evolved(roles_job(status={"phase": "Running"}), all_of())
     hot, first = with_use(of, 0.4, 3.0)
-    condition = condition_of(hot.status.conditions, "ParameterServerHot")
-    assert condition is not None and condition.message.startswith(
+    warning = warning_of(hot.status.warnings, "ParameterServerHot")
+    assert warning is not None and warning.message.startswith(
         "ps 1 uses 3.0 cores, and the median of the others is 0.4"
     )
     assert any(event.reason == "ParameterServerHot" for event in first.events)
     same, second = with_use(hot, 0.5, 2.9)
     assert not any(event.reason == "ParameterServerHot" for event in second.events)
     even, _ = with_use(same, 2.5, 3.0)
-    condition = condition_of(even.status.conditions, "ParameterServerHot")
-    assert condition is not None and condition.status == "False"
+    assert warning_of(even.status.warnings, "ParameterServerHot") is None
 
 
 # --- Pods, Service, plans ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checkpoints that fail are told: by a condition, and by an Event, once for each reason."""
+"""Checkpoints that fail are a warning, and an Event, once for each reason."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from crds.agent_report import AgentState
 from crds.checkpoint_files import CheckpointTrouble
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.model import Condition, ConditionData, ConditionStatus
+from crds.job_status import JobWarning
+from crds.model import ConditionData
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.saving import CHECKPOINTS_FAILING
+from reconcilers.conditions.reported import CHECKPOINTS_FAILING
 from reconcilers.job.plan import Plan
 from reconcilers.predicates import _without_steps
 from tests.reconcilers.build import NOW, job, report, worker
-from tests.reconcilers.judging import conditions, judge, with_status
+from tests.reconcilers.judging import judge, warnings, with_status
 from tests.reconcilers.test_loss import look, of_world
 
 
@@ -29,9 +30,9 @@ def trains(
     return worker(index, agent=agent.to_wire())
 
 
-def said(of: ElasticJob) -> tuple[str, str, str] | None:
-    found = next((c for c in of.status.conditions if c.type == CHECKPOINTS_FAILING), None)
-    return found and (found.status, found.reason, found.message)
+def said(of: ElasticJob) -> tuple[str | None, str] | None:
+    found = warnings(of).get(CHECKPOINTS_FAILING)
+    return found and (found.reason, found.message)
 
 
 def told(plan: Plan) -> list[str]:
@@ -46,26 +47,26 @@ def test_checkpoints_that_work_are_not_worth_a_word() -> None:
 def test_it_is_told_once_and_taken_back_when_it_works() -> None:
     plan, after = look(of_world(), trains(0), trains(1, CheckpointTrouble.STORAGE, "step 10: full"))
     message = "digits-worker-1, first: step 10: full"
-    assert said(after) == ("True", "StorageFails", message) and told(plan) == [message]
+    assert said(after) == ("StorageFails", message) and told(plan) == [message]
     plan, same = look(after, trains(0), trains(1, CheckpointTrouble.STORAGE, "step 20: full"))
     assert said(same) == said(after) and told(plan) == [], "a newer step is no news"
     storage = CheckpointTrouble.STORAGE
     plan, more = look(after, trains(0, storage, "step 10: full"), trains(1, storage, "step 10: full"))
     assert said(more) == said(after) and told(plan) == [], "nor is another worker with the same"
     plan, both = look(after, *(trains(index, CheckpointTrouble.SLOT, "x" * 512) for index in (0, 1)))
-    assert len(told(plan)) == 1 and len(said(both)[2]) == 512
+    assert len(told(plan)) == 1 and len((said(both) or ("", ""))[1]) == 512
     plan, well = look(both, trains(0), trains(1))
-    assert said(well) == ("False", "Saved", "") and told(plan) == []
+    assert said(well) is None and told(plan) == []
     news = [event.message for event in plan.events if event.reason == "CheckpointsSaved"]
     assert news == ["checkpoints are saved again, after SlotTooSmall"]
     plan, still = look(well, trains(0), trains(1))
     assert said(still) == said(well) and not plan.events, "once"
 
 
-def judged(known: Condition, workers: Sequence[ElasticWorker], world: Rendezvous) -> Condition:
-    of = with_status(job(), conditions=[known])
+def judged(known: JobWarning, workers: Sequence[ElasticWorker], world: Rendezvous) -> JobWarning | None:
+    of = with_status(job(), warnings=[known])
     after, _ = judge(of, CHECKPOINTS_FAILING, workers=workers, world=world)
-    return conditions(after)[CHECKPOINTS_FAILING]
+    return warnings(after).get(CHECKPOINTS_FAILING)
 
 
 def test_it_stays_while_the_pod_of_who_told_it_is_replaced() -> None:
@@ -75,22 +76,20 @@ def test_it_stays_while_the_pod_of_who_told_it_is_replaced() -> None:
     plan, failing = look(starting, trains(0), trains(1, CheckpointTrouble.STORAGE, "step 90: full"))
     assert said(failing) == said(after) and told(plan) == []
     plan, gone = look(starting, trains(0))
-    assert said(gone) == ("False", "Saved", ""), "nobody is left who tells of it"
+    assert said(gone) is None, "nobody is left who tells of it"
 
 
 def test_it_stays_while_the_pod_of_who_told_it_is_replaced_whatever_the_sentence() -> None:
     gone = worker(1, agent=report(1).to_wire())
-    known = Condition(
+    known = JobWarning(
         type=CHECKPOINTS_FAILING,
-        status=ConditionStatus.TRUE,
         reason="StorageFails",
         message="step 10: no space is le…",
         data=ConditionData(worker="digits-worker-1"),
-        last_transition_time=NOW,
+        since=NOW,
     )
     assert judged(known, [trains(0), gone], Rendezvous()) == known
-    alone = judged(known, [trains(0)], Rendezvous())
-    assert alone.status is ConditionStatus.FALSE, "nobody is left who tells of it"
+    assert judged(known, [trains(0)], Rendezvous()) is None, "nobody is left who tells of it"
 
 
 def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> None:
@@ -98,13 +97,9 @@ def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> 
     shrunk = {"round": 2, "members": [0], "incarnations": [1], "world_size": 1}
     world = failing.status.rendezvous.model_copy(update=shrunk)
     standby = worker(1, agent=report(1).to_wire())
-    known = next(c for c in failing.status.conditions if c.type == CHECKPOINTS_FAILING)
-
-    def status_with(*workers: ElasticWorker) -> str:
-        return judged(known, workers, world).status
-
-    assert status_with(trains(0), standby) == "True", "nobody has tried in this round"
-    assert status_with(trains(0, round_=2), standby) == "False"
+    known = warnings(failing)[CHECKPOINTS_FAILING]
+    assert judged(known, [trains(0), standby], world) == known, "nobody has tried in this round"
+    assert judged(known, [trains(0, round_=2), standby], world) is None
 
 
 def test_it_wakes_the_job() -> None:

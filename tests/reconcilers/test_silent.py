@@ -1,4 +1,4 @@
-"""The condition AgentsSilent, and that no clock of an agent is compared with the controller's."""
+"""The warning AgentsSilent, and that no clock of an agent is compared with the controller's."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import JobFailure
-from crds.model import Condition
+from crds.job_status import JobFailure, JobWarning
 from crds.phases import JobPhase
-from reconcilers.conditions.silent import AGENTS_SILENT
+from reconcilers.conditions.reported import AGENTS_SILENT
 from reconcilers.failure.facts import Break, last_failure
 from reconcilers.failure.incidents import first_of
 from reconcilers.failure.policy import assess
-from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.worker_state import AGENT_HEARD
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, failing, job, later, report, worker
@@ -26,17 +25,17 @@ def trains(index: int, silent_at: float | None = None) -> ElasticWorker:
     return worker(index, agent=report(index).to_wire(), conditions=conditions)
 
 
-def look(before: list[Condition], *workers: ElasticWorker) -> tuple[list[Condition], list[tuple[str, str]]]:
-    of = with_status(job(), conditions=before)
+def look(before: list[JobWarning], *workers: ElasticWorker) -> tuple[list[JobWarning], list[tuple[str, str]]]:
+    of = with_status(job(), warnings=before)
     after, events = judge(of, AGENTS_SILENT, workers=workers, phase=JobPhase.RUNNING)
-    return after.status.conditions, [(event.type, event.reason) for event in events]
+    return after.status.warnings, [(event.type, event.reason) for event in events]
 
 
 def test_silent_agents_are_counted_once_named_a_few_and_said_to_be_heard_again() -> None:
     assert look([], trains(0), trains(1)) == ([], [])
     silent, told = look([], *(trains(i, 60 + i) for i in range(40)), trains(40))
     assert told == [("Warning", "AgentsSilent")]
-    said = condition_of(silent, AGENTS_SILENT)
+    said = warning_of(silent, AGENTS_SILENT)
     assert said is not None and said.message.startswith(
         "no heartbeat from 40 of 41 workers since 2026-01-01T12:00:30Z "
         "(digits-worker-0, digits-worker-1, digits-worker-2 and 37 more), though nothing shows that their nodes"
@@ -45,7 +44,7 @@ def test_silent_agents_are_counted_once_named_a_few_and_said_to_be_heard_again()
     assert told == []
     heard, told = look(fewer, trains(0), trains(1))
     assert told == [("Normal", "AgentsHeard")]
-    assert look(heard, trains(0), trains(1)) == (heard, [])
+    assert heard == [] and look(heard, trains(0), trains(1)) == ([], [])
 
 
 def test_a_lost_pod_replaces_an_old_error_that_was_recorded_before() -> None:

@@ -20,6 +20,7 @@ from reconcilers.job.seen import Seen
 from reconcilers.observed.workers import Workers
 from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import job, later, report, worker
+from tests.reconcilers.judging import warnings
 
 FIGURES = "a step takes 0.42 s since step 1200 (2026-01-01T12:05:00Z), 1.4 times the 0.3 s of before"
 AHEAD = 1_200
@@ -51,13 +52,13 @@ def look(of: ElasticJob, *workers: ElasticWorker, **seen: Any) -> tuple[Plan, El
     """The plan, and the job as it is then."""
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
     plan = plan_job(Seen(of, raw, Workers(workers), **seen), later(400))
-    kept = {key: value for key, value in plan.status_patch.items() if key in ("conditions", "suspectedAt")}
+    kept = {key: value for key, value in plan.status_patch.items() if key in ("warnings", "suspectedAt")}
     return plan, ElasticJob.model_validate({**of.to_wire(), "status": raw["status"] | kept})
 
 
-def said(of: ElasticJob) -> tuple[str, str] | None:
-    found = next((c for c in of.status.conditions if c.type == SLOW), None)
-    return found and (found.status.value, found.message)
+def said(of: ElasticJob) -> str | None:
+    found = warnings(of).get(SLOW)
+    return found and found.message
 
 
 def told(plan: Plan) -> list[tuple[str, str]]:
@@ -76,18 +77,18 @@ def test_a_job_at_its_pace_has_no_word() -> None:
 def test_it_is_told_once_and_taken_back() -> None:
     plan, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
     message = f"{FIGURES}; {NOTHING_CHANGED}"
-    assert said(after) == ("True", message) and told(plan) == [("Slow", message)]
+    assert said(after) == message and told(plan) == [("Slow", message)]
     again, same = look(after, trains(0, SLOW_NOW), trains(1))
     assert said(same) == said(after) and told(again) == []
     over, fast = look(after, trains(0), trains(1))
-    assert said(fast) == ("False", "") and [reason for reason, _ in told(over)] == ["SlowOver"]
+    assert said(fast) is None and [reason for reason, _ in told(over)] == ["SlowOver"]
 
 
 def test_a_job_that_has_ended_is_slow_no_more() -> None:
     _, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
     ends = [trains(i, phase=WorkerPhase.SUCCEEDED) for i in range(2)]
     plan, ended = look(after, *ends)
-    assert (said(ended), told(plan)) == (("False", "the job has ended"), [])
+    assert (said(ended), told(plan)) == (None, [])
 
 
 def test_only_rank_0_of_a_world_that_trains_is_heard() -> None:
@@ -108,20 +109,19 @@ def test_what_changed_then_is_said() -> None:
     ]
     _, after = look(of_world(round_=1, formed=280), stayed, moved, neighbours=neighbours)
     assert said(after) == (
-        "True",
-        f"{FIGURES}; digits-worker-1 is on node-b since then, before on node-a; lab/big-worker-0 began on node-a",
+        f"{FIGURES}; digits-worker-1 is on node-b since then, before on node-a; lab/big-worker-0 began on node-a"
     ), "the first round follows nothing"
     workers = trains(0, SLOW_NOW, round_=2), trains(1, round_=2)
     _, after = look(of_world(round_=2, formed=280), *workers)
-    assert said(after) == ("True", f"{FIGURES}; round 2 began at 2026-01-01T12:04:40Z (worker 1 was killed)")
+    assert said(after) == f"{FIGURES}; round 2 began at 2026-01-01T12:04:40Z (worker 1 was killed)"
     _, after = look(of_world(round_=2, formed=100), *workers)
-    assert said(after) == ("True", f"{FIGURES}; {NOTHING_CHANGED}"), "that was long before"
+    assert said(after) == f"{FIGURES}; {NOTHING_CHANGED}", "that was long before"
 
 
 def test_many_neighbours_are_counted() -> None:
     came = [Neighbour(f"lab/w{number}", "node-0", later(300)) for number in range(500)]
     _, after = look(of_world(), trains(0, SLOW_NOW), trains(1), neighbours=came)
-    assert (said(after) or ("", ""))[1].endswith("498 more workers of other jobs began")
+    assert (said(after) or "").endswith("498 more workers of other jobs began")
 
 
 def test_neighbours_are_looked_for_when_it_is_news() -> None:

@@ -14,7 +14,6 @@ from controller.errors import Forbidden
 from controller.resources import PODS
 from crds import names
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
-from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import (
     AGAIN_SECONDS,
     ASK_AFTER_SECONDS,
@@ -31,7 +30,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.maker import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
-from tests.reconcilers.judging import judge
+from tests.reconcilers.judging import judge, warnings
 
 JSON = dict[str, Any]
 
@@ -207,8 +206,7 @@ async def test_a_container_that_runs_before_training_is_named_once_it_is_late(
     of = worker(phase=WorkerPhase.PENDING)
     status = observe(of, Observation(pod=late, warning=named), NOW)
     shown, _ = judge(job(replicas=1), workers=[of.model_copy(update={"status": status})])
-    started = condition_of(shown.status.conditions, "WorkersStarted")
-    assert started is not None and words in started.message
+    assert words in warnings(shown)["WorkersNotStarted"].message
     late["status"]["initContainerStatuses"] = []
     after = observe(of.model_copy(update={"status": status}), Observation(pod=late), NOW)
     assert not after.message, "what ran before has ended"

@@ -44,16 +44,16 @@ def test_counts_and_sentences_wait_until_a_second_has_passed() -> None:
         "conditions": [],
         "usage": {"roles": {"worker": {"pods": 2}}},
     }
-    assert seconds_to_write(patch, (), 0.25) == WRITE_SECONDS - 0.25
-    assert seconds_to_write(patch, (), WRITE_SECONDS) <= 0
-    assert seconds_to_write({}, (), 0.0) == 0
+    assert seconds_to_write(patch, {}, 0.25) == WRITE_SECONDS - 0.25
+    assert seconds_to_write(patch, {}, WRITE_SECONDS) <= 0
+    assert seconds_to_write({}, {}, 0.0) == 0
 
 
 @given(st.sets(st.sampled_from(FIELDS), min_size=1))
 def test_what_agents_see_and_the_phase_never_wait(fields: set[str]) -> None:
     """Whatever the next look could not find again is written at once, too."""
     status: dict[str, Any] = {field: {} for field in fields}
-    waits = seconds_to_write(status, (), 0.0) > 0
+    waits = seconds_to_write(status, {}, 0.0) > 0
     assert waits == (fields <= FOR_PEOPLE)
     if waits:
         assert world_spec({"status": status, "metadata": {}}) == world_spec({"status": {}, "metadata": {}})
@@ -61,25 +61,46 @@ def test_what_agents_see_and_the_phase_never_wait(fields: set[str]) -> None:
 
 @pytest.mark.parametrize(
     ("change", "waits"),
-    [({"message": "b"}, True), ({"status": "True"}, False), ({"reason": "Accepted"}, False)],
+    [({"message": "b"}, True), ({"status": "True"}, False), ({"reason": "AllHealthy"}, False)],
 )
 def test_a_conditions_message_waits_and_its_status_and_reason_do_not(
     change: dict[str, str], waits: bool
 ) -> None:
+    known = {"type": "NodesChecked", "status": "False", "reason": "FaultyNodes", "message": "a"}
+    patch = {"conditions": [known | change]}
+    assert (seconds_to_write(patch, {"conditions": [known]}, 0.0) > 0) == waits
+    follows = {"conditions": [known | {"type": "WorkersReady"} | change]}
+    stored = {"conditions": [known | {"type": "WorkersReady"}]}
+    assert seconds_to_write(follows, stored, 0.0) > 0, "each look finds it again"
+
+
+@pytest.mark.parametrize(
+    ("after", "waits"),
+    [
+        ([{"message": "b"}], True),
+        ([{"reason": "PodInvalid"}], False),
+        ([], False),
+        ([{}, {"type": "Slow"}], False),
+    ],
+)
+def test_a_warnings_message_waits_and_its_begin_its_reason_and_its_end_do_not(
+    after: list[dict[str, str]], waits: bool
+) -> None:
     """The answer to a trial of the job's Pods is there in one look only."""
-    known = {"type": "PodsAccepted", "status": "False", "reason": "PodForbidden", "message": "a"}
-    assert (seconds_to_write({"conditions": [known | change]}, [known], 0.0) > 0) == waits
+    known = {"type": "PodsNotAccepted", "reason": "PodForbidden", "message": "a", "since": "…"}
+    patch = {"warnings": [known | change for change in after]}
+    assert (seconds_to_write(patch, {"warnings": [known]}, 0.0) > 0) == waits
 
 
 @pytest.mark.parametrize("field", ["phase", "members", "round", "hangSince", "reformingSince", "formedAt"])
 def test_no_field_of_the_world_but_its_sentences_waits(field: str) -> None:
     assert field not in WORDS_OF_WORLD
-    assert seconds_to_write({"rendezvous": {"reason": "x", field: "x"}}, (), 0.0) == 0
+    assert seconds_to_write({"rendezvous": {"reason": "x", field: "x"}}, {}, 0.0) == 0
 
 
 @pytest.mark.parametrize("patch", [{"rendezvous": None}, {"goodput": None}, {"goodput": {"state": "Down"}}])
 def test_an_end_and_the_state_of_the_account_do_not_wait(patch: dict[str, Any]) -> None:
-    assert seconds_to_write({"message": "x"} | patch, (), 0.0) == 0
+    assert seconds_to_write({"message": "x"} | patch, {}, 0.0) == 0
 
 
 @pytest.mark.parametrize("workers", [3, 300])

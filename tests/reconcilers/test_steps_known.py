@@ -11,15 +11,13 @@ import pytest
 from crds.agent_report import AgentFailure, AgentState, FailureCause, RankStack, RoundProgress, StepProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.job_status import Goodput, JobState
-from crds.model import Condition, ConditionStatus
-from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice
+from crds.job_status import Goodput, JobState, JobWarning
+from reconcilers.conditions.reported import NO_STEPS, START_UNKNOWN, seconds_to_notice
 from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
 from reconcilers.goodput.rounds import with_comparable_steps
-from reconcilers.observed.conditions import NextState
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
-from tests.reconcilers.judging import conditions, judge, with_status
+from tests.reconcilers.judging import judge, warnings, with_status
 from tests.reconcilers.test_goodput import BEGINNING, submitted
 
 TOLD = RoundProgress(round=1, first_step=1_001, last_step=1_010, stepping_seconds=9.0)
@@ -41,26 +39,21 @@ def training(trained_seconds: float = 0.0, hang_timeout_seconds: int = 100, **st
     return job(elasticPolicy=policy, status={"goodput": goodput.to_wire(), **status})
 
 
-def judged(known: Condition | None, of: ElasticJob, workers: Sequence[ElasticWorker]) -> Condition | None:
-    of = with_status(of, conditions=[known] if known is not None else [])
-    return conditions(judge(of, STEPS_KNOWN, workers=workers)[0]).get(STEPS_KNOWN)
-
-
-def said(found: NextState) -> tuple[ConditionStatus, str] | None:
-    return (found.status, found.reason) if found is not None else None
+def judged(known: JobWarning | None, of: ElasticJob, workers: Sequence[ElasticWorker]) -> JobWarning | None:
+    of = with_status(of, warnings=[known] if known is not None else [])
+    return warnings(judge(of, NO_STEPS, workers=workers)[0]).get(NO_STEPS)
 
 
 def test_a_script_that_tells_no_step_in_three_limits_of_training_is_said_to_be_one() -> None:
     workers = [member(0), member(1)]
-    assert said(judged(None, training(299), workers)) is None
+    assert judged(None, training(299), workers) is None
     assert seconds_to_notice(training(299), workers, NOW) == pytest.approx(1)
-    condition = judged(None, training(301), workers)
-    assert condition is not None
-    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "NoSteps")
-    assert condition.message.startswith("no step in 5 min of training: hangs are not found")
-    noticed = training(301, conditions=[condition.to_wire()])
+    warning = judged(None, training(301), workers)
+    assert warning is not None
+    assert warning.message.startswith("no step in 5 min of training: hangs are not found")
+    noticed = training(301, warnings=[warning.to_wire()])
     assert seconds_to_notice(noticed, workers, NOW) is None, "once"
-    assert said(judged(condition, noticed, workers)) == (ConditionStatus.FALSE, "NoSteps")
+    assert judged(warning, noticed, workers) == warning
 
 
 def test_what_is_not_training_is_not_waited_for() -> None:
@@ -70,13 +63,18 @@ def test_what_is_not_training_is_not_waited_for() -> None:
     assert judged(None, job(), []) is None
 
 
-def test_the_first_step_takes_the_notice_back_and_says_whose_word_it_is() -> None:
+@pytest.mark.parametrize("figures", [COUNTED, TOLD])
+def test_the_first_step_ends_the_warning_for_good_and_the_account_has_whose_step_it_is(
+    figures: RoundProgress,
+) -> None:
     late = training(400)
-    counted = judged(None, late, [member(0, COUNTED)])
-    assert said(counted) == (ConditionStatus.TRUE, "Counted")
-    told = judged(None, late, [member(0, TOLD), member(1, COUNTED)])
-    assert said(told) == (ConditionStatus.TRUE, "Told")
-    assert seconds_to_notice(late, [member(0, COUNTED)], NOW) is None
+    warning = judged(None, late, [member(0)])
+    assert warning is not None and judged(warning, late, [member(0, figures)]) is None
+    assert seconds_to_notice(late, [member(0, figures)], NOW) is None
+    goodput = goodput_now(late, [member(0, figures)], NOW)
+    assert goodput.latest is not None and goodput.latest.counted == figures.counted
+    known = with_status(late, goodput=goodput)
+    assert seconds_to_notice(known, [member(0)], NOW) is None and judged(None, known, [member(0)]) is None
 
 
 def test_a_start_that_nobody_knows_the_step_of_is_said_to_cost_goodput() -> None:
@@ -91,9 +89,7 @@ def test_a_start_that_nobody_knows_the_step_of_is_said_to_cost_goodput() -> None
         (with_rounds(first, [after_such_a_start]), True),
     ):
         known = job(status={"goodput": goodput.to_wire()})
-        condition = judged(None, known, [member(0, COUNTED)])
-        assert condition is not None
-        assert condition.message.startswith("nobody knows which step the last start") == expected
+        assert (START_UNKNOWN in warnings(judge(known, workers=[member(0, COUNTED)])[0])) == expected
 
 
 def test_counts_say_nothing_beside_those_who_tell() -> None:

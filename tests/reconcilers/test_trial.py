@@ -14,14 +14,14 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, Forbidden, Invalid, Unavailable
 from crds.elasticjob import ElasticJob
-from crds.model import Condition, ConditionStatus
+from crds.job_status import JobWarning
 from crds.template import POD_TEMPLATE_SCHEMA
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.conditions import refusal
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobReader, Seen
-from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.options import AgentSource, PodOptions
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
@@ -224,8 +224,8 @@ def after(of: ElasticJob, plan: Plan) -> ElasticJob:
     return ElasticJob.model_validate({**of.to_wire(), "status": status})
 
 
-def accepted(of: ElasticJob) -> Condition | None:
-    return condition_of(of.status.conditions, refusal.PODS_ACCEPTED)
+def answered(of: ElasticJob) -> JobWarning | None:
+    return warning_of(of.status.warnings, refusal.PODS_NOT_ACCEPTED)
 
 
 def edited(of: ElasticJob) -> ElasticJob:
@@ -246,7 +246,11 @@ def test_a_refused_job_makes_nothing_says_so_once_and_fails_when_its_time_is_ove
     again = plan_job(seen(of), later(refusal.FAIL_AFTER_SECONDS - 1))
     assert not again.acts and not again.events
     end = plan_job(seen(of), later(refusal.FAIL_AFTER_SECONDS))
-    assert end.status_patch["phase"] == "Failed" and end.events[0].message.endswith("spec: no")
+    assert end.status_patch["phase"] == "Failed"
+    assert end.events[0].message == (
+        "no Pod could be made: the API server refuses the Pods of type worker: spec: no. Correct the job in "
+        "place: one that has not begun fails after 120 s of this"
+    )
 
 
 def test_the_time_to_set_it_right_begins_anew_with_each_try() -> None:
@@ -255,7 +259,7 @@ def test_the_time_to_set_it_right_begins_anew_with_each_try() -> None:
     assert refusal.is_due(of, None, False)
     now = later(refusal.FAIL_AFTER_SECONDS - 1)
     again = after(of, plan_job(seen(of, REFUSED), now))
-    assert refusal.seconds_to_failure(accepted(again), again, now) == refusal.FAIL_AFTER_SECONDS
+    assert refusal.seconds_to_failure(answered(again), again, now) == refusal.FAIL_AFTER_SECONDS
 
 
 def test_a_suspended_job_does_not_fail_for_its_template() -> None:
@@ -271,7 +275,7 @@ def test_what_a_policy_forbids_is_asked_again_now_and_then_and_no_answer_takes_n
     assert refusal.is_due(of, refusal.RETRY_SECONDS, False)
     assert refusal.is_refused(refusal.judge(of, Trial(Answer.NONE, "away"), False, NOW))
     plan = plan_job(seen(of, Trial(Answer.ACCEPTED)), later(20))
-    assert len(plan.acts) == 2 and not refusal.is_refused(accepted(after(of, plan)))
+    assert len(plan.acts) == 2 and not refusal.is_refused(answered(after(of, plan)))
 
 
 def suspended(of: ElasticJob) -> ElasticJob:
@@ -286,7 +290,7 @@ def test_a_job_that_has_begun_or_waits_is_not_asked_about_but_rarely_until_it_is
             assert not refusal.is_due(each, None, has_begun)
             pace = paces.get(answer)
             assert not refusal.is_due(each, 1e9 if pace is None else pace - 1, has_begun)
-            assert refusal.seconds_to_look(accepted(each), each, has_begun) == pace
+            assert refusal.seconds_to_look(answered(each), each, has_begun) == pace
             assert pace is None or refusal.is_due(each, pace, has_begun)
             assert refusal.is_due(edited(each), 0.0, has_begun)
 
@@ -296,18 +300,19 @@ def test_a_refusal_is_not_final_for_a_job_that_has_begun_and_it_says_when_it_is_
     workers = [worker(index) for index in range(2)]
     of = after(job(), plan_job(seen(job(), REFUSED, workers), NOW))
     assert plan_job(seen(of, None, workers), NOW).look_again_seconds is not None
-    message = next(c.message for c in of.status.conditions if c.type == refusal.PODS_ACCEPTED)
-    assert message.endswith("but no new one can be created; asked again every 60 minutes")
+    refused = answered(of)
+    assert refused is not None
+    assert refused.message.endswith("but no new one can be created; tried again every 60 minutes")
     again = plan_job(seen(of, Trial(Answer.ACCEPTED), workers), later(3_600))
-    assert not refusal.is_refused(accepted(after(of, again)))
+    assert not refusal.is_refused(answered(after(of, again)))
 
 
 def test_a_suspended_job_is_told_what_is_refused_and_not_to_hurry() -> None:
     of = suspended(job())
     of = after(of, plan_job(seen(of, Trial(Answer.FORBIDDEN, "a policy says no")), NOW))
-    (message,) = (c.message for c in of.status.conditions if c.type == refusal.PODS_ACCEPTED)
-    assert message == (
-        "a policy says no. The job is suspended, and could not begin; asked again every 5 minutes"
+    (refused,) = of.status.warnings
+    assert refused.message == (
+        "a policy says no. The job is suspended, and could not begin; tried again every 5 minutes"
     )
 
 
@@ -334,8 +339,9 @@ async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:
 def test_who_is_not_refused_starts(answer: Answer) -> None:
     of, plan = first_look(Trial(answer, "why"))
     assert len(plan.acts) == 2
-    status = next(c.status for c in of.status.conditions if c.type == refusal.PODS_ACCEPTED)
-    assert (status is ConditionStatus.TRUE) == (answer is Answer.ACCEPTED)
+    warning = answered(of)
+    assert (warning is None) == (answer is Answer.ACCEPTED) and not plan.events
+    assert warning is None or (warning.reason, warning.message) == (answer, "why")
 
 
 @given(st.sampled_from(Answer), st.sampled_from(Answer), st.booleans(), st.floats(0, 1e5), st.booleans())
@@ -350,4 +356,4 @@ def test_a_job_that_has_begun_never_fails_for_its_template(
     failed = plan.status_patch.get("phase") == "Failed"
     assert not (failed and trains)
     if failed:
-        assert refusal.is_refused(accepted(after(of, plan))) and seconds >= refusal.FAIL_AFTER_SECONDS
+        assert refusal.is_refused(answered(after(of, plan))) and seconds >= refusal.FAIL_AFTER_SECONDS

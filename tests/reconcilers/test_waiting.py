@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from crds.elasticworker import WorkerPhase
+from crds.job_status import JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.table import Judgement
 from reconcilers.job.plan import plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import why_not_training
@@ -33,14 +35,21 @@ def said(type_: str, status: str, reason: str, message: str = "") -> Condition:
     return Condition(type=type_, status=status, reason=reason, message=message, last_transition_time=NOW)
 
 
-NOT_SCHEDULED = said("WorkersScheduled", "False", "Unschedulable", "2 Pods cannot be scheduled")
-NOT_STARTED = said("WorkersStarted", "False", "ImagePullBackOff", "1 Pod cannot start")
+def warned(type_: str, reason: str, message: str) -> JobWarning:
+    return JobWarning(type=type_, reason=reason, message=message, since=NOW)
+
+
+NOT_SCHEDULED = warned("WorkersUnscheduled", "Unschedulable", "2 Pods cannot be scheduled")
+NOT_STARTED = warned("WorkersNotStarted", "ImagePullBackOff", "1 Pod cannot start")
+NOT_TRIED = warned("PodsNotAccepted", "NoAnswer", "the API server could not try the Pods")
+REFUSED = warned("PodsNotAccepted", "PodInvalid", "no such field")
+LACKS = said("WorldFormed", "False", "Incomplete", "not running: ps 1")
 NO_REPLICAS = said("Running", "False", "NoReplicas", "replicas is 0, so the job has no Pods")
 OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
 
 
 @pytest.mark.parametrize(
-    ("phase", "conditions", "world", "why"),
+    ("phase", "found", "world", "why"),
     [
         (None, [], None, ("", "")),
         (JobPhase.RUNNING, [NOT_SCHEDULED], FORMED, ("", "")),
@@ -53,15 +62,27 @@ OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
             WAITS,
             ("ImagePullBackOff", "1 Pod cannot start"),
         ),
+        (JobPhase.PENDING, [NOT_TRIED], WAITS, ("", WAITS.reason)),
+        (JobPhase.PENDING, [NOT_SCHEDULED, REFUSED], WAITS, ("PodInvalid", "no such field")),
+        (JobPhase.PENDING, [LACKS], WAITS, ("", WAITS.reason)),
+        (JobPhase.PENDING, [LACKS], None, ("Incomplete", "not running: ps 1")),
+        (JobPhase.PENDING, [LACKS, NOT_SCHEDULED], None, ("Unschedulable", "2 Pods cannot be scheduled")),
         (JobPhase.PENDING, [NO_REPLICAS], WAITS, ("NoReplicas", "replicas is 0, so the job has no Pods")),
         (JobPhase.FAILED, [OVER, NOT_SCHEDULED], WAITS, ("RestartLimitExceeded", "4 failures")),
         (JobPhase.SUCCEEDED, [NOT_SCHEDULED], WAITS, ("", "")),
     ],
 )
-def test_the_condition_that_says_why_comes_first(
-    phase: JobPhase | None, conditions: list[Condition], world: Rendezvous | None, why: tuple[str, str]
+def test_the_gravest_hindrance_says_why(
+    phase: JobPhase | None,
+    found: list[Condition | JobWarning],
+    world: Rendezvous | None,
+    why: tuple[str, str],
 ) -> None:
-    assert why_not_training(phase, conditions, world) == why
+    judgement = Judgement(
+        [each for each in found if isinstance(each, Condition)],
+        [each for each in found if isinstance(each, JobWarning)],
+    )
+    assert why_not_training(phase, judgement, world) == why
 
 
 def written(of: Any, workers: Workers) -> dict[str, Any]:

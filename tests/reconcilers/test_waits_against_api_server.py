@@ -11,7 +11,7 @@ from controller.resources import EVENTS, PODS
 from reconcilers.observed import start
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.cluster import NAMESPACE, Hollow
-from tests.reconcilers.test_refused_pods_against_api_server import condition, told
+from tests.reconcilers.test_refused_pods_against_api_server import condition, no_warning, told, warning
 
 SINCE = r"1 Pod cannot {0}: {2} \({1}-worker-0, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\)"
 JSON = dict[str, Any]
@@ -44,12 +44,13 @@ async def test_a_container_that_cannot_start_is_told_on_the_job(
     await hollow.submit(name, replicas=1)
     await pod(hollow, name)
     await hollow.pod_status(f"{name}-worker-0-1", {"containerStatuses": [waiting(reason, message)]})
-    said = (await condition(hollow, name, "WorkersStarted", "False"))["message"]
+    said = (await warning(hollow, name, "WorkersNotStarted"))["message"]
     assert re.match(SINCE.format("start", name, re.escape(f"main: {reason}: {message}")), said), said
     known = "ImagePullBackOff" if reason == "ErrImagePull" else reason
     await hollow.until("an Event", lambda: told(hollow, name, [known]))
     await hollow.run_agent(f"{name}-worker-0")
-    assert (await condition(hollow, name, "WorkersStarted", "True"))["message"] == ""
+    await condition(hollow, name, "WorkersReady", "True")
+    await no_warning(hollow, name, "WorkersNotStarted")
 
 
 async def test_a_missing_volume_is_told_on_the_job_though_only_an_event_says_so(
@@ -78,7 +79,7 @@ async def test_a_missing_volume_is_told_on_the_job_though_only_an_event_says_so(
             "message": why,
         },
     )
-    found = await condition(hollow, "volume", "WorkersStarted", "False")
+    found = await warning(hollow, "volume", "WorkersNotStarted")
     assert found["reason"] == "FailedMount"
     assert re.match(SINCE.format("start", "volume", re.escape(why)), found["message"])
 
@@ -89,7 +90,7 @@ async def test_pods_without_a_node_say_since_when(hollow: Hollow) -> None:
     why = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
     unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
     await hollow.pod_status("unplaced-worker-0-1", {"conditions": [unplaced]})
-    first = await condition(hollow, "unplaced", "WorkersScheduled", "False")
+    first = await warning(hollow, "unplaced", "WorkersUnscheduled")
     assert re.match(SINCE.format("be scheduled", "unplaced", re.escape(why)), first["message"])
 
 
@@ -111,11 +112,11 @@ async def test_an_edit_that_waits_for_the_next_pods_says_so_until_all_have_it(ho
     template = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["other"]}]}}
     patch = {"spec": {"replicaSpecs": {"worker": {"template": template}}}}
     await hollow.client.patch(ELASTICJOBS, "command", patch, NAMESPACE)
-    said = (await condition(hollow, "command", "TemplateApplied", "False"))["message"]
+    said = (await warning(hollow, "command", "TemplateChanged"))["message"]
     assert said.startswith("2 of 2 Pods were made before the template was changed")
     await hollow.until("an Event", lambda: told(hollow, "command", ["TemplateChanged"]))
     for index in (0, 1):
         await hollow.delete_pod(f"command-worker-{index}-1")
     for index in (0, 1):
         await hollow.run_agent(f"command-worker-{index}", incarnation=2)
-    await condition(hollow, "command", "TemplateApplied", "True")
+    await no_warning(hollow, "command", "TemplateChanged")

@@ -241,9 +241,7 @@ async def test_job_that_is_made_again_gets_its_account_though_the_cache_still_sh
     assert {kind for kind, _ in api.objects} >= {SERVICEACCOUNTS, ROLES, ROLEBINDINGS, LEASES, PODS}
 
 
-async def test_an_account_whose_label_was_removed_is_asked_for_once(
-    api: Api, controller: Controller
-) -> None:
+async def test_an_account_whose_label_was_removed_is_asked_for_once(api: Api, controller: Controller) -> None:
     """Without our label, we do not see it."""
     name = owned_name(api.get(ELASTICJOBS, JOB)["metadata"]["uid"])
     api.put(SERVICEACCOUNTS, {"metadata": {"name": name}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ def trained(of: ElasticJob, hours: float = 2) -> ElasticJob:
 def messages(of: ElasticJob, *workers: ElasticWorker) -> dict[str, str]:
     status = with_roles(of, of.status, Workers(workers))
     found, _ = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=status.usage)
-    return {c.type: c.message for c in found.status.conditions if c.status == "True"}
+    return {warning.type: warning.message for warning in found.status.warnings}
 
 
 def test_what_is_asked_for_and_not_used_is_told_with_its_figures() -> None:
@@ -144,26 +143,25 @@ HISTORY = (
 
 def then(of: ElasticJob, beginning: profile.Beginning) -> ElasticJob:
     """The job once that is written."""
-    return with_status(of, conditions=[beginning.condition] if beginning.condition is not None else [])
+    return with_status(of, profile=beginning.profile)
 
 
 def events(of: ElasticJob, beginning: profile.Beginning) -> list[Event]:
-    return judge(of, profile.PROFILED, profiled=beginning.condition)[1]
+    return list(profile.events(of.status.profile, beginning.profile))
 
 
 def begun(
     of: ElasticJob,
     history: Sequence[ElasticJob],
-    now: datetime,
     *,
     has_begun: bool = False,
     refused: str = "",
 ) -> profile.Beginning:
-    return profile.begun(Uptake(DesiredJob.of(of)), history, refused, has_begun, now)
+    return profile.begun(Uptake(DesiredJob.of(of)), history, refused, has_begun)
 
 
 def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
-    begins = begun(new(), HISTORY, NOW)
+    begins = begun(new(), HISTORY)
     request = begins.request
     assert request is not None and request.replicas == {"worker": 8}
     amounts = {"memory": "12288Mi"}
@@ -171,7 +169,7 @@ def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name
 
 
 def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
-    begins = begun(new("resnet-1"), HISTORY, NOW)
+    begins = begun(new("resnet-1"), HISTORY)
     assert begins.request is None
     (event,) = events(new("resnet-1"), begins)
     assert event.reason == "NoProfile"
@@ -180,8 +178,8 @@ def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
         == "no job of the name resnet has trained and finished yet, so this one begins as it says itself"
     )
     written = then(new("resnet-1"), begins)
-    again = begun(written, HISTORY, NOW)
-    assert again.condition == begins.condition and not events(written, again)
+    again = begun(written, HISTORY)
+    assert again.profile == begins.profile and not events(written, again)
 
 
 def test_what_the_user_wrote_stays() -> None:
@@ -196,7 +194,7 @@ def test_what_the_user_wrote_stays() -> None:
     )
     assert profile.says_count(new().model_copy(update={"metadata": metadata}))
     both = new(replicas=2, template=asking(memory="1Gi"))
-    begins = begun(both, HISTORY, NOW)
+    begins = begun(both, HISTORY)
     assert [event.message for event in events(both, begins)] == [
         "the job says itself what bert-2, bert-1 could tell"
     ]
@@ -224,7 +222,7 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
     status = {"phase": "Succeeded", "completionTime": later(0), "usage": usage}
     before = [job("j-1", replicaSpecs=serving, status=status)]
     roles = job("j-2", replicaSpecs=serving, optimizeMode="cluster")
-    request = begun(roles, before, NOW).request
+    request = begun(roles, before).request
     assert request is not None and request.replicas == {}
     assert {type_: asked.requests for type_, asked in request.resources.items()} == {
         "ps": {"memory": "1229Mi"}
@@ -232,57 +230,57 @@ def test_a_job_without_workers_asks_for_memory_alone() -> None:
 
 
 def test_a_job_that_is_suspended_while_it_waits_asks_again_when_it_goes_on() -> None:
-    waits = begun(new(suspend=True), (), later(1))
-    assert waits.request is None and waits.condition is None
-    assert begun(then(new(), waits), HISTORY, later(99)).request is not None
+    waits = begun(new(suspend=True), ())
+    assert waits.request is None and waits.profile is None
+    assert begun(then(new(), waits), HISTORY).request is not None
 
 
 def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
     assert not profile.needs_history(job(optimizeMode="single-job"))
     assert not profile.needs_history(new(suspend=True))
-    assert begun(new(), HISTORY, NOW, has_begun=True).request is None
+    assert begun(new(), HISTORY, has_begun=True).request is None
 
 
 def test_a_request_that_a_crash_kept_from_being_written_is_made_with_the_next_look() -> None:
-    begins = begun(new(), HISTORY, NOW)
-    assert begins.condition is None and profile.needs_history(new())
-    again = begun(new(), HISTORY, later(1))
-    assert again.request == begins.request is not None and again.condition is None
+    begins = begun(new(), HISTORY)
+    assert begins.profile is None and profile.needs_history(new())
+    again = begun(new(), HISTORY)
+    assert again.request == begins.request is not None and again.profile is None
 
 
 def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
     of = trained(job(template=asking(memory="512Gi")))
     used = with_roles(of, of.status, Workers([using(0, GIB)])).usage
-    known = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=used)[0].status.conditions
+    known = judge(of, sizing.OVERSIZED, sizing.UNDERSIZED, usage=used)[0].status.warnings
     by_hand = trained(job(template=asking(memory="512Gi"), optimizeMode="manual"))
     assert (
         known
-        and not judge(with_status(by_hand, conditions=known), sizing.OVERSIZED, sizing.UNDERSIZED)[
+        and not judge(with_status(by_hand, warnings=known), sizing.OVERSIZED, sizing.UNDERSIZED)[
             0
-        ].status.conditions
+        ].status.warnings
     )
 
 
 def test_a_job_whose_request_is_refused_begins_without_it() -> None:
-    refused = begun(new(), HISTORY, later(10), refused="a webhook said no")
+    refused = begun(new(), HISTORY, refused="a webhook said no")
     assert refused.request is None
     found = events(new(), refused)
     assert [(event.reason, event.message) for event in found] == [("NoProfile", "a webhook said no")]
 
 
 def test_what_is_merged_is_told_in_the_same_look() -> None:
-    begins = begun(new(), HISTORY, NOW)
+    begins = begun(new(), HISTORY)
     scaled = new(replicas=8)
-    merged = profile.begun(Uptake(DesiredJob.of(scaled), begins.request), HISTORY, "", False, NOW)
-    condition = merged.condition
-    assert condition is not None and merged.request is None
-    assert (condition.reason, condition.message) == (
+    merged = profile.begun(Uptake(DesiredJob.of(scaled), begins.request), HISTORY, "", False)
+    use = merged.profile
+    assert use is not None and merged.request is None
+    assert (use.outcome, use.message) == (
         "Taken",
         "8 of type worker; memory 12288Mi for each of type worker: what bert-2, bert-1 came to",
     )
     assert [event.reason for event in events(scaled, merged)] == ["ProfileTaken"]
     written = then(scaled, merged)
-    assert not events(written, begun(written, HISTORY, later(1)))
+    assert not events(written, begun(written, HISTORY))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""Conditions of a job's life: whether it runs, has a world, ends, and has the workers that it wants. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from controller.wording import counted, shortened
+from crds import names
+from crds.elasticworker import WorkerPhase
+from crds.job_status import JobWarning
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.phases import JobPhase, RendezvousPhase
+from reconcilers.conditions.facts import Facts, Judge
+from reconcilers.conditions.pods import WORKERS_GIVEN_UP, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED
+from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED, is_refused
+from reconcilers.observed.conditions import NextState, State, warning_of
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import extra_slots, present_slots, training_types
+from reconcilers.roles.progress import cluster_formed
+from reconcilers.runtime.acts import Event
+
+RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
+WORLD_FORMED, WORKERS_READY = "WorldFormed", "WorkersReady"
+NO_REPLICAS = "NoReplicas"
+NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
+MAX_WHY = 96
+"""Characters of the world's reason in a condition; the world itself has all of it."""
+ENDED = "the job has ended"
+HINDRANCES = (PODS_NOT_ACCEPTED, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED)
+"""Warnings that say why workers do not run. A Pod that cannot start has a node."""
+TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+
+
+def running(_: Condition | None, facts: Facts) -> State:
+    status = TRUE if facts.phase is JobPhase.RUNNING else FALSE
+    wants_pods = any(spec.replicas or spec.standby for spec in facts.job.spec.replica_specs.values())
+    if facts.phase.finished or wants_pods:
+        return State(status, facts.phase.value)
+    return State(status, NO_REPLICAS, NO_REPLICAS_MESSAGE)
+
+
+def no_replicas(_: Condition | None, new: Condition) -> Event | None:
+    return Event("Normal", NO_REPLICAS, new.message) if new.reason == NO_REPLICAS else None
+
+
+def suspended(before: Condition | None, facts: Facts) -> State | None:
+    if facts.job.spec.suspend:
+        return State(TRUE, "Suspended")
+    return None if before is None else State(FALSE, "Resumed")
+
+
+def world_formed(_: Condition | None, facts: Facts) -> State:
+    """Judges whether there is a world; with parameter servers, whether all that training needs runs."""
+    if in_cluster(facts.job):
+        return cluster_formed(facts.job, facts.workers)
+    status = TRUE if facts.world.phase is RendezvousPhase.FORMED else FALSE
+    return State(status, facts.world.phase.value, shortened(facts.world.why, MAX_WHY))
+
+
+def world_at_end(before: Condition | None, facts: Facts) -> NextState:
+    """A world that was not formed may be why the job has ended, so its reason stays."""
+    if before is None:
+        return None
+    if before.status is not FALSE:
+        return State(FALSE, facts.phase.value, ENDED)
+    if in_cluster(facts.job):
+        return before
+    return State(FALSE, before.reason, shortened(facts.world.why, MAX_WHY), before.data)
+
+
+def workers_ready(_: Condition | None, facts: Facts) -> State:
+    """Judges whether all Pods that the job wants run. Its warnings say more about each hindrance."""
+    found = list(hindrances(facts.warnings))
+    if found:
+        return State(FALSE, found[0].reason or found[0].type, "; ".join(map(_in_short, found)))
+    if not facts.goes_on:
+        return State(FALSE, facts.phase.value)
+    if (missing := _missing(facts)) > 0:
+        return State(FALSE, "Starting", f"{counted(missing, 'worker')} not running yet")
+    if (given_up := warning_of(facts.warnings, WORKERS_GIVEN_UP)) is not None:
+        return State(FALSE, WORKERS_GIVEN_UP, _in_short(given_up))
+    return State(TRUE, "AllRunning")
+
+
+def hindrances(warnings: Iterable[JobWarning]) -> Iterator[JobWarning]:
+    """Yields the warnings that say why workers do not run, the first to look at first."""
+    found = {warning.type: warning for warning in warnings}
+    for type_ in HINDRANCES:
+        warning = found.get(type_)
+        if warning is not None and (type_ != PODS_NOT_ACCEPTED or is_refused(warning)):
+            yield warning
+
+
+def _in_short(warning: JobWarning) -> str:
+    return f"{warning.type} ({warning.reason})" if warning.reason else warning.type
+
+
+def _missing(facts: Facts) -> int:
+    """Return how many Pods the job wants that do not run.
+
+    Workers that get no further Pod do not count, nor does a probe for free room, which is expected to wait.
+    """
+    job, workers = facts.job, facts.workers
+    wanted = {type_: frozenset(present_slots(job, type_)) for type_ in training_types(job)}
+    if names.WORKER in wanted:
+        wanted[names.WORKER] -= extra_slots(job)
+    absent = sum(len(slots.difference(workers.by_index.get(type_, ()))) for type_, slots in wanted.items())
+    idle = [
+        worker
+        for worker in workers.exceptional
+        if worker.spec.index in wanted.get(worker.spec.type, ())
+        and worker.status.phase not in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+        and worker.metadata.uid not in facts.exhausted_workers
+    ]
+    return absent + len(idle)
+
+
+def wait_at_end(before: Condition | None, _: Facts) -> NextState:
+    """What was missing may be why the job has ended, so it stays False; nothing waits any more."""
+    if before is None or before.status is not FALSE:
+        return before
+    message = shortened(f"{ENDED}; {before.message}", MAX_CONDITION_MESSAGE)
+    return State(FALSE, before.reason, message, before.data)
+
+
+def end_in(phase: JobPhase) -> Judge:
+    return lambda before, facts: facts.end if facts.phase is phase else before

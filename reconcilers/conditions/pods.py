@@ -1,0 +1,98 @@
+"""Warnings about a job's Pods and what their template is made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from controller.wording import counted
+from crds import names
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.job_status import JobWarning
+from crds.model import Condition, ConditionData
+from reconcilers.conditions.facts import Facts, Trouble
+from reconcilers.observed.conditions import data_of
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import extra_slots
+from reconcilers.observed.worker_state import hindered_by, stuck_by
+from reconcilers.observed.workers import Workers
+from reconcilers.roles.progress import own_tf_config
+
+WORKERS_UNSCHEDULED, WORKERS_NOT_STARTED = "WorkersUnscheduled", "WorkersNotStarted"
+WORKERS_GIVEN_UP = "WorkersGivenUp"
+TEMPLATE_CHANGED = "TemplateChanged"
+"""Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
+job's variables, are for the next Pod of each slot."""
+MASTER_IGNORED, TF_CONFIG_KEPT = "MasterReplicaIgnored", "TFConfigKept"
+
+
+def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges the Pods that have no node. A probe for free room is expected to wait."""
+    probes, pending = extra_slots(facts.job), _pending(facts.workers)
+    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
+    return _wait(before, facts, wanted, stuck_by, "cannot be scheduled")
+
+
+def not_started(before: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges the Pods that do not start on their node."""
+    return _wait(before, facts, _pending(facts.workers), hindered_by, "cannot start")
+
+
+def _pending(workers: Workers) -> list[ElasticWorker]:
+    return [worker for worker in workers.exceptional if worker.status.phase is WorkerPhase.PENDING]
+
+
+def _wait(
+    before: JobWarning | None,
+    facts: Facts,
+    workers: Collection[ElasticWorker],
+    cause_of: Callable[[ElasticWorker], Condition | None],
+    what: str,
+) -> Trouble | None:
+    """Names the first worker that waits."""
+    waiting = [(worker.metadata.name, found) for worker in workers if (found := cause_of(worker))]
+    if not waiting:
+        return None
+    since = facts.now if before is None else before.since
+    (name, why), pods = waiting[0], counted(len(waiting), "Pod")
+    message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
+    return Trouble(message, why.reason, ConditionData(worker=name, count=len(waiting)))
+
+
+def given_up(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges the workers that get no further Pod, with their reasons."""
+    if not facts.goes_on:
+        return before
+    why = facts.exhausted_workers.values()
+    return Trouble("; ".join(why), data=ConditionData(count=len(why))) if why else None
+
+
+def template_changed(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    if not facts.outdated_pods:
+        return None
+    message = (
+        f"{facts.outdated_pods} of {counted(facts.pods, 'Pod was', 'Pods were')} made before the template "
+        "was changed; to apply it now, suspend and resume the job"
+    )
+    return Trouble(message, data=ConditionData(count=facts.outdated_pods))
+
+
+def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
+    """Whether an edit leaves more Pods outdated than there were. Pods that follow it in turn are no news, nor
+    is what else is edited meanwhile."""
+    return (data_of(new).count or 0) > (data_of(old).count or 0)
+
+
+def master_ignored(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    masters = [type_ for type_ in facts.job.spec.replica_specs if type_ in names.MASTER_TYPES]
+    return Trouble(f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod") if masters else None
+
+
+def tf_config_kept(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges whether the user sets the variable that Pods learn their cluster from."""
+    kept = own_tf_config(facts.job) if in_cluster(facts.job) else ()
+    if not kept:
+        return None
+    return Trouble(
+        f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(kept)}, and kept: these Pods do not "
+        "learn of changes of the cluster; remove it to have dlr set it"
+    )

@@ -1,0 +1,231 @@
+"""Warnings that follow from agents' reports: steps, losses, checkpoints, silence, use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from statistics import median
+
+from controller.wording import counted, some_of
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.job_status import JobState, JobWarning
+from crds.model import ConditionData
+from crds.phases import RendezvousPhase
+from crds.ranges import as_ranges
+from crds.rendezvous import Rendezvous
+from reconcilers.conditions.facts import Facts, Trouble
+from reconcilers.failure.incidents import ranks_of
+from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
+from reconcilers.observed.conditions import condition_of, data_of, warning_of
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.worker_state import SIDECARS_WELL, current_report, silent_since
+from reconcilers.observed.workers import Workers
+from reconcilers.roles.tasks import runs
+
+NON_FINITE_LOSS = "NonFiniteLoss"
+CHECKPOINTS_FAILING = "CheckpointsFailing"
+AGENTS_SILENT = "AgentsSilent"
+SIDECARS_FAILED = "SidecarsFailed"
+PARAMETER_SERVER_HOT = "ParameterServerHot"
+NO_STEPS, START_UNKNOWN = "NoSteps", "StartUnknown"
+
+NO_STEPS_MESSAGE = (
+    "no step in {minutes:g} min of training: hangs are not found (hangTimeoutSeconds has no effect), and "
+    "there is no goodput. Call dlr.report(step) in the script. Without it, the steps of torch's "
+    "optimizers are counted, but only in processes that dlr run forks (docs/hangs.md)"
+)
+START_UNKNOWN_MESSAGE = (
+    "it is unknown which step the last start went on with: its optimizer keeps no number of its steps, as "
+    "SGD, or was not loaded. Goodput is at least the ratio shown, since all earlier steps count as trained "
+    "again; call dlr.report(step) to have it exact"
+)
+PATIENCE_FACTOR = 3
+"""Time limit for the first step, in units of `hangTimeoutSeconds`."""
+HOT_RATIO = 2.0
+"""CPU of a hot parameter server, in units of the others' median."""
+HOT_RATIO_TO_STAY = 1.5
+HOT_CORES = 0.5
+HOT_LOOK_SECONDS = 30.0
+"""Agents report their use every 30 s, and that leads to no look at the job."""
+MOST_NAMED = 3
+
+
+def no_steps(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges whether training makes steps that are reported or counted."""
+    job, workers = facts.job, facts.workers.telling_steps
+    if _has_steps(job, workers):
+        return None
+    left_seconds = seconds_to_notice(job, workers, facts.now)
+    if left_seconds is None or left_seconds > 0:
+        return before
+    return Trouble(NO_STEPS_MESSAGE.format(minutes=round(_patience_seconds(job) / 60, 1)))
+
+
+def seconds_to_notice(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> float | None:
+    """Return the time left for the first step; None once there is one, or the warning.
+
+    Without a step, the account takes the time for training in which all members run.
+    """
+    goodput = job.status.goodput
+    if goodput is None or goodput.state is not JobState.TRAINING or _has_steps(job, workers):
+        return None
+    if warning_of(job.status.warnings, NO_STEPS) is not None:
+        return None
+    return _patience_seconds(job) - seconds_by_state(goodput, now).get(JobState.TRAINING, 0.0)
+
+
+def _has_steps(job: ElasticJob, workers: Sequence[ElasticWorker]) -> bool:
+    goodput = job.status.goodput
+    if goodput is not None and goodput.latest is not None:
+        return True
+    return any(worker.status.agent is not None and worker.status.agent.rounds for worker in workers)
+
+
+def _patience_seconds(job: ElasticJob) -> float:
+    return PATIENCE_FACTOR * job.spec.elastic_policy.hang_timeout_seconds
+
+
+def start_unknown(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    return Trouble(START_UNKNOWN_MESSAGE) if start_is_unknown(facts.job.status.goodput) else None
+
+
+def non_finite_loss(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges the losses of the newest round with steps."""
+    job, workers = facts.job, facts.workers  # whose world is the published one, of which the ranks are
+    reports = [(w, w.status.agent.rounds[-1]) for w in workers.telling_steps if w.status.agent]
+    newest = max((figures.round for _, figures in reports), default=0)
+    found = [
+        (figures.non_finite_step, worker.spec.index, worker)
+        for worker, figures in reports
+        if figures.round == newest and figures.non_finite_step is not None
+    ]
+    first = data_of(before)
+    if not found:
+        return None if newest > (first.round or 0) else before
+    step, _, worker = min(found, key=lambda each: each[:2])
+    if first.round == newest and first.step is not None and first.step <= step:
+        return before
+    message = (
+        f"NaN or infinite loss at step {step} of round {newest}, the first, in "
+        f"{worker.metadata.name}{_rank(job, workers, worker, newest)}; training goes on"
+    )
+    return Trouble(message, data=ConditionData(worker=worker.metadata.name, round=newest, step=step))
+
+
+def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWorker, round_: int) -> str:
+    world = job.status.rendezvous or Rendezvous()
+    if world.round != round_ or worker.spec.index not in world.members:
+        return ""
+    ranks = ranks_of(workers, world.members)[worker.spec.index]
+    return f" rank {ranks.start}" if len(ranks) == 1 else f" (one of the ranks {as_ranges(list(ranks))})"
+
+
+def checkpoints_failing(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges what processes report of their checkpoints.
+
+    The message is kept as long as the same worker has the same trouble, whatever its newest step is. It is
+    withdrawn when that worker reports it no more, is gone, or stands by while others make steps; while its
+    Pod is replaced it stays.
+    """
+    workers = facts.workers
+    reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
+    reporting = {name: report.checkpoint_trouble for name, report in reports if report is not None}
+    troubled = {name: trouble for name, trouble in reporting.items() if trouble is not None}
+    reporter = data_of(before).worker
+    if not troubled:
+        who = next((worker for worker in workers if worker.metadata.name == reporter), None)
+        if reporter in reporting or who is None or _stands_by(who, facts.world, workers):
+            return None
+        return before
+    name = reporter if reporter in troubled else next(iter(troubled))
+    trouble = troubled[name]
+    if before is not None and before.reason == trouble.reason and reporter == name:
+        return before
+    others = f"; and {counted(len(troubled) - 1, 'more worker')}" if len(troubled) > 1 else ""
+    message = f"{name}, first: {trouble.message}{others}"
+    return Trouble(message, trouble.reason, ConditionData(worker=name))
+
+
+def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bool:
+    """Whether it is in no world, and the members of the one that there is have made steps."""
+    if world.phase is not RendezvousPhase.FORMED or worker.spec.index in world.members:
+        return False
+    reports = (other.status.agent for other in workers.telling_steps)
+    return any(report.rounds[-1].round == world.round for report in reports if report is not None)
+
+
+def agents_silent(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges which agents are silent though their nodes are not lost (`reconcilers/observed/silence.py`)."""
+    job, workers = facts.job, facts.workers
+    silent = {w.metadata.name: at for w in workers.exceptional if (at := silent_since(w)) is not None}
+    if not silent:
+        return None
+    since = min(silent.values()) - timedelta(seconds=job.spec.elastic_policy.heartbeat_timeout_seconds)
+    return Trouble(
+        f"no heartbeat from {len(silent)} of {counted(len(workers), 'worker')} since "
+        f"{since:%Y-%m-%dT%H:%M:%SZ} ({some_of(list(silent), MOST_NAMED)}), though nothing shows that their "
+        "nodes are lost: training goes on and no Pod is deleted, but their failures are noticed late; see "
+        "what keeps these Pods from the API server (a NetworkPolicy, throttling, a webhook, DNS), and delete "
+        "one whose training has stopped too"
+    )
+
+
+def sidecars_failed(_: JobWarning | None, facts: Facts) -> Trouble | None:
+    """Judges the sidecars that failed by themselves, whatever training does."""
+    failing = [
+        (worker.metadata.name, found.message)
+        for worker in facts.workers.exceptional
+        if (found := condition_of(worker.status.conditions, SIDECARS_WELL)) is not None
+    ]
+    if not failing:
+        return None
+    (name, why), others = failing[0], len(failing) - 1
+    more = f", and {counted(others, 'more worker')}" if others else ""
+    return Trouble(f"{why} ({name}{more})")
+
+
+def parameter_server_hot(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+    """Judges whether one parameter server works far more than its siblings; its first figures stay.
+
+    The variables that all workers read are on it, and the others wait for it.
+    """
+    if not in_cluster(facts.job):
+        return None
+    found = hottest(
+        cores_by_server(facts.job, facts.workers), HOT_RATIO if before is None else HOT_RATIO_TO_STAY
+    )
+    if found is None:
+        return None
+    index, own, others = found
+    data = ConditionData(worker=facts.workers.by_slot[(names.PS, index)].metadata.name)
+    if before is not None and before.data == data:
+        return before
+    message = (
+        f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the "
+        "variables that all workers read over all servers (a variable_partitioner), or give type ps more CPU"
+    )
+    return Trouble(message, data=data)
+
+
+def cores_by_server(job: ElasticJob, workers: Workers) -> dict[int, float]:
+    """Return the CPU cores that each parameter server used lately, as far as it is reported."""
+    cluster = job.status.cluster
+    tasks = cluster.tasks.get(names.PS, []) if cluster is not None else []
+    found = {index: workers.by_slot.get((names.PS, index)) for index in tasks}
+    reports = {i: current_report(w) for i, w in found.items() if w is not None and runs(w)}
+    return {i: r.usage.cpu_cores for i, r in reports.items() if r is not None and r.usage is not None}
+
+
+def hottest(cores: Mapping[int, float], ratio: float = HOT_RATIO) -> tuple[int, float, float] | None:
+    """Return the slot, its cores, and the median of the others', if that is far less."""
+    if len(cores) < 2:
+        return None
+    index = max(cores, key=lambda each: (cores[each], -each))
+    others = median(used for other, used in cores.items() if other != index)
+    return (index, cores[index], others) if cores[index] >= max(HOT_CORES, ratio * others) else None
+
+
+def seconds_to_look(job: ElasticJob) -> float | None:
+    return HOT_LOOK_SECONDS if in_cluster(job) and job.spec.replica_specs[names.PS].replicas > 1 else None
