@@ -10,14 +10,15 @@ import typer
 from dlr.commands.output import Format
 from dlr.kube.api import (
     ELASTICJOBS,
+    NAME_LENGTH_MAX,
     NAMESPACES,
     NODES,
+    OBJECT_NAME,
     Api,
     Kind,
 )
 from dlr.kube.connection import connect, contexts_of, find_source
 from dlr.kube.errors import CommandError
-from dlr.kube.names import NAME_LENGTH_MAX, OBJECT_NAME
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:

@@ -25,8 +25,8 @@ from aiohttp import web
 from dlr.dashboard.feed import Feed, in_thread
 from dlr.dashboard.guard import HEADERS, why_refused
 from dlr.dashboard.reading import Cluster, Fleet, Job
+from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
 from dlr.kube.errors import CommandError
-from dlr.kube.names import NAME_LENGTH_MAX, OBJECT_NAME
 
 JSON = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

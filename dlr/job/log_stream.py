@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -161,7 +161,7 @@ class LogLines:
         self.send = send
         self.last_time: datetime | None = None
 
-    def take(self, stream: Iterator[str]) -> None:
+    def take(self, stream: Iterable[str]) -> None:
         resumed_after = self.last_time
         for line in stream:
             stamp, _, text = line.partition(" ")

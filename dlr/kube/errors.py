@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from agent.kube.errors import CommandError
 
-class CommandError(Exception):
-    """What was wrong, where, and what to do; printed as it is, without a traceback."""
-
-    exit_code = 1
+__all__ = ["CommandError", "Interrupted", "UsageError"]
 
 
 class UsageError(CommandError):

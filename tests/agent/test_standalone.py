@@ -26,7 +26,7 @@ from agent.facts.world import (
     Verb,
     next_action,
 )
-from agent.kube.api import ApiError, SilentWatchError
+from agent.kube.errors import ApiError, SilentWatchError
 from agent.standalone.cluster import LocalCluster
 from agent.standalone.world import next_world
 from crds import names

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent.kube.errors import Cause
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
@@ -16,7 +17,6 @@ from dlr.kube.api import (
     ELASTICJOBS,
     Api,
     ApiFailure,
-    Cause,
 )
 from dlr.kube.connection import connect
 from dlr.kube.errors import CommandError, UsageError
@@ -90,8 +90,8 @@ def _refusal(api: Api, job: JobFile, failure: ApiFailure) -> str:
         )
     faults = tuple(cause for cause in failure.causes if NOT_ALL_CHECKED not in cause.message)
     causes = faults or tuple(
-        Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(failure.sentence)
+        Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(str(failure))
     )
     if not causes:
         return f"{job.where()}: {failure}"
-    return "\n     ".join(f"{job.where(cause.path)}: {cause}" for cause in causes)
+    return "\n     ".join(f"{job.where(cause.field)}: {cause}" for cause in causes)
