@@ -14,11 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from dlr.client import ApiError as ApiError
     from dlr.client import Client as Client
     from dlr.client import InImage as InImage
     from dlr.client import Job as Job
+    from dlr.client import JobFailed as JobFailed
 
-_OF_CLIENT = ("Client", "InImage", "Job")
+_OF_CLIENT = ("ApiError", "Client", "InImage", "Job", "JobFailed")
 
 
 def __getattr__(name: str) -> Any:
@@ -30,6 +32,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise AttributeError(
             f"dlr.{name} submits jobs, which needs the package {error.name}; it is not in training Pods, "
-            "and elsewhere `pip install 'dlr[cli]'` brings it"
+            "and elsewhere dlr's extra `cli` brings it"
         ) from error
     return getattr(client, name)

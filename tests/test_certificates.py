@@ -27,14 +27,13 @@ from cryptography.x509.oid import NameOID
 import dlr.kube.api
 from agent.kube.api import ApiClient
 from agent.kube.connection import Connection
-from agent.kube.errors import ApiError
 from controller.api.calls import Call
 from controller.api.transport import Transport
 from controller.connection import load_connection
 from controller.errors import Unavailable
 from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -188,7 +187,7 @@ def test_commands_accept_them_and_no_others(folder: Path, kubeconfig: Path) -> N
 
     assert api().get(PODS, "p")["kind"] == "Pod"
     foreign_ca(folder)
-    with pytest.raises(CommandError, match="does not fit"):
+    with pytest.raises(ApiError, match="does not fit"):
         api().get(PODS, "p")
 
 

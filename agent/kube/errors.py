@@ -24,15 +24,8 @@ class Cause:
         return self.message if self.field in ("", "<nil>") else f"{self.field}: {self.message}"
 
 
-class CommandError(Exception):
-    """A failure whose text is one sentence for a person: what was wrong, where, and what to do."""
-
-    exit_code = 1
-    """The exit code of a command that ends with it."""
-
-
-class ApiError(CommandError):
-    """The API server refused, or gave no answer.
+class ApiError(Exception):
+    """The API server refused, or gave no answer. The message is one sentence for a person.
 
     Args:
         message: the sentence.

@@ -4,9 +4,8 @@ It runs where jobs are submitted from, and not in training Pods: `import dlr` do
 """
 
 from dlr.client.client import Client
-from dlr.client.job import Job, JobFailedError, JobTimeoutError
+from dlr.client.job import Job, JobFailed, JobStatus
 from dlr.client.program import InImage
-from dlr.client.status import JobStatus
-from dlr.kube.errors import CommandError as ClientError
+from dlr.kube.errors import ApiError
 
-__all__ = ["Client", "ClientError", "InImage", "Job", "JobFailedError", "JobStatus", "JobTimeoutError"]
+__all__ = ["ApiError", "Client", "InImage", "Job", "JobFailed", "JobStatus"]

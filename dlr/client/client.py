@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from dlr.client.job import Job
-from dlr.client.manifest import Launch, new_name, objects
+from dlr.client.manifest import Launch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
-from dlr.client.submission import submit
-from dlr.job.lookup import get_job
-from dlr.kube.api import ELASTICJOBS, Api
+from dlr.job.lookup import get_job, require_namespace
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import UsageError
+from dlr.kube.errors import ApiError, UsageError
 
 JSON = dict[str, Any]
 
@@ -25,9 +25,10 @@ class Client:
     """A cluster, as the `dlr` command finds it.
 
     Args:
-        namespace: instead of the context's.
-        context: of the kubeconfig, instead of its current one.
-        kubeconfig: instead of $KUBECONFIG, the Pod's own account, ~/.kube/config, or the embedded cluster's.
+        namespace: a namespace instead of the context's.
+        context: a context of the kubeconfig instead of its current one.
+        kubeconfig: a file instead of $KUBECONFIG, the Pod's own account, ~/.kube/config, or the embedded
+            cluster's.
     """
 
     def __init__(
@@ -63,22 +64,22 @@ class Client:
 
         Args:
             program: a function, a script of this machine, or `dlr.InImage(path)`.
-            arguments: of a function by name; of a script its words.
-            workers: Pods; default 1.
-            min_workers: training goes on with as few; default: as many as `workers`.
-            max_workers: to which the job can be scaled.
-            processes: of each Pod; default: one for each of its GPUs, or one.
-            image: with Python and torch.
-            cpu: of each Pod, such as "500m".
-            memory: of each Pod, such as "2Gi".
-            gpus: of each Pod.
-            env: more variables.
-            name: of the job; default: a new one.
-            like: a job of this namespace, finished or not: what is not said here is as there.
+            arguments: the arguments of a function by name, or the words of a script's command line.
+            workers: the number of Pods; default 1.
+            min_workers: the number of Pods with which training goes on; default: `workers`.
+            max_workers: the number of Pods to which the job can be scaled.
+            processes: the processes of each Pod; default: one for each of its GPUs, or one.
+            image: an image with Python and torch.
+            cpu: the CPUs of each Pod, such as "500m".
+            memory: the memory of each Pod, such as "2Gi".
+            gpus: the GPUs of each Pod.
+            env: additional environment variables.
+            name: the job's name; default: a new one.
+            like: a job of this namespace, finished or not, for everything that no other argument names.
 
         Raises:
-            UsageError: it cannot be meant, or the function cannot be shipped; nothing has been made.
-            CommandError: the cluster cannot be reached, or refuses; nothing is left behind.
+            ValueError: an argument cannot be meant, or the function cannot be shipped; nothing has been made.
+            ApiError: the cluster cannot be reached, or refuses; nothing is left behind.
         """
         if env is not None and not isinstance(env, Mapping):
             raise UsageError(f"env maps names of variables to their texts, and is not {env!r}.")
@@ -122,3 +123,53 @@ def checked_name(name: str) -> str:
             f"{name!r} is no name for a job: it needs a-z, 0-9 and -, with a letter first and none of - last."
         )
     return name
+
+
+def submit(api: Api, objects: Sequence[JSON]) -> tuple[JSON, list[str]]:
+    """Create what `dlr.client.manifest.objects` has built, whole or not at all.
+
+    Returns:
+        The job, and the server's warnings.
+
+    Raises:
+        ApiError: the API server refuses it; nothing is left behind.
+    """
+    *config_maps, job = objects
+    name = job["metadata"]["name"]
+    made: list[str] = []
+    try:
+        for each in config_maps:
+            api.create(CONFIGMAPS, each)
+            made.append(each["metadata"]["name"])
+        created, warnings = api.create(ELASTICJOBS, job)
+    except BaseException as error:
+        _take_back(api, made)
+        if isinstance(error, ApiError):
+            raise ApiError(_refusal(api, name, error)) from error
+        raise
+    try:
+        for each_name in made:
+            api.patch(CONFIGMAPS, each_name, patch=owned_by(created))
+    except BaseException:
+        with suppress(ApiError):
+            api.delete(ELASTICJOBS, name)
+        _take_back(api, made)
+        raise
+    return created, warnings
+
+
+def _take_back(api: Api, config_maps: Sequence[str]) -> None:
+    for name in config_maps:
+        with suppress(ApiError):
+            api.delete(CONFIGMAPS, name)
+
+
+def _refusal(api: Api, name: str, failure: ApiError) -> str:
+    if failure.reason == "NotFound" and failure.names_object:
+        require_namespace(api)
+    if failure.reason == "AlreadyExists":
+        return (
+            f"{str(failure).rstrip('.')} in namespace {api.namespace!r}: delete it, or choose another name."
+        )
+    reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure).rstrip(".")
+    return f"The job {name!r} is refused: {reasons}."

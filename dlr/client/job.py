@@ -6,27 +6,20 @@ import html
 import json
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from dlr.client.status import JobStatus, read_status
+from crds import names
 from dlr.job import report
 from dlr.job.deletion import wait_until_gone
-from dlr.job.log_stream import (
-    Following,
-    choose_workers,
-    job_and_workers,
-    log_lines,
-    send_log,
-)
-from dlr.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.job.merged_stacks import merge, stack_lines
-from dlr.job.pod_log import Wanted
-from dlr.job.scaling import set_replicas
-from dlr.job.stacks import ask, without_answer
+from dlr.job.logs import Following, Wanted, choose_workers, job_and_workers, log_lines, send_log
+from dlr.job.lookup import NoSuchJob, get_job, list_workers, set_replicas
+from dlr.job.progress import progress_of, total_steps
+from dlr.job.stacks import ask, merge, stack_lines, without_answer
 from dlr.kube.api import ELASTICJOBS, Api
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]
@@ -37,19 +30,87 @@ PHASE_COLOURS = {"Succeeded": "#2e7d32", "Running": "#2e7d32", "Failed": "#c6282
 OTHER_COLOUR = "#b26a00"
 
 
-class JobFailedError(CommandError):
-    """The job has ended, and not well; the message says why."""
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at one moment."""
+
+    name: str
+    namespace: str
+    phase: str
+    """The phase in the job's status; Unobserved before a controller has seen the job."""
+    workers: int
+    """Workers that train, or are ready to."""
+    desired_workers: int
+    round: int
+    """The world's round; 0 before the first."""
+    step: int | None
+    """The highest step that a worker has reported."""
+    total_steps: int | None
+    """The steps of the whole training, from the job's annotation."""
+    restarts: dict[str, int]
+    """Worlds that broke because training processes failed, by exit class."""
+    why: str
+    """The reason why the job does not train, or has failed; "" without one."""
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in report.FINISHED
+
+    @property
+    def succeeded(self) -> bool:
+        return self.phase == "Succeeded"
+
+    def __str__(self) -> str:
+        parts = [self.phase]
+        if not self.finished:
+            parts.append(f"{self.workers}/{self.desired_workers} workers")
+        if self.step is not None:
+            parts.append(f"step {self.step}" + (f" of {self.total_steps}" if self.total_steps else ""))
+        if self.restarts:
+            classes = ", ".join(f"{name} {count}" for name, count in self.restarts.items())
+            parts.append(f"failures: {classes}")
+        return ", ".join(parts) + (f": {self.why}" if self.why else "")
 
 
-class JobTimeoutError(CommandError, TimeoutError):
-    """The job has not ended in time; it goes on."""
+def read_status(job: JSON, workers: Sequence[JSON]) -> JobStatus:
+    status = job.get("status") or {}
+    counts = (status.get("replicaStatuses") or {}).get(names.WORKER) or {}
+    wanted = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas")
+    progress = progress_of(job, workers)
+    why = report.why_line(job)
+    if report.phase(job) == "Failed":
+        why = (status.get("lastFailure") or {}).get("message") or why
+    return JobStatus(
+        name=job["metadata"]["name"],
+        namespace=job["metadata"]["namespace"],
+        phase=report.phase(job),
+        workers=int(counts.get("active") or 0),
+        desired_workers=int(counts.get("desired") or wanted or 0),
+        round=int((status.get("rendezvous") or {}).get("round") or 0),
+        step=progress.step if progress else None,
+        total_steps=total_steps(job),
+        restarts={name: int(count) for name, count in (status.get("restarts") or {}).items() if count},
+        why=why,
+    )
+
+
+class JobFailed(Exception):
+    """The job has ended, and not well; the message says why.
+
+    Attributes:
+        status: the job's last status.
+    """
+
+    def __init__(self, status: JobStatus) -> None:
+        super().__init__(f"The job {status.name!r} failed: {status.why or 'see its conditions'}")
+        self.status = status
 
 
 class Job:
     """One ElasticJob. `dlr.Client` makes them.
 
-    All methods raise `dlr.client.ClientError`, with one sentence, where the cluster cannot be reached or
-    refuses, and where the job was deleted.
+    All methods raise `dlr.ApiError`, with one sentence, where the cluster cannot be reached or refuses, and
+    where the job was deleted.
     """
 
     def __init__(self, api: Api, job: JSON) -> None:
@@ -60,17 +121,17 @@ class Job:
         self._last = read_status(job, ())
 
     def status(self) -> JobStatus:
-        """How it is now."""
+        """Return the job's present status."""
         job = self._fetch()
         self._last = read_status(job, list_workers(self._api, self.name))
         return self._last
 
     def wait(self, timeout_seconds: float | None = None) -> JobStatus:
-        """Wait until it has succeeded.
+        """Wait until the job has succeeded.
 
         Raises:
-            JobFailedError: it has failed.
-            JobTimeoutError: it still goes on after so long.
+            JobFailed: it has failed.
+            TimeoutError: it has not ended within `timeout_seconds`; it goes on.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
@@ -82,19 +143,19 @@ class Job:
         if status.succeeded:
             return status
         if report.is_finished(job):
-            raise JobFailedError(f"The job {self.name!r} failed: {status.why or 'see its conditions'}")
-        raise JobTimeoutError(f"The job {self.name!r} has not ended within {timeout_seconds:g} s: {status}.")
+            raise JobFailed(status)
+        raise TimeoutError(f"The job {self.name!r} has not ended within {timeout_seconds:g} s: {status}.")
 
     def result(self, timeout_seconds: float | None = None) -> Any:
-        """Wait until it has succeeded, and return what rank 0 has left.
+        """Wait until the job has succeeded, and return the result of rank 0.
 
-        That is what the function has returned, or what the script has given to `dlr.report_result`; None if
-        there is nothing. At most 16,384 characters of JSON are kept.
+        That is what the function has returned, or what the script has given to `dlr.report_result`; None
+        without either. At most 8,192 characters of JSON are kept.
 
         Raises:
-            JobFailedError: it has failed.
-            JobTimeoutError: it still goes on after so long.
-            CommandError: the result could not be kept; the message says why.
+            JobFailed: the job has failed.
+            TimeoutError: it has not ended within `timeout_seconds`; it goes on.
+            ValueError: the result is no JSON, or too long; the message says which.
         """
         self.wait(timeout_seconds)
         return result_of(self._fetch(), list_workers(self._api, self.name))
@@ -102,11 +163,15 @@ class Job:
     def logs(
         self, rank: int | None = None, *, follow: bool = False, tail_lines: int | None = None
     ) -> Iterator[str]:
-        """The lines that its workers print, of one node rank or of all, each of these with its worker's name.
+        """Yield the lines that the workers print; with several workers, each line names its own.
 
         Args:
-            follow: wait for its workers, and go on until the job ends, from each Pod to its successor.
-            tail_lines: only so many last lines of each Pod.
+            rank: the node rank of the only worker to show; default: all.
+            follow: wait for the workers, and go on until the job ends, from each Pod to its successor.
+            tail_lines: the number of last lines of each Pod to show; default: all.
+
+        Raises:
+            ValueError: the job has no such rank, or more workers than can be shown at once.
         """
         job, found = job_and_workers(self._api, self._fetch, await_them=follow)
         workers = choose_workers(job, found, rank)
@@ -114,20 +179,28 @@ class Job:
         return self._followed(job, workers, wanted) if follow else self._present(workers, wanted)
 
     def stacks(self, timeout_seconds: float = STACKS_SECONDS) -> str:
-        """Return the present stacks of all its training processes: equal ones once, the odd ones first."""
+        """Return the present stacks of all training processes: equal ones once, the odd ones first.
+
+        Raises:
+            TimeoutError: no agent has answered.
+        """
         self._fetch()
-        asked = ask(self._api, self.name, timeout_seconds)
-        if not asked.stacks:
-            raise CommandError(without_answer(self.name, asked, timeout_seconds))
-        return "\n".join(stack_lines(merge(asked.stacks), asked.where))
+        answers = ask(self._api, self.name, timeout_seconds)
+        if not answers.stacks:
+            raise TimeoutError(without_answer(self.name, answers, timeout_seconds))
+        return "\n".join(stack_lines(merge(answers.stacks), answers.where))
 
     def scale(self, workers: int) -> None:
-        """Ask for another count of workers."""
+        """Change the number of workers."""
         self._fetch()
         set_replicas(self._api, self.name, workers)
 
     def delete(self, *, wait: bool = True, timeout_seconds: float = DELETE_SECONDS) -> None:
-        """Delete it with everything that it made, and wait until its Pods are gone."""
+        """Delete the job with everything that it made, and wait until its Pods are gone.
+
+        Raises:
+            TimeoutError: some Pods are still there after `timeout_seconds`; the message says why.
+        """
         self._fetch()
         self._api.delete(ELASTICJOBS, self.name)
         if wait:
@@ -150,8 +223,8 @@ class Job:
             reasons.append(send_log(self._api, worker, wanted, lines))
             yield from found
             found.clear()
-        if told := [reason for reason in reasons if reason]:
-            raise CommandError(" ".join(told))
+        if missing := [reason for reason in reasons if reason]:
+            raise ApiError(" ".join(missing))
 
     def _followed(self, job: JSON, workers: list[JSON], wanted: Wanted) -> Iterator[str]:
         lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -168,7 +241,7 @@ class Job:
 
     def _repr_html_(self) -> str:
         """Return HTML for a notebook: the job's state when the cluster last answered."""
-        with suppress(CommandError):
+        with suppress(ApiError):
             self.status()
         last = self._last
         colour = PHASE_COLOURS.get(last.phase, OTHER_COLOUR)
@@ -191,19 +264,19 @@ class Job:
         )
 
 
-def result_of(job: JSON, workers: list[JSON]) -> Any:
-    """What rank 0 of the last world has left; None if it has left nothing.
+def result_of(job: JSON, workers: Sequence[JSON]) -> Any:
+    """Return the result of rank 0 of the last world; None without one.
 
     Raises:
-        CommandError: it could not be kept.
+        ValueError: it could not be kept.
     """
     rank_of = report.ranks(job)
     for worker in workers:
-        if worker["spec"]["type"] == "worker" and rank_of.get(worker["spec"]["index"]) == 0:
+        if worker["spec"]["type"] == names.WORKER and rank_of.get(worker["spec"]["index"]) == 0:
             text = ((worker.get("status") or {}).get("agent") or {}).get("result")
             kept = json.loads(text) if text else {}
             if "error" in kept:
-                raise CommandError(
+                raise ValueError(
                     f"The result of {job['metadata']['name']!r} could not be kept: {kept['error']}."
                 )
             return kept.get("value")

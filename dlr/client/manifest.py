@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"[A-Za-z_.-][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Launch:
-    """What is wanted of a job. What is None is as in the job that it is to be like, or has a default."""
+    """A job to launch. None is the value of the job that it is like, or the default."""
 
     program: Program
     name: str
@@ -54,10 +54,10 @@ def new_name(program: Program) -> str:
 
 
 def objects(launch: Launch, like: JSON | None = None) -> list[JSON]:
-    """What is to be made, in that order: the ConfigMap if code is shipped, and the ElasticJob.
+    """Return the objects to create, in order: the ConfigMap if code is shipped, and the ElasticJob.
 
     Args:
-        like: an ElasticJob, whose spec is this one's but for what `launch` says.
+        like: an ElasticJob with the spec for everything that `launch` does not name.
 
     Raises:
         UsageError: no image is named, or a count or an amount is none, or counts contradict each other.
@@ -88,7 +88,7 @@ def config_map_name(job: str) -> str:
 
 
 def owned_by(job: JSON) -> JSON:
-    """A patch, with which a ConfigMap goes when the job goes."""
+    """Return a patch with which a ConfigMap is deleted with the job."""
     owner = {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticJob",
@@ -180,7 +180,7 @@ def _gpus(container: JSON) -> int:
 
 
 def _mount_code(pod: JSON, container: JSON, launch: Launch) -> None:
-    """The shipped file in its folder; without what a job that this is like has shipped."""
+    """Mount the shipped file in its folder, and drop the file of a job that this one is like."""
     reference = {
         "name": config_map_name(launch.name),
         "items": [{"key": "code", "path": launch.program.filename}],

@@ -1,7 +1,7 @@
-"""What a launched job runs: a script or a function that is shipped with it, or a path in its image.
+"""The program of a launched job: a script or a function that is shipped with it, or a path in its image.
 
-A function is shipped as source. So it stands alone: what it needs it imports itself, and what it is given
-is JSON. Everything that cannot be so is refused here with a sentence, before anything is made in a cluster.
+A function is shipped as source. So it stands alone: it imports what it needs, and its arguments are JSON.
+Everything else is refused here with a sentence, before anything is made in a cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from dlr.kube.errors import UsageError
 
 FOLDER = "/tmp/dlr-code"
-"""Where the shipped file is in a Pod."""
+"""The folder of the shipped file in a Pod."""
 MAX_SOURCE = 1_048_576 - 1_024
 """Bytes: a ConfigMap holds 1 MiB, with its keys. https://kubernetes.io/docs/concepts/configuration/configmap/"""
 ELSEWHERE = (
@@ -48,20 +48,20 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class InImage:
-    """A script that is in the image, or on a volume of the Pods: its path there."""
+    """A script in the image, or on a volume of the Pods, by its path there."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the training processes run."""
+    """The program that training processes run."""
 
     path: str
     """The script's path in a Pod."""
     arguments: tuple[str, ...] = ()
     source: str | None = None
-    """The script's text, to be shipped with the job; None where Pods have it."""
+    """The script's text, which is shipped with the job; None where Pods have it."""
 
     @property
     def filename(self) -> str:
@@ -72,11 +72,10 @@ def program_of(
     target: Callable[..., Any] | str | os.PathLike[str] | InImage,
     arguments: Mapping[str, Any] | Sequence[str],
 ) -> Program:
-    """The program for a function, a script of this machine, or one that is in the image.
+    """Return the program for a function, a script of this machine, or one that is in the image.
 
     Args:
-        target: what to run.
-        arguments: of a function, by name; of a script, its words.
+        arguments: the arguments of a function by name, or the words of a script's command line.
 
     Raises:
         UsageError: it cannot be shipped.
@@ -94,11 +93,7 @@ def program_of(
 
 
 def of_script(path: Path, arguments: Sequence[str] = ()) -> Program:
-    """The program for a Python script of this machine.
-
-    Raises:
-        UsageError: it cannot be read, or is too large.
-    """
+    """Return the program for a Python script of this machine."""
     if path.is_dir():
         raise UsageError(f"{path} is a directory, and one file is shipped: name that; or {ELSEWHERE}.")
     try:
@@ -116,11 +111,7 @@ def of_script(path: Path, arguments: Sequence[str] = ()) -> Program:
 def of_function(
     function: Callable[..., Any], arguments: Mapping[str, Any] | Sequence[str] | None = None
 ) -> Program:
-    """The program for a function: its source, the modules that it uses, and a call with its arguments.
-
-    Raises:
-        UsageError: it does not stand alone, or is called with what is no JSON.
-    """
+    """Return the program for a function: its source, the modules that it uses, a call with its arguments."""
     if arguments is not None and not isinstance(arguments, Mapping):
         if len(arguments):
             raise UsageError('A function takes its arguments by name, such as {"lr": 0.1}.')
@@ -155,10 +146,6 @@ def of_function(
 
 
 def json_of(arguments: Mapping[str, Any], name: str) -> str:
-    """
-    Raises:
-        UsageError: an argument is no JSON.
-    """
     for key, value in arguments.items():
         try:
             if json.loads(json.dumps(value)) != value:
@@ -187,11 +174,7 @@ def _source_of(function: FunctionType, name: str) -> str:
 
 
 def _modules_of(function: FunctionType, source: str, name: str) -> Iterator[tuple[str, str]]:
-    """(name, module) of what the function uses from around it, which may only be modules.
-
-    Raises:
-        UsageError: it uses something else.
-    """
+    """Yield (name, module) of what the function uses from around it, which may only be modules."""
     for used in sorted(_global_names(symtable.symtable(f"{FUTURE}{source}", name, "exec"))):
         if used == name or hasattr(builtins, used):
             continue
@@ -207,7 +190,7 @@ def _modules_of(function: FunctionType, source: str, name: str) -> Iterator[tupl
 
 
 def _global_names(table: symtable.SymbolTable) -> set[str]:
-    """Names that are used and bound nowhere in the source, but for those of annotations."""
+    """Return the names that are used and bound nowhere in the source, but for those of annotations."""
     at_top = table.get_type() == "module"
     found = {
         symbol.get_name()

@@ -124,8 +124,7 @@ def _print_version(wanted: bool) -> None:
 @application.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print dlr's version."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print dlr's version.")
     ] = False,
 ) -> None: ...
 
@@ -171,8 +170,8 @@ def run(words: list[str], own_name: str) -> int:
 
 def _sentence(error: Any) -> str:
     """Typer's words in one line, and where to look."""
-    said = " ".join(error.format_message().split())
-    if not said.endswith((".", "?")):
-        said += "."
+    text = " ".join(error.format_message().split())
+    if not text.endswith((".", "?")):
+        text += "."
     context = getattr(error, "ctx", None)
-    return f"{said} See `{context.command_path} --help`." if context else said
+    return f"{text} See `{context.command_path} --help`." if context else text

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from crds.names import AGENT_ZIP
+from dlr.commands.errors import CommandError
 from dlr.commands.options import not_empty
-from dlr.kube.errors import CommandError
 
 
 def bundle(

@@ -13,9 +13,10 @@ import typer
 import crds
 from crds import names
 from dlr.commands import interrupts
+from dlr.commands.errors import CommandError
 from dlr.commands.options import not_empty
 from dlr.commands.output import print_json
-from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.errors import UsageError
 from dlr.kube.waiting import waiting_for
 from localcluster.paths import Home
 from localcluster.quantities import parse_quantity

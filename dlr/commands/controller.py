@@ -1,4 +1,4 @@
-"""`dlr controller`: the manager with all reconcilers, until it is told to stop.
+"""`dlr controller`: the manager with all reconcilers, until SIGTERM or SIGINT.
 
 The controller's image has what this needs, and not what other commands need.
 """
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
 from dlr.kube.connection import find_source
-from dlr.kube.errors import CommandError
 from reconcilers.cordon.limits import selector_of
 from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, DEFAULT_POOLS, CordonMode, CordonOptions
 from reconcilers.observed.options import (
@@ -108,8 +108,7 @@ def controller(
         int, typer.Option(**PORT, help="/healthz and /readyz; 0 is any free port.")
     ] = 8081,
     cordon: Annotated[
-        CordonMode,
-        typer.Option(help="Cordon nodes found faulty, or only report what would be done."),
+        CordonMode, typer.Option(help="Cordon nodes found faulty, or only report what would be done.")
     ] = CordonMode.ENFORCE,
     cordon_limit: Annotated[
         int,
@@ -130,8 +129,7 @@ def controller(
         str, typer.Option(help="The image of Pods that check nodes, for NodeChecks without a template.")
     ] = DEFAULT_CHECK_IMAGE,
     inject_agent: Annotated[
-        bool,
-        typer.Option(help="Bring the agent into Pods; without it, training images have to have dlr."),
+        bool, typer.Option(help="Bring the agent into Pods; without it, training images have to have dlr.")
     ] = True,
     agent_image: Annotated[
         str, typer.Option(help="The image of the init container that brings the agent.")
@@ -154,11 +152,7 @@ def controller(
     options = ManagerOptions(
         namespace=namespace,
         label_selectors=WATCHED_BY_LABEL,
-        listen=Listen(
-            address=listen_address,
-            metrics_port=metrics_port,
-            health_port=health_port,
-        ),
+        listen=Listen(address=listen_address, metrics_port=metrics_port, health_port=health_port),
         metrics_auth=metrics_auth,
         leader_election=leader_elect,
         lease_namespace=lease_namespace,

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from dlr.commands.errors import CommandError
 from dlr.commands.job.file import STDIN, read_documents
 from dlr.commands.options import none_empty
-from dlr.commands.written_yaml import as_yaml
+from dlr.commands.output import as_yaml
 from dlr.convert import NotConvertible, convert
 from dlr.convert.reading import Remark
-from dlr.kube.errors import CommandError
 
 EXIT_WITH_LOSSES = 3
 """Something is printed, but not all could be carried over."""

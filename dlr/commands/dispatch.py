@@ -16,16 +16,17 @@ from collections.abc import Sequence
 
 from crds.names import POD_COMMANDS
 from dlr.commands import interrupts
-from dlr.kube.errors import CommandError
+from dlr.commands.errors import CommandError
+from dlr.kube.errors import ApiError, UsageError
 
+UNUSABLE = 2
+"""The exit code of an option or argument that cannot be meant."""
 CANNOT_LOAD = 69
 """The exit code when a package is missing or broken (EX_UNAVAILABLE): 1 is a verdict of `dlr node-check`."""
 CRASHED = 70
 """The exit code of a defect of dlr's own (EX_SOFTWARE); Python's would be 1."""
 LIMITED = 74
 """The exit code when a disk is full, or a path is not what it should be (EX_IOERR)."""
-EXTRAS = {"matplotlib": "timeline"}
-"""The extra that brings a package; for all others it is `cli`."""
 SYSTEM_LIMITS = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE),
@@ -33,10 +34,6 @@ SYSTEM_LIMITS = frozenset(
     }
 )
 """Errors that are a machine's state or a person's wrong path, and no defect of dlr's."""
-
-
-class PythonTooOld(CommandError):
-    exit_code = CANNOT_LOAD
 
 
 def call_as_program() -> None:
@@ -80,6 +77,10 @@ def _told(error: Exception) -> tuple[int, str | None]:
     """The exit code and a sentence; no sentence for a defect of ours."""
     if isinstance(error, CommandError):
         return error.exit_code, str(error)
+    if isinstance(error, ApiError):
+        return 1, str(error)
+    if isinstance(error, UsageError):
+        return UNUSABLE, str(error)
     if isinstance(error, ModuleNotFoundError):
         return CANNOT_LOAD, _what_to_install(error)
     if isinstance(error, ImportError):
@@ -113,9 +114,11 @@ def _dispatch(words: list[str]) -> int:
         return run_command(words)
     if sys.version_info < (3, 11):  # noqa: UP036 - the SDK and the agent run on 3.10 too
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        raise PythonTooOld(
-            f"this command needs Python 3.11 or newer, and this is {python}; `dlr run` works here"
+        print(
+            f"dlr: this command needs Python 3.11 or newer, and this is {python}; `dlr run` works here",
+            file=sys.stderr,
         )
+        return CANNOT_LOAD
     from dlr.commands.application import run
 
     return run(words, _own_name())
@@ -131,6 +134,6 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
     how = (
         "pip install torch"
         if package == "torch"
-        else f"install dlr with its extra, as in: pip install '.[{EXTRAS.get(package, 'cli')}]'"
+        else "install dlr with its extra, as in: pip install '.[cli]'"
     )
     return f"this command needs the package {package}, which is not installed here; {how}"

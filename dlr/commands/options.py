@@ -8,17 +8,9 @@ from typing import Annotated
 import typer
 
 from dlr.commands.output import Format
-from dlr.kube.api import (
-    ELASTICJOBS,
-    NAME_LENGTH_MAX,
-    NAMESPACES,
-    NODES,
-    OBJECT_NAME,
-    Api,
-    Kind,
-)
+from dlr.kube.api import ELASTICJOBS, NAME_LENGTH_MAX, NAMESPACES, NODES, OBJECT_NAME, Api, Kind
 from dlr.kube.connection import connect, contexts_of, find_source
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
@@ -40,7 +32,7 @@ def complete_context(context: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a context in the shell, from the kubeconfig."""
     try:
         known = contexts_of(find_source(context.params.get("kubeconfig")))
-    except CommandError:
+    except ApiError:
         return []
     return [name for name in known if name.startswith(incomplete)]
 
@@ -51,7 +43,7 @@ def _names_of(context: typer.Context, kind: Kind) -> list[str]:
     try:
         api = Api(connect(given.get("kubeconfig"), given.get("context"), given.get("namespace")))
         return [str(each["metadata"]["name"]) for each in api.find(kind)]
-    except CommandError:
+    except ApiError:
         return []
 
 

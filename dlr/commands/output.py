@@ -53,8 +53,13 @@ class Format(StrEnum):
     JSON = "json"
 
 
+def is_narrow() -> bool:
+    """Whether stdout is a terminal without room for all columns."""
+    return sys.stdout.isatty() and console().width <= NARROW_WIDTH
+
+
 def console() -> Console:
-    """Made anew each time: tests and pipes put another file in place of stdout."""
+    """Return a console for the present stdout: tests and pipes put another file in place of it."""
     from rich.console import Console
 
     if sys.stdout.isatty():
@@ -73,7 +78,11 @@ def show(renderable: RenderableType) -> None:
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_line: bool = False) -> None:
-    """A table on stdout, with nothing beside it; on a terminal, each row in one line if that is asked for."""
+    """Print a table, with nothing beside it.
+
+    Args:
+        one_line: cut each row to one line of a terminal.
+    """
     if sys.stdout.isatty():
         show(table(headers, rows, console().width if one_line else None))
         return
@@ -93,8 +102,23 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+def as_yaml(objects: Sequence[Any]) -> str:
+    """Return a document for each object, with texts of several lines as they are."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in value else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, width=100, allow_unicode=True)
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
-    """Columns; what is too wide for the terminal is folded, or cut where a row is to be a line of that width.
+    """Return columns; what is too wide for the terminal is folded, or cut to lines of `width`.
 
     The widest columns are folded first, so that the last one, which says why, is never pushed off the screen.
     """

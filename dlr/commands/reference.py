@@ -22,23 +22,23 @@ FILE = Path(__file__).parents[2] / "docs" / "cli-reference.md"
 HEAD = """\
 # Reference of the dlr command
 
-Generated from the commands by `python -m dlr.commands.reference`; do not edit. [cli.md](cli.md) tells what
-they are for. In brackets is what holds where an option is left out. `--context`, `--kubeconfig` and `-n` may
-also stand in front of a command, as in `dlr -n team-a job list`.
+Generated from the commands by `python -m dlr.commands.reference`; do not edit. [cli.md](cli.md) explains
+them. In brackets is the default of an option. `--context`, `--kubeconfig` and `-n` may also stand in front of
+a command, as in `dlr -n team-a job list`.
 """
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument or option of a command, by its function's signature."""
+    """An argument or option of a command, from its function's signature."""
 
     name: str
     info: Any
-    """typer's: what `Annotated` has beside the type."""
+    """The `ParameterInfo` of typer in `Annotated`."""
     kinds: tuple[Any, ...]
     """The types of its value, without None and lists."""
     default: Any
-    """`Parameter.empty` of `inspect` if there is none."""
+    """The default; `inspect.Parameter.empty` without one."""
 
     @property
     def is_option(self) -> bool:
@@ -65,7 +65,7 @@ class Parameter:
         return f"{', '.join(self.flags)} {self.info.metavar or _values(self.kinds[0])}"
 
     def text(self) -> str:
-        """What it is for, and its default."""
+        """Return the help, and the default."""
         text = re.sub(r"\s+", " ", self.info.help or "")
         if self.is_required:
             return f"{text} Required." if self.is_option else text
@@ -77,7 +77,7 @@ class Parameter:
 
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """(name, function) of all, as a person types the name."""
+    """Yield (name, function) of all, each name as a person types it."""
     yield from _of_group(Commands, "dlr")
 
 
@@ -130,7 +130,7 @@ def _values(kind: Any) -> str:
 
 
 def reference() -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join([HEAD, *(_section(name, function) for name, function in commands())])
 
 
@@ -140,9 +140,9 @@ def _section(name: str, function: Callable[..., Any]) -> str:
     arguments = [each for each in found if not each.is_option]
     usage = " ".join([name, *(["[OPTIONS]"] if options else []), *(each.usage() for each in arguments)])
     parts = [f"## {name}\n", inspect.cleandoc(function.__doc__ or "") + "\n", f"    {usage}\n"]
-    told = [each for each in (*arguments, *options) if each.info.help]
-    if told:
-        rows = [f"| `{_cell(each.usage())}` | {_cell(each.text())} |" for each in told]
+    described = [each for each in (*arguments, *options) if each.info.help]
+    if described:
+        rows = [f"| `{_cell(each.usage())}` | {_cell(each.text())} |" for each in described]
         parts.append("\n".join(["| | |", "|---|---|", *rows]) + "\n")
     return "\n".join(parts)
 

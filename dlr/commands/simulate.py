@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dlr.kube.errors import CommandError, UsageError
+from dlr.commands.errors import CommandError
+from dlr.kube.errors import UsageError
 
 MAX_DAYS = 3_650
 

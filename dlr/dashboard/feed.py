@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dlr.dashboard.reading import View
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 Result = TypeVar("Result")
@@ -101,7 +101,7 @@ class Feed:
                     return 0.0, None, None
                 page: bytes | None = json.dumps(self.view.read(), separators=(",", ":")).encode()
             trouble = None
-        except CommandError as failed:
+        except ApiError as failed:
             page, trouble = None, f"{failed}"
         except Exception as defect:
             LOG.exception("a page cannot be made")

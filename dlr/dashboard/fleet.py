@@ -11,15 +11,14 @@ from crds import names
 from dlr.job import report
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
-from dlr.job.states import COLORS
-from dlr.job.timeline.episodes import Clock, episodes_of
-from dlr.job.timeline.verdict import LOST
+from dlr.job.timeline.episodes import COLORS, Clock, episodes_of
+from dlr.job.timeline.outages import LOST
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
 
 LEAD_SELECTOR = f"{names.LABEL_TYPE}={names.WORKER},{names.LABEL_INDEX}=0"
-"""One worker a job: ranks step together, so it tells how fast the job goes."""
+"""The first worker of each job: ranks step together, so its speed is the job's."""
 MOST_JOBS = 500
 MOST_STRIP = timedelta(hours=24)
 LEAST_STRIP = timedelta(minutes=5)
@@ -73,9 +72,9 @@ def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, str
 def _progress(job: JSON, lead: JSON | None) -> Progress | None:
     """Return the progress of rank 0, or that of the job's account, which lags behind."""
     account = (job.get("status") or {}).get("goodput") or {}
-    told = current_report(lead).get("progress") if lead else None
-    if told and told.get("step") is not None:
-        return Progress(told["step"], total_steps(job), told.get("secondsPerStep"))
+    progress = current_report(lead).get("progress") if lead else None
+    if progress and progress.get("step") is not None:
+        return Progress(progress["step"], total_steps(job), progress.get("secondsPerStep"))
     if account.get("lastStep") is None:
         return None
     timed = account.get("stepsTimed")
@@ -91,7 +90,7 @@ def strip_length(jobs: Sequence[JSON], now: datetime) -> timedelta:
 
 
 def outages(job: JSON) -> int:
-    """How often failures kept it from training, as far as its history goes."""
+    """Count the times in which failures kept the job from training, as far as its history goes."""
     lost = [entry["state"] in LOST for entry in (job.get("status") or {}).get("history") or ()]
     return sum(now and not before for before, now in pairwise([False, *lost]))
 

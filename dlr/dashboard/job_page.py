@@ -1,37 +1,29 @@
-"""One job as its page shows it: verdict, life, failures, what it waits for, ranks and nodes. Pure.
+"""One job as its page shows it: verdict, timeline, failures, what it waits for, ranks and nodes. Pure.
 
-All lists are bounded, so the page has a size that does not grow with the job; how many entries were left out
-is said beside them. Times are seconds since the job's submission, as in a timeline.
+All lists are bounded, so the page has a size that does not grow with the job, and names the number of entries
+that it leaves out. Times are seconds since the job's submission, as in a timeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
+from crds import names
 from dlr.dashboard.ranks import grid
-from dlr.dashboard.series import NO_PAST, past_of, rounds_of
-from dlr.dashboard.stacks import last_stacks
 from dlr.job import report
-from dlr.job.culprit import heading
-from dlr.job.diagnose_case import Case
-from dlr.job.diagnose_cost import (
-    Outage,
-    outages_of,
-    own_failures,
-    total_hours,
-)
-from dlr.job.diagnose_nodes import node_states
-from dlr.job.diagnose_sections import Section, sections
-from dlr.job.diagnose_verdict import findings
-from dlr.job.failures import failures_line
-from dlr.job.goodput import goodput_line, time_by_state
-from dlr.job.progress import progress_line
-from dlr.job.shards import shards_line
-from dlr.job.states import COLORS
-from dlr.job.timeline.episodes import Span
-from dlr.job.timeline.life import Lane, Life
-from dlr.job.timeline.verdict import LOST
+from dlr.job.case import Case
+from dlr.job.evidence import Section, sections
+from dlr.job.facts import facts_of
+from dlr.job.failures import heading
+from dlr.job.findings import findings
+from dlr.job.goodput import time_by_state
+from dlr.job.nodes import node_states
+from dlr.job.stacks import asked_at, merge, read, stack_lines
+from dlr.job.timeline.drawing import draw
+from dlr.job.timeline.life import Life
+from dlr.job.timeline.outages import Outage, outages_of, own_failures, total_hours
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
@@ -40,23 +32,28 @@ MOST_FAILURES = 30
 MOST_EVENTS = 20
 MOST_NODES = 200
 MOST_SPANS = 60
-"""Of a lane, the newest: a worker has up to 16 Pods, and each up to 12 states."""
+"""The newest stretches of a worker that are drawn: it has up to 16 Pods, and each up to 12 states."""
 MOST_TEXT = 300
 MOST_LINES = 60
+MOST_STACK_LINES = 120
+FACTS = ("Phase", "Workers", "World", "Progress", "Goodput", "Checkpoints", "Failures")
+"""The facts that no other part of the page shows."""
 EVIDENCE = ("Conditions", "Budgets", "Shards")
-"""Sections of a diagnosis that the page has as they are."""
+"""Sections of a diagnosis that the page shows unchanged."""
+NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
 
 def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequence[str]) -> JSON:
     """
     Args:
-        samples: of the job's step time, as the dashboard has seen it.
-        unread: what could not be read, a sentence each.
+        samples: the job's step time, as the dashboard has seen it.
+        unread: a sentence for each kind of objects that may not be read.
     """
     found = findings(case)
-    told = {section.title: section for section in sections(case, found)}
+    evidence = {section.title: section for section in sections(case, found)}
     metadata, life = case.job["metadata"], case.life
     outages = outages_of(life) if life else []
+    shown = {title: _sentences(evidence, title) for title in EVIDENCE}
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -65,69 +62,71 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "finished": report.is_finished(case.job),
         "cause": found[0].cause,
         "verdict": found[0].sentence.as_json(),
-        "also": _sentences(told, "Also"),
-        "advice": _sentences(told, "What to do"),
-        "facts": _facts(case),
+        "also": _sentences(evidence, "Also"),
+        "advice": _sentences(evidence, "What to do"),
+        "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
         "share": case.progress.share if case.progress else None,
         "times": time_by_state(case.account, case.job, case.now) if case.account else {},
         "life": _life(life) if life else None,
-        "failures": _failures(case, life, outages) if life else [],
-        "lost": {
-            "seconds": sum(outage.seconds for outage in outages),
-            "workerHours": total_hours(outages),
-            "states": list(LOST),
-        },
+        "failures": _failures(life, outages) if life else [],
+        "lost": {"seconds": sum(outage.seconds for outage in outages), "workerHours": total_hours(outages)},
         "culprit": _culprit(case),
-        "stacks": last_stacks(case.job, case.workers),
-        "evidence": [
-            {"title": title, "sentences": each} for title in EVIDENCE if (each := _sentences(told, title))
-        ],
-        "shards": [shards_line(each) for each in case.shard_sets],
+        "stacks": _stacks(case.job, case.workers),
+        "evidence": [{"title": title, "sentences": each} for title, each in shown.items() if each],
         "steps": {
-            "rounds": rounds_of(life, case.reports) if life else [],
             "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
             "slowSince": _slow_since(case, life) if life else None,
             "samples": [list(sample) for sample in samples],
         },
         "ranks": grid(case.job, case.workers, case.now),
         "nodes": _nodes(case),
-        "nodeEvidence": _sentences(told, "Nodes"),
+        "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),
         "unread": [text[:MOST_TEXT] for text in unread],
     }
 
 
-def _sentences(told: dict[str, Section], title: str) -> list[JSON]:
-    return [each.as_json() for each in told[title].sentences] if title in told else []
-
-
-def _facts(case: Case) -> list[tuple[str, str]]:
-    """(label, text): the lines of `dlr job status` that are not drawn."""
-    job = case.job
-    lines = [
-        ("Phase", report.phase_line(job, case.now)),
-        ("Workers", report.workers_line(job)),
-        ("World", report.world_line(job, case.now)),
-    ]
-    if case.progress:
-        line = progress_line(case.progress, is_finished=report.is_finished(job))
-        lines.append(("Progress", line))
-    if case.account and (line := goodput_line(case.account)):
-        lines.append(("Goodput", line))
-    if case.checkpoints:
-        lines.append(("Checkpoints", case.checkpoints))
-    if line := failures_line(job, case.workers):
-        lines.append(("Failures", line))
-    return [(label, line[:MOST_TEXT]) for label, line in lines]
+def _sentences(evidence: dict[str, Section], title: str) -> list[JSON]:
+    return [each.as_json() for each in evidence[title].sentences] if title in evidence else []
 
 
 def _slow_since(case: Case, life: Life) -> float | None:
     """Return since when the job is slow, in seconds since submission."""
     if case.condition("Slow", "True") is None:
         return None
-    told = [(report.get("slow") or {}).get("since") for _, report in case.reports]
-    since = max((moment for each in told if (moment := parse_time(each))), default=None)
+    times = [(each.get("slow") or {}).get("since") for _, each in case.reports]
+    since = max((moment for each in times if (moment := parse_time(each))), default=None)
     return None if since is None else round((since - life.submitted).total_seconds(), 1)
+
+
+def past_of(job: JSON, reports: Sequence[tuple[JSON, JSON]], submitted: datetime) -> JSON:
+    """Return the series of rank 0's agent, or the newest of the others', as columns.
+
+    Args:
+        reports: of the job's workers, as `Case.reports`.
+    """
+    found = [(worker["spec"]["index"], series) for worker, each in reports if (series := _series_of(each))]
+    first = min(report.ranks(job), default=None)
+    _, series = max(found, key=lambda each: (each[0] == first, each[1][-1]["time"]), default=(None, []))
+    if not series:
+        return NO_PAST
+    numbers = dict.fromkeys(name for point in series for name in point.get("numbers") or ())
+    times = [(parse_time(point["time"]) or submitted) - submitted for point in series]
+    return {
+        "at": [round(each.total_seconds(), 1) for each in times],
+        "steps": [point["step"] for point in series],
+        "seconds": [float(f"{point['secondsPerStep']:.3g}") for point in series],
+        "numbers": {name: [(point.get("numbers") or {}).get(name) for point in series] for name in numbers},
+    }
+
+
+def _series_of(agent: JSON) -> list[JSON]:
+    """Return the points of a report, with the newest window at the end."""
+    series = agent.get("series") or {}
+    points, latest = list(series.get("points") or ()), series.get("latest")
+    if latest is not None and not (points and points[-1]["step"] >= latest["step"]):
+        points.append(latest)
+    return points
 
 
 def _life(life: Life) -> JSON:
@@ -135,37 +134,13 @@ def _life(life: Life) -> JSON:
         "submitted": life.submitted.timestamp(),
         "seconds": life.seconds,
         "knownSince": life.known_since,
-        "goodput": life.goodput,
-        "states": _spans(life.states),
-        "rounds": [
-            [each.number, each.at, each.members[:MOST_TEXT], each.reason[:MOST_TEXT]] for each in life.rounds
-        ],
-        "lanes": [_lane(lane) for lane in life.lanes],
+        "drawing": draw(life, most_spans=MOST_SPANS),
         "lanesLeftOut": life.lanes_left_out,
-        "share": [[round(at, 1), round(share, 4)] for at, share in life.training_share],
-        "colors": COLORS,
     }
 
 
-def _lane(lane: Lane) -> JSON:
-    return {
-        "title": lane.title,
-        "node": lane.node,
-        "spans": _spans(lane.spans),
-        "failures": [[each.at, each.what, each.text[:MOST_TEXT], each.follows] for each in lane.failures],
-        "starts": [[each.at, each.incarnation] for each in lane.starts],
-    }
-
-
-def _spans(spans: Sequence[Span]) -> list[list[Any]]:
-    return [
-        [span.state, round(span.begin, 2), round(span.end, 2), span.text[:MOST_TEXT]]
-        for span in spans[-MOST_SPANS:]
-    ]
-
-
-def _failures(case: Case, life: Life, outages: Sequence[Outage]) -> list[JSON]:
-    """The newest first; what each cost stands with the first of an outage."""
+def _failures(life: Life, outages: Sequence[Outage]) -> list[JSON]:
+    """Return the newest first; the cost of an outage is that of its first failure."""
     by_failure = {outage.failures[0]: outage for outage in outages if outage.failures}
     found = []
     for failure, lane in reversed(own_failures(life)[-MOST_FAILURES:]):
@@ -185,14 +160,36 @@ def _failures(case: Case, life: Life, outages: Sequence[Outage]) -> list[JSON]:
 
 
 def _culprit(case: Case) -> JSON | None:
-    """The last failure's rank: what it said with its traceback or stacks, and the end of its log."""
+    """Return the last failure with its message and its traceback or stacks, and the end of its log."""
     culprit = case.culprit
     if culprit is None:
         return None
     return {
         "heading": [(label, text) for label, text in heading(culprit, case.now) if label != "Error"],
-        "said": str(culprit.failure.get("message") or "").splitlines()[:MOST_LINES],
+        "message": str(culprit.failure.get("message") or "").splitlines()[:MOST_LINES],
         "log": culprit.kept_log.splitlines()[-MOST_LINES:],
+    }
+
+
+def _stacks(job: JSON, workers: Sequence[JSON]) -> JSON | None:
+    """Return the answers to the last request of `dlr job stacks`; the page requests none by itself.
+
+    Returns:
+        None for a job that has ended. `processes` is 0 without a request, or before its first answer.
+    """
+    if report.is_finished(job):
+        return None
+    request = str(job["metadata"].get("annotations", {}).get(names.ANNOTATION_STACKS, ""))
+    if not request:
+        return {"asked": None, "processes": 0, "lines": [], "leftOut": 0, "silent": 0}
+    answers, moment = read(request, workers), asked_at(request)
+    lines = stack_lines(merge(answers.stacks), answers.where)
+    return {
+        "asked": None if moment is None else moment.timestamp(),
+        "processes": len(answers.stacks),
+        "lines": [line[:MOST_TEXT] for line in lines[:MOST_STACK_LINES]],
+        "leftOut": max(0, len(lines) - MOST_STACK_LINES),
+        "silent": len(answers.silent),
     }
 
 
@@ -200,11 +197,11 @@ def _nodes(case: Case) -> JSON:
     """Return the nodes, those with something against them first."""
     states = sorted(
         node_states(case),
-        key=lambda state: (
-            state.verdict in (None, "Healthy"),
-            not state.cordon,
-            state.ready is not False,
-            state.name,
+        key=lambda each: (
+            each.verdict in (None, "Healthy"),
+            not each.cordon,
+            each.ready is not False,
+            each.name,
         ),
     )
     shown = [
@@ -215,8 +212,8 @@ def _nodes(case: Case) -> JSON:
 
 
 def _events(case: Case) -> list[JSON]:
-    """The newest first."""
-    rows = [report.short_event_row(event, case.job, case.now) for event in case.events[-MOST_EVENTS:]]
+    """Return the newest first."""
+    rows = [report.event_row(event, case.job, case.now) for event in case.events[-MOST_EVENTS:]]
     return [
         {"seen": seen, "type": type_, "reason": reason, "message": message[:MOST_TEXT]}
         for seen, type_, reason, message in reversed(rows)

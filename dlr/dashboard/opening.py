@@ -35,7 +35,7 @@ async def open_in_browser(address: str, opened: asyncio.Event) -> None:
 
     Args:
         address: with the token.
-        opened: set by the server when a browser has asked for the page.
+        opened: set by the server when a browser has loaded the page.
     """
     try:
         with _leading_to(address) as page:

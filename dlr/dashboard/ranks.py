@@ -1,26 +1,22 @@
-"""The ranks of a job on its nodes, a cell each, for a grid. Pure functions of plain objects and `now`."""
+"""The grid of a job's ranks on its nodes, and the step times that a dashboard has seen. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 from typing import Any
 
 from crds import names
 from dlr.job.failures import worker_failures
-from dlr.job.report import (
-    current_report,
-    is_finished,
-    ranks,
-    state_of,
-)
+from dlr.job.report import current_report, is_finished, ranks, state_of
 
 JSON = dict[str, Any]
 
 MOST_CELLS = 4_096
-"""More workers share cells: one stands for the worst of some that follow each other."""
+"""More workers share cells: one shows the worst of some consecutive ranks."""
+MOST_SAMPLES = 720
 
 
 @dataclass(frozen=True)
@@ -58,35 +54,35 @@ def cells_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Cell]:
     """Return a cell for each worker that trains or stands by, in rank order, without a rank last."""
     rank_of = ranks(job)
     training = [worker for worker in workers if worker["spec"]["type"] == names.WORKER]
-    told = {worker["spec"]["index"]: current_report(worker).get("progress") or {} for worker in training}
-    steps = [told[index]["step"] for index in told if index in rank_of and "step" in told[index]]
-    speeds = [speed for each in told.values() if (speed := each.get("secondsPerStep"))]
+    progress = {worker["spec"]["index"]: current_report(worker).get("progress") or {} for worker in training}
+    steps = [each["step"] for index, each in progress.items() if index in rank_of and "step" in each]
+    speeds = [speed for each in progress.values() if (speed := each.get("secondsPerStep"))]
     furthest, usual = max(steps, default=None), median(speeds) if speeds else None
-    cells = [_cell(worker, rank_of, told, furthest, usual, now) for worker in training]
+    cells = [
+        _cell(worker, rank_of, progress[worker["spec"]["index"]], furthest, usual, now) for worker in training
+    ]
     return sorted(cells, key=lambda cell: (cell.rank is None, cell.rank or 0, cell.index))
 
 
 def _cell(
     worker: JSON,
     rank_of: Mapping[int, int],
-    told: Mapping[int, JSON],
+    progress: JSON,
     furthest: int | None,
     usual: float | None,
     now: datetime,
 ) -> Cell:
     index, status = worker["spec"]["index"], worker.get("status") or {}
-    progress = told[index]
     step, speed = progress.get("step"), progress.get("secondsPerStep")
     own = [failure for failure in worker_failures(worker) if not (failure.follows or failure.waited)]
     last = max(own, key=lambda failure: failure.time, default=None)
-    in_world = index in rank_of and step is not None and furthest is not None
     return Cell(
         rank_of.get(index),
         index,
         status.get("nodeName") or "",
         state_of(worker) or "Pending",
         step,
-        furthest - step if in_world and furthest is not None and step is not None else None,
+        None if index not in rank_of or step is None or furthest is None else furthest - step,
         speed,
         speed / usual if speed and usual else None,
         last.what if last else "",
@@ -95,15 +91,17 @@ def _cell(
 
 
 def grid(job: JSON, workers: Sequence[JSON], now: datetime) -> JSON:
-    """Cells as rows of figures; nodes, states and classes are numbers there, since it is sent each second."""
+    """Return cells as rows of figures; nodes, states and classes are numbers, to keep an update short."""
     cells = cells_of(job, workers, now)
     size = max(1, -(-len(cells) // MOST_CELLS))
     shown = [max(cells[at : at + size], key=lambda cell: cell.badness) for at in range(0, len(cells), size)]
     nodes = sorted({cell.node for cell in shown})
     states = sorted({cell.state for cell in shown})
     classes = sorted({cell.failed for cell in shown})
-    places = ({each: number for number, each in enumerate(known)} for known in (nodes, states, classes))
-    node_at, state_at, class_at = places
+    node_at, state_at, class_at = (
+        {each: number for number, each in enumerate(known)} for known in (nodes, states, classes)
+    )
+    columns = "rank index node state step lag secondsPerStep slowness class ago"
     return {
         "perCell": size,
         "workers": len(cells),
@@ -111,18 +109,7 @@ def grid(job: JSON, workers: Sequence[JSON], now: datetime) -> JSON:
         "states": states,
         "classes": classes,
         "finished": is_finished(job),
-        "columns": [
-            "rank",
-            "index",
-            "node",
-            "state",
-            "step",
-            "lag",
-            "secondsPerStep",
-            "slowness",
-            "class",
-            "ago",
-        ],
+        "columns": columns.split(),
         "cells": [
             [
                 cell.rank,
@@ -143,3 +130,23 @@ def grid(job: JSON, workers: Sequence[JSON], now: datetime) -> JSON:
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
+
+
+@dataclass
+class StepTimes:
+    """Samples of one job. Beyond MOST_SAMPLES every second one is dropped, and half as many are taken."""
+
+    uid: str
+    """The job's uid: another job of the same name starts with nothing."""
+    interval_seconds: float = 1.0
+    samples: list[tuple[float, float]] = field(default_factory=list)
+    """(seconds since submission, seconds a step)"""
+
+    def add(self, at: float, seconds_per_step: float | None) -> None:
+        """Add a sample, unless the last one is younger than an interval."""
+        if seconds_per_step is None or (self.samples and at < self.samples[-1][0] + self.interval_seconds):
+            return
+        self.samples.append((round(at, 1), float(f"{seconds_per_step:.3g}")))
+        if len(self.samples) > MOST_SAMPLES:
+            self.samples = self.samples[::2]
+            self.interval_seconds *= 2

@@ -10,24 +10,17 @@ from typing import Any, Protocol, TypeVar
 
 from crds import names
 from crds.job_status import JobState
-from crds.log_parts import is_log_part
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
-from dlr.dashboard.series import StepTimes
+from dlr.dashboard.ranks import StepTimes
 from dlr.dashboard.watching import WatchingApi
-from dlr.job.diagnose_reading import read_case
+from dlr.job.case import read_case
+from dlr.job.logs import Wanted, lines_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.job.pod_log import Wanted, named_once, why_no_log
 from dlr.job.report import is_finished, ranks
 from dlr.job.wording import parse_time, utc_now
-from dlr.kube.api import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    PODS,
-    Api,
-    ApiFailure,
-)
-from dlr.kube.errors import CommandError
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -40,8 +33,8 @@ class Cluster:
     """The API server of the user's kubeconfig. May be used by several threads.
 
     Args:
-        connect: makes the API; again where its credentials are no longer accepted (a login plugin's expire).
-        all_namespaces: the fleet is of all, and not of the kubeconfig's.
+        connect: makes the API client; called again when its credentials are refused (a plugin's expire).
+        all_namespaces: show the jobs of all namespaces, not of the kubeconfig's.
     """
 
     def __init__(self, connect: Callable[[], Api], *, all_namespaces: bool) -> None:
@@ -55,15 +48,15 @@ class Cluster:
         return self._api.namespace
 
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Its answer; once more with new credentials, if the old ones are refused.
+        """Return the question's answer; ask again with new credentials, if the old ones are refused.
 
         Raises:
-            CommandError: what went wrong, in a sentence.
+            ApiError: what went wrong, in a sentence.
         """
         api = self._api
         try:
             return question(api)
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.status != HTTPStatus.UNAUTHORIZED:
                 raise
         with self._lock:
@@ -73,10 +66,10 @@ class Cluster:
 
 
 class Watching:
-    """The API server as one view asks it: its lists are kept up as long as questions are answered.
+    """The API server for one view, with lists that a watch keeps up to date.
 
     Args:
-        namespace: of the questions; None: the kubeconfig's.
+        namespace: the namespace of the questions; default: the kubeconfig's.
     """
 
     def __init__(self, cluster: Cluster, namespace: str | None = None) -> None:
@@ -88,7 +81,7 @@ class Watching:
         """Ask as `Cluster.ask`. After a failure everything is read again."""
         try:
             return self._cluster.ask(lambda api: question(self._watching(api)))
-        except CommandError:
+        except ApiError:
             self.forget()
             raise
 
@@ -105,12 +98,12 @@ class Watching:
 
 
 class View(Protocol):
-    """Something that is looked at."""
+    """A page's content."""
 
     def read(self) -> JSON: ...
 
     def rest(self) -> None:
-        """Nobody looks any more: let go of what was kept for the next reading."""
+        """Drop what was kept for the next reading: no page is open."""
 
 
 class Fleet:
@@ -128,17 +121,17 @@ class Fleet:
 
         try:
             page = self._watching.ask(ask)
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
-            raise CommandError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
+            raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
         return page | {"namespace": None if of_all else self.cluster.namespace}
 
     def rest(self) -> None:
         self._watching.forget()
 
 
-class Job:
+class JobView:
     def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
@@ -164,10 +157,10 @@ class Job:
         self._watching.forget()
 
     def log(self, rank: int) -> JSON:
-        """The end of the log of the worker with that node rank.
+        """Return the end of the log of the worker with that node rank.
 
         Raises:
-            CommandError: what keeps it from being read, in a sentence.
+            ApiError: what keeps it from being read, in a sentence.
         """
         if self.pods is None:
             self.pods = self.cluster.ask(self._read_pods)
@@ -189,7 +182,7 @@ def _seconds_since_submission(job: JSON, now: datetime) -> float:
 
 
 def _pods(job: JSON, workers: Iterable[JSON]) -> dict[int, tuple[str, str | None]]:
-    """Before the first world the slot's index is what the rank will be."""
+    """Return worker and Pod by rank. Before the first world the slot's index is what the rank will be."""
     rank_of = ranks(job)
     found = {}
     for worker in workers:
@@ -207,9 +200,8 @@ def _log_of(api: Api, pod: str) -> JSON:
             return {"lines": [], "note": why}
         parameters = Wanted(None, LOG_LINES, previous=False).parameters(found) | {"limitBytes": LOG_BYTES}
         with api.log(pod, parameters, follow=False) as lines:
-            read = [named_once(line.partition(" ")[2]) for line in lines if not is_log_part(line)]
-            return {"lines": read, "note": ""}
-    except ApiFailure as failure:
+            return {"lines": [text for _, text in lines_of(lines)], "note": ""}
+    except ApiError as failure:
         if failure.reason == "NotFound":
             return {"lines": [], "note": f"The Pod {pod} is gone, and its log with it."}
         if failure.reason == "BadRequest":  # its container does not run yet

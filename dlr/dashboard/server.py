@@ -7,11 +7,17 @@
     /TOKEN/log?namespace=&name=&rank=       the end of the log of one rank
 
 There is nothing that changes anything. All that takes time happens in threads.
+
+The page shows logs, and a port on loopback can be reached by other programs of this machine and by every web
+page that its browser opens. The token keeps out everybody without the address. A name in `Host` that is not
+loopback's is a page of somebody else's whose name was made to lead here (DNS rebinding). An `Origin` that is
+not this server's is a page that asks across sites.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import secrets
 from collections import OrderedDict
@@ -19,14 +25,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from dlr.dashboard.feed import Feed, in_thread
-from dlr.dashboard.guard import HEADERS, why_refused
-from dlr.dashboard.reading import Cluster, Fleet, Job
+from dlr.dashboard.reading import Cluster, Fleet, JobView
+from dlr.job.timeline.drawing import STYLE
 from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError, UsageError
 
 JSON = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -41,10 +48,23 @@ FILES = {
     "uplot.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
+TIMELINE_STYLE = "timeline.css"
 MOST_FEEDS = 32
 """Jobs that are kept in memory, the ones looked at last."""
 MOST_STREAMS = 64
 TOKEN_BYTES = 24
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer. The token is part of the address: it goes nowhere as a referrer, and into no cache."""
 
 
 class Dashboard:
@@ -52,7 +72,7 @@ class Dashboard:
         self._cluster = cluster
         self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
         self._fleet = Feed(Fleet(cluster))
-        self._jobs: OrderedDict[tuple[str, str], tuple[Job, Feed]] = OrderedDict()
+        self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0
         self.opened = asyncio.Event()
         """A browser has asked for the page."""
@@ -83,6 +103,8 @@ class Dashboard:
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
+        if name == TIMELINE_STYLE:
+            return web.Response(text=STYLE, content_type="text/css", headers=HEADERS)
         if name not in FILES:
             raise web.HTTPNotFound(text=f"There is no file {name!r}.\n")
         return _file(STATIC / name, FILES[name])
@@ -99,7 +121,7 @@ class Dashboard:
                 async for update in updates:
                     await response.write(b"data: " + update.body + b"\n\n")
         except ConnectionResetError:
-            pass  # nobody looks any more
+            pass  # the page was closed
         finally:
             self._streams -= 1
         return response
@@ -110,13 +132,13 @@ class Dashboard:
         if not (rank.isascii() and rank.isdigit() and len(rank) <= 6):
             raise web.HTTPBadRequest(text="rank must be a number.\n")
         try:
-            told = await in_thread(lambda: job.log(int(rank)))
-        except CommandError as error:
-            told = {"pod": None, "lines": [], "note": f"{error}"}
-        return web.json_response(told, headers=HEADERS)
+            log = await in_thread(lambda: job.log(int(rank)))
+        except ApiError as error:
+            log = {"pod": None, "lines": [], "note": f"{error}"}
+        return web.json_response(log, headers=HEADERS)
 
-    def _job(self, request: web.Request) -> tuple[Job, Feed]:
-        """The one that is asked for; the ones looked at last are kept, with the step times seen."""
+    def _job(self, request: web.Request) -> tuple[JobView, Feed]:
+        """Return the requested job; the ones looked at last are kept, with the step times seen."""
         key = (request.query.get("namespace", ""), request.query.get("name", ""))
         if not all(len(part) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(part) for part in key):
             raise web.HTTPBadRequest(text="namespace and name must be names in Kubernetes.\n")
@@ -126,7 +148,7 @@ class Dashboard:
                 del self._jobs[oldest]
             elif len(self._jobs) >= MOST_FEEDS:
                 raise web.HTTPServiceUnavailable(text="Too many jobs are looked at; close some pages.\n")
-            job = Job(self._cluster, *key)
+            job = JobView(self._cluster, *key)
             self._jobs[key] = (job, Feed(job))
         self._jobs.move_to_end(key)
         return self._jobs[key]
@@ -136,16 +158,12 @@ def _file(path: Path, content_type: str) -> web.Response:
     return web.Response(body=path.read_bytes(), content_type=content_type, charset="utf-8", headers=HEADERS)
 
 
-class CannotListen(CommandError):
-    """The port is taken, or may not be used."""
-
-
 @asynccontextmanager
 async def serve(dashboard: Dashboard, port: int) -> AsyncIterator[str]:
-    """Serves while the block runs; gives the page's address.
+    """Serve while the block runs; the value is the page's address.
 
     Raises:
-        CannotListen: not on that port.
+        UsageError: the port is taken, or may not be used.
     """
     runner = web.AppRunner(dashboard.app(), access_log=None, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
@@ -154,9 +172,36 @@ async def serve(dashboard: Dashboard, port: int) -> AsyncIterator[str]:
         try:
             await site.start()
         except OSError as error:
-            raise CannotListen(
+            raise UsageError(
                 f"{ADDRESS}:{port} cannot be listened on: {os.strerror(error.errno or 0)}."
             ) from error
         yield f"http://{ADDRESS}:{runner.addresses[0][1]}/{dashboard.token}/"
     finally:
         await runner.cleanup()
+
+
+def why_refused(host: str | None, origin: str | None, given: str, token: str) -> str | None:
+    """Return why a request is refused; None if it is not.
+
+    Args:
+        host: the header, with any port: a port that ssh forwards is another one.
+        origin: the header; browsers leave it out where a page of the same site asks.
+        given: the token of the address.
+    """
+    name = _hostname(f"//{host}") if host else None
+    if name not in LOOPBACK_NAMES:
+        return "This server answers only under a name of the machine that it runs on: localhost or 127.0.0.1."
+    if origin is not None and origin != f"http://{host}":
+        return "This server answers only pages of its own."
+    if not hmac.compare_digest(given.encode(), token.encode()):
+        return (
+            "The token in this address is not this server's: open the address that `dlr dashboard` printed."
+        )
+    return None
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

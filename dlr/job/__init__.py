@@ -1,6 +1,6 @@
-"""What a job is and why: facts, failures, causes and its timeline, from the cluster's objects.
+"""What a job is and why: its facts, failures, findings and timeline, from the cluster's objects.
 
-Mostly pure functions: `report.py` (lines of a status), `diagnose_*.py` (evidence, cause, cost),
-`failures.py` and `culprit.py` (the failure to look at first), `timeline/`. `lookup.py`, `stacks.py`,
-`scaling.py` and `log_stream.py` ask the API server. Below is kube; client, dashboard and commands are above.
+Mostly pure functions: `facts.py` (the lines of a status), `findings.py` and `evidence.py` (a diagnosis),
+`failures.py` (the failure to look at first), `timeline/`. `lookup.py`, `case.py`, `stacks.py`, `deletion.py`
+and `logs.py` ask the API server. Below is kube; client, dashboard and commands are above.
 """

@@ -7,27 +7,16 @@ from typing import Any
 
 from crds.findings import Verdict
 from crds.nodecheck import NodeCheckPhase
-from dlr.kube.errors import CommandError
 from healthcheck.local import Health
 from healthcheck.measurements import Metric
 
 JSON = dict[str, Any]
 
 EXIT_CODES: Mapping[Health, int] = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
-LISTS = {
-    "faultyNodes": Verdict.FAULTY,
-    "stragglers": Verdict.STRAGGLER,
-    "inconclusive": Verdict.INCONCLUSIVE,
-}
+LISTS = {"faultyNodes": Verdict.FAULTY, "stragglers": Verdict.STRAGGLER, "inconclusive": Verdict.INCONCLUSIVE}
 """Fields that name all nodes of a verdict."""
 COLUMNS = {"busGbps": Metric.PAIR_BUS_GBPS, "latencyUs": Metric.PAIR_LATENCY_US}
 GUILTY = (Verdict.FAULTY, Verdict.STRAGGLER)
-
-
-class CouldNotTell(CommandError):
-    """There is nothing to check, or no way to."""
-
-    exit_code = EXIT_CODES[Health.UNKNOWN]
 
 
 def health(check: JSON) -> Health:

@@ -1,4 +1,4 @@
-"""What a job's time came to (docs/goodput.md), reckoned as the controller does, up to now."""
+"""A job's goodput and its time by state (docs/goodput.md), computed as the controller does, up to now."""
 
 from __future__ import annotations
 
@@ -17,23 +17,14 @@ from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_
 
 JSON = dict[str, Any]
 
-AGENT_FIELDS = (
-    "incarnation",
-    "podUid",
-    "address",
-    "storePort",
-    "localWorldSize",
-    "state",
-    "since",
-    "rounds",
-)
-"""What a report must have, and the rounds."""
+AGENT_FIELDS = ("incarnation", "podUid", "address", "storePort", "localWorldSize", "state", "since", "rounds")
+"""The required fields of a report, and its rounds."""
 LEAST_SECONDS = 0.5
-"""What took less is not worth a word."""
+"""The shortest time that is shown."""
 
 
 def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | None:
-    """None where the cluster keeps none, or its objects are not as this version reads them."""
+    """Return the job's account up to now; None without one, or if this version cannot read it."""
     if not (job.get("status") or {}).get("goodput"):
         return None
     try:
@@ -46,16 +37,16 @@ def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | N
 def _telling(workers: Sequence[JSON]) -> list[JSON]:
     """Return the workers that the account follows: the furthest of each round, and the lowest index.
 
-    Of each type, and of those whose steps were counted apart from those who tell them, since these do not
-    compare. A model of each of a thousand workers would take most of the time of a dashboard's reading.
+    For each type, and for counted steps apart from reported ones, since these do not compare. Models of a
+    thousand workers would take most of the time of a dashboard's reading.
     """
     furthest: dict[tuple[str, bool, int], tuple[int, JSON]] = {}
     for worker in sorted(workers, key=_index):
         rounds = ((worker.get("status") or {}).get("agent") or {}).get("rounds") or []
-        for told in rounds:
-            place = worker["spec"]["type"], bool(rounds[-1].get("counted")), told["round"]
-            if place not in furthest or told["lastStep"] > furthest[place][0]:
-                furthest[place] = told["lastStep"], worker
+        for each in rounds:
+            place = worker["spec"]["type"], bool(rounds[-1].get("counted")), each["round"]
+            if place not in furthest or each["lastStep"] > furthest[place][0]:
+                furthest[place] = each["lastStep"], worker
     return [*{worker["metadata"]["name"]: worker for _, worker in furthest.values()}.values()]
 
 
@@ -64,12 +55,12 @@ def _index(worker: JSON) -> int:
 
 
 def _as_account_reads(worker: JSON) -> ElasticWorker:
-    """The rounds that it tells, without all else."""
+    """Return a model of the worker with the rounds of its report alone."""
     metadata, agent = worker["metadata"], (worker.get("status") or {}).get("agent")
-    told = agent and {field: agent[field] for field in AGENT_FIELDS if field in agent}
-    known = {"name": metadata["name"], "uid": metadata["uid"]}
+    report = agent and {field: agent[field] for field in AGENT_FIELDS if field in agent}
+    named = {"name": metadata["name"], "uid": metadata["uid"]}
     return ElasticWorker.model_validate(
-        {"metadata": known, "spec": worker["spec"], "status": {"agent": told}}
+        {"metadata": named, "spec": worker["spec"], "status": {"agent": report}}
     )
 
 
@@ -102,7 +93,7 @@ def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float
 
 
 def time_line(seconds: Mapping[str, float]) -> str:
-    """The longest first."""
+    """List states with their times, the longest first."""
     total = sum(seconds.values())
     return ", ".join(
         f"{state} {duration(value)} ({value / total:.0%})"

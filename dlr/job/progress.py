@@ -1,17 +1,23 @@
-"""How far a job's training is, and how fast it goes; pure functions."""
+"""How far a job's training is: its steps and their speed, its newest checkpoints, its shard sets. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import Any
 
 from crds import names
-from dlr.job.report import current_report
-from dlr.job.wording import duration, significant
+from crds.intervals import common, count, from_text, minus
+from crds.leases import leases_from_text
+from dlr.job.report import current_report, is_finished, ranks
+from dlr.job.wording import duration, parse_time, significant
 
 JSON = dict[str, Any]
+
+LEAST_SECONDS = 1.0
+"""The age from which a shard set has a rate."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,11 @@ class Progress:
 
 
 def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None) -> Progress | None:
-    """None as long as no step was told. `furthest` is the highest step that the job's account has."""
+    """Return the highest step and the median speed of all workers; None before a step was reported.
+
+    Args:
+        furthest: the highest step in the job's account.
+    """
     reports = [current_report(worker).get("progress") or {} for worker in workers]
     steps = [report["step"] for report in reports if report.get("step") is not None]
     steps += [] if furthest is None else [furthest]
@@ -57,3 +67,127 @@ def progress_line(progress: Progress, *, is_finished: bool) -> str:
             parts.append(f"about {duration(progress.seconds_left)} left")
     share = "" if progress.share is None else f"{progress.share:.0%}, "
     return share + ", ".join(parts)
+
+
+def checkpoints_line(job: JSON, workers: Sequence[JSON]) -> str:
+    """The newest step in memory and in storage, and how often one goes to memory; empty without any."""
+    reports = [current_report(worker) for worker in workers]
+    in_world = ranks(job)
+    memories = [
+        report.get("memory") or {}
+        for worker, report in zip(workers, reports, strict=True)
+        if worker["spec"]["type"] == names.WORKER and worker["spec"]["index"] in in_world
+    ]
+    spec = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("memoryCheckpoint") or {}
+    parts = [] if is_finished(job) else _in_memory(memories, wants_copies=bool(spec.get("replicas")))
+    stored = [(report.get("progress") or {}).get("checkpointStep") for report in reports]
+    if steps := [step for step in stored if step is not None]:
+        parts.append(f"step {max(steps)} in storage")
+    return ", ".join(parts)
+
+
+def _in_memory(memories: Sequence[JSON], *, wants_copies: bool) -> list[str]:
+    """Return the checkpoints in the memories of all workers of a world."""
+    parts = []
+    step, replicated = (_of_all(memories, key) for key in ("step", "replicatedStep"))
+    if step is not None:
+        parts.append(f"step {step} in memory")
+    if replicated is not None:
+        parts.append(f"step {replicated} in other Pods' memory too")
+    elif step is not None and wants_copies:
+        alone = len(memories) == 1
+        parts.append("no other Pod to hold a copy" if alone else "none in other Pods' memory yet")
+    every = next((memory["every"] for memory in memories if memory.get("every")), None)
+    if parts and every is not None:
+        parts.append("saved every step" if every == 1 else f"saved every {every} steps")
+    return parts
+
+
+def _of_all(memories: Sequence[JSON], key: str) -> int | None:
+    steps = [memory.get(key) for memory in memories]
+    found = [step for step in steps if step is not None]
+    return min(found) if found and len(found) == len(steps) else None
+
+
+@dataclass(frozen=True)
+class SetProgress:
+    """The progress of a shard set, in elements."""
+
+    name: str
+    epoch: int
+    size: int
+    done: int
+    """Done elements, with those of open leases that workers have reported."""
+    leased: int
+    """Leased elements that are not done yet."""
+    waiting: int
+    failed: int
+    per_second: float | None
+    """Elements a second since the set was begun, up to its end or the job's."""
+    job_has_ended: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return not (self.leased or self.waiting)
+
+    @property
+    def seconds_left(self) -> float | None:
+        return (self.leased + self.waiting) / self.per_second if self.per_second else None
+
+
+def sets_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[SetProgress]:
+    status = job.get("status", {})
+    completed = parse_time(status.get("completionTime"))
+    found = []
+    for each in status.get("shards") or ():
+        ahead = _done_of_leases(each, workers)
+        done = each.get("done", 0) + ahead
+        began = parse_time(each.get("startedAt"))
+        ended = parse_time(each.get("finishedAt")) or completed or now
+        seconds = (ended - began).total_seconds() if began else 0.0
+        found.append(
+            SetProgress(
+                each["name"],
+                each.get("epoch", 0),
+                each["size"],
+                done,
+                each.get("leased", 0) - ahead,
+                each.get("waiting", 0),
+                each.get("failed", 0),
+                done / seconds if done and seconds >= LEAST_SECONDS else None,
+                completed is not None,
+            )
+        )
+    return found
+
+
+def shards_line(found: SetProgress) -> str:
+    epoch = f" epoch {found.epoch}" if found.epoch else ""
+    parts = [f"{found.name}{epoch}: {found.done / found.size:.0%}, {found.done} of {found.size} done"]
+    if found.job_has_ended and not found.is_over:
+        parts.append(f"{found.leased + found.waiting} left undone")
+    elif not found.is_over:
+        parts += [f"{found.leased} leased", f"{found.waiting} waiting"]
+    if found.failed:
+        parts.append(f"{found.failed} failed")
+    if found.per_second:
+        parts.append(f"{significant(found.per_second)} a second")
+    if found.seconds_left and not found.is_over and not found.job_has_ended:
+        parts.append(f"about {duration(found.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def _done_of_leases(shards: Mapping[str, Any], workers: Sequence[JSON]) -> int:
+    """Return the done elements of open leases; the job counts them with the worker's next request."""
+    reports = {worker["spec"]["index"]: current_report(worker) for worker in workers}
+    done = 0
+    try:
+        for lease in leases_from_text(shards.get("leases") or ""):
+            for each in (reports.get(lease.worker) or {}).get("shards") or ():
+                if (each["name"], each.get("lease")) == (shards["name"], lease.number):
+                    rest = common(lease.elements, from_text(each.get("rest") or ""))
+                    failed = from_text(each.get("failed") or "")
+                    done += count(minus(minus(lease.elements, rest), failed))
+    except ValueError:
+        return 0  # of a version that writes leases in another form
+    return done

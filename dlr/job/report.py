@@ -22,9 +22,8 @@ Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
 NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
-"""On a narrow terminal; what is said under WHY then has lines of its own."""
-SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
-EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+"""The columns on a narrow terminal, where WHY has lines of its own."""
+EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
 SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed"})
 """Conditions that the lines for phase and world speak for."""
@@ -69,7 +68,7 @@ def list_row(job: JSON, now: datetime) -> Row:
 def why_line(job: JSON) -> str:
     """Why the job does not train, as its controller says; empty where it does, or where the phase says it."""
     status = job.get("status") or {}
-    return ": ".join(said for said in (status.get("reason"), status.get("message")) if said)
+    return ": ".join(filter(None, (status.get("reason"), status.get("message"))))
 
 
 def slow_line(job: JSON) -> str:
@@ -135,7 +134,7 @@ def world_line(job: JSON, now: datetime) -> str:
     if resume := world.get("resume"):
         line += f", resumed {Tier(resume['tier']).origin}"
         line += f" at step {resume['step']}" if "step" in resume else ""
-    why = "; ".join(said for said in (world.get("reason"), world.get("waitsFor")) if said)
+    why = "; ".join(filter(None, (world.get("reason"), world.get("waitsFor"))))
     return f"{line} ({why})" if why else line
 
 
@@ -182,6 +181,11 @@ def state_of(worker: JSON) -> str | None:
     return str(current_report(worker).get("state") or "Starting")
 
 
+def is_ready(node: JSON) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
 def sort_workers(workers: Sequence[JSON]) -> list[JSON]:
     return sorted(workers, key=lambda worker: (worker["spec"]["type"], worker["spec"]["index"]))
 
@@ -206,22 +210,11 @@ def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
     return sorted(filter(concerns, events), key=_order)
 
 
-def event_row(event: JSON, now: datetime) -> Row:
-    involved = event["involvedObject"]
-    return (
-        _seen(event, now),
-        event.get("type"),
-        event.get("reason"),
-        f"{involved['kind'].lower()}/{involved['name']}",
-        event.get("message"),
-    )
-
-
-def short_event_row(event: JSON, job: JSON, now: datetime) -> tuple[str, str, str, str]:
-    """(seen, type, reason, message); the message names whom it is about, if that is not the job itself."""
+def event_row(event: JSON, job: JSON, now: datetime) -> tuple[str, str, str, str]:
+    """Return a row for EVENT_COLUMNS; the message names its object, unless that is the job itself."""
     name, message = event["involvedObject"]["name"], event.get("message") or ""
-    whose = "" if name == job["metadata"]["name"] or message.startswith(name) else f"{name}: "
-    return _seen(event, now), event.get("type") or "", event.get("reason") or "", f"{whose}{message}"
+    subject = "" if name == job["metadata"]["name"] or message.startswith(name) else f"{name}: "
+    return _seen(event, now), event.get("type") or "", event.get("reason") or "", f"{subject}{message}"
 
 
 def _seen(event: JSON, now: datetime) -> str:

@@ -1,7 +1,8 @@
-"""Asking a job's agents for the stacks of its processes."""
+"""The stacks of a job's processes: requests to its agents, their answers, equal stacks merged."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from controller.wording import counted, some_of
 from crds import names
 from crds.agent_report import NATIVE
+from crds.ranges import as_ranges
 from dlr.job.lookup import list_workers
 from dlr.job.report import current_report, sort_workers, state_of
 from dlr.job.wording import parse_time, utc_now
@@ -20,20 +22,23 @@ from dlr.kube.waiting import waiting_for
 
 JSON = dict[str, Any]
 
-RUNNING = "Running"
-"""Only in this state of an agent there are processes."""
 TIME_CHARACTERS = len("2026-01-01T00:00:00Z")
-"""With these a request begins."""
+"""The length of the time with which a request begins."""
 MOST_NAMED = 8
-"""Of the workers that have not answered, and of those without processes."""
+"""Workers that a sentence names."""
+INDENT = "    "
+NAMED_RANKS = 4
+"""A place with no more processes than this names their Pods and nodes, unless most processes are there."""
+_FOLDERS = re.compile(r"^\S*/", re.MULTILINE)
+"""The folders of each frame's file: a script may have been copied to another one in each Pod."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What became of one request."""
+class Answers:
+    """The answers to one request."""
 
     stacks: Sequence[JSON]
-    """The stacks of those who answered, each as `RankStack`."""
+    """The stacks that were reported, each as `RankStack`."""
     where: Mapping[int, str]
     """Pod and node, by rank."""
     silent: Sequence[str]
@@ -42,8 +47,8 @@ class Asked:
     """Workers without processes, and their states."""
 
 
-def read(request: str, workers: Sequence[JSON]) -> Asked:
-    """Read the answers to one request."""
+def read(request: str, workers: Sequence[JSON]) -> Answers:
+    """Collect the answers to one request."""
     where: dict[int, str] = {}
     stacks, silent, idle = [], [], []
     for worker in sort_workers(workers):
@@ -54,39 +59,104 @@ def read(request: str, workers: Sequence[JSON]) -> Asked:
             node = f" on {status['nodeName']}" if status.get("nodeName") else ""
             stacks += answer["stacks"]
             where |= {stack["rank"]: f"{status.get('podName') or name}{node}" for stack in answer["stacks"]}
-        elif (state := state_of(worker)) == RUNNING:
+        elif (state := state_of(worker)) == "Running":  # only in this state of an agent there are processes
             silent.append(name)
         else:
             idle.append(f"{name} ({state or 'no Pod yet'})")
-    return Asked(stacks, where, silent, idle)
+    return Answers(stacks, where, silent, idle)
 
 
-def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
-    """Ask all agents of a job where their processes are, and wait so many seconds for answers."""
+def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Answers:
+    """Request stacks of all agents of a job, and wait at most so many seconds for their answers."""
     request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
     with waiting_for("the agents' answers"):
         *_, last = until_finished(
             lambda: read(request, list_workers(api, name)),
-            lambda asked: not asked.silent,
+            lambda answers: not answers.silent,
             within_seconds=timeout,
         )
     return last
 
 
 def asked_at(request: str) -> datetime | None:
-    """When it was asked, as `ask` writes it; None where somebody has set the annotation by hand."""
+    """Return the time of a request; None for one that `ask` has not written."""
     return parse_time(request[:TIME_CHARACTERS])
 
 
-def without_answer(name: str, asked: Asked, timeout: float) -> str:
-    """Why there are no stacks at all."""
-    if asked.silent:
-        asked_workers = counted(len(asked.silent), "worker")
+def without_answer(name: str, answers: Answers, timeout: float) -> str:
+    """Explain why there are no stacks at all."""
+    if answers.silent:
         return (
-            f"No agent has answered within {timeout:g} s, of {asked_workers} of {name!r} that train: they "
-            "are older than this dlr, or cannot reach the API server."
+            f"No agent has answered within {timeout:g} s, of {counted(len(answers.silent), 'worker')} of "
+            f"{name!r} that train: they are older than this dlr, or cannot reach the API server."
         )
-    if asked.idle:
-        return f"No process of {name!r} runs just now: {some_of(asked.idle, MOST_NAMED)}."
+    if answers.idle:
+        return f"No process of {name!r} runs just now: {some_of(answers.idle, MOST_NAMED)}."
     return f"The job {name!r} has no workers now."
+
+
+@dataclass(frozen=True)
+class Place:
+    """Processes with the same stack."""
+
+    ranks: Sequence[int]
+    """The ranks in order."""
+    steps: tuple[int, int] | None
+    """The lowest and the highest step that they have reported; None without any."""
+    waits: bool
+    """Whether the processes wait for other ranks."""
+    frames: str
+    """The frames of the first rank."""
+
+
+def merge(stacks: Sequence[JSON]) -> list[Place]:
+    """Merge stacks. A rank that waits for no other is rather the cause, as is one that is behind.
+
+    Args:
+        stacks: as `RankStack`. One step apart is no difference: processes that train are between two.
+
+    Returns:
+        One place for each stack: those that wait for nobody first, then those of fewer ranks.
+    """
+    furthest = max((stack["step"] for stack in stacks if stack.get("step") is not None), default=0)
+    # Most frames are equal, and a dashboard merges a thousand of them every second.
+    bare = {frames: _FOLDERS.sub("", frames) for frames in {stack.get("frames") or "" for stack in stacks}}
+    at: dict[tuple[bool, int | None, str], list[JSON]] = {}
+    for stack in sorted(stacks, key=lambda each: int(each["rank"])):
+        step = stack.get("step")
+        behind = None if step is None or step >= furthest - 1 else step
+        place = (bool(stack.get("inCollective")), behind, bare[stack.get("frames") or ""])
+        at.setdefault(place, []).append(stack)
+    places = [_place(waits, there) for (waits, _, _), there in at.items()]
+    return sorted(places, key=lambda place: (place.waits, len(place.ranks), place.ranks[0]))
+
+
+def _place(waits: bool, stacks: Sequence[JSON]) -> Place:
+    steps = [stack["step"] for stack in stacks if stack.get("step") is not None]
+    return Place(
+        ranks=[stack["rank"] for stack in stacks],
+        steps=(min(steps), max(steps)) if steps else None,
+        waits=waits,
+        frames=stacks[0].get("frames") or "(no stack)",
+    )
+
+
+def stack_lines(places: Sequence[Place], where: Mapping[int, str] | None = None) -> list[str]:
+    """Return, for each place, a line with its ranks and then the stack.
+
+    Args:
+        where: Pod and node of each rank.
+    """
+    most = max(reversed(places), key=lambda place: len(place.ranks), default=None)
+    lines = []
+    for place in places:
+        who = f"rank{'s' if len(place.ranks) > 1 else ''} {as_ranges(place.ranks)}"
+        if where and place is not most and len(place.ranks) <= NAMED_RANKS:
+            who += f" ({', '.join(dict.fromkeys(where[rank] for rank in place.ranks))})"
+        if place.steps is not None:
+            lowest, highest = place.steps
+            who += f", step {lowest}" if lowest == highest else f", steps {lowest}-{highest}"
+        lines.append(f"{who}{', waiting for other ranks' if place.waits else ''}:")
+        lines += [f"{INDENT}{line}" for line in place.frames.splitlines()]
+    return lines

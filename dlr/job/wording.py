@@ -23,7 +23,7 @@ def significant(value: float) -> str:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """None where nothing is said, or nothing that can be read: any process of a Pod may write its times."""
+    """Return the time; None for no text or another one: any process of a Pod may write its times."""
     try:
         moment = datetime.fromisoformat(text) if text else None
     except ValueError:

@@ -9,12 +9,7 @@ from typing import Any
 from controller.wording import counted
 from crds import names
 from dlr.job.failures import by_cause, worker_failure
-from dlr.job.report import (
-    current_report,
-    ranks,
-    sort_workers,
-    state_of,
-)
+from dlr.job.report import current_report, ranks, sort_workers, state_of
 from dlr.job.wording import significant
 
 JSON = dict[str, Any]
@@ -24,7 +19,7 @@ COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST F
 NARROW_COLUMNS = ("RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST FAILURE")
 MOST_NOTES = 5
 AT_EASE = ("Running", "Succeeded", "Standby")
-"""States in which a worker needs nobody's attention."""
+"""States of a worker without trouble."""
 
 
 def rows(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Row]:
@@ -34,14 +29,14 @@ def rows(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Row]:
 
 
 def narrow(row: Row) -> Row:
-    """The same for a narrow terminal; of the restarts only how many."""
-    told = dict(zip(COLUMNS, row, strict=True))
-    told["RESTARTS"] = str(told["RESTARTS"]).partition(" ")[0]
-    return tuple(told[column] for column in NARROW_COLUMNS)
+    """Return the row for a narrow terminal, with the number of restarts alone."""
+    cells = dict(zip(COLUMNS, row, strict=True))
+    cells["RESTARTS"] = str(cells["RESTARTS"]).partition(" ")[0]
+    return tuple(cells[column] for column in NARROW_COLUMNS)
 
 
 def most_telling(job: JSON, workers: Sequence[JSON], most: int) -> list[JSON]:
-    """What fits on a screen: workers in trouble first, then those that had some, then by rank."""
+    """Choose the workers for a screen: those in trouble first, then those that had some, then by rank."""
 
     def how_telling(worker: JSON) -> int:
         status = worker.get("status") or {}
@@ -76,12 +71,14 @@ def _restarts(status: JSON) -> str:
 
 
 def notes(workers: Sequence[JSON]) -> list[str]:
-    """What keeps workers from running: the first few that have something to say."""
+    """Return messages of workers that do not run, the first few."""
     waiting = [(worker["metadata"]["name"], worker.get("status") or {}) for worker in sort_workers(workers)]
-    told = [
+    found = [
         f"{name}: {status['message']}"
         for name, status in waiting
         if status.get("message") and status.get("phase") not in ("Succeeded", "Failed")
     ]
-    rest = len(told) - MOST_NOTES
-    return told if rest <= 0 else [*told[:MOST_NOTES], f"… and {counted(rest, 'more worker')} with a message"]
+    rest = len(found) - MOST_NOTES
+    return (
+        found if rest <= 0 else [*found[:MOST_NOTES], f"… and {counted(rest, 'more worker')} with a message"]
+    )

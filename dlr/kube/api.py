@@ -1,7 +1,7 @@
 """The API server as the commands see it: kinds, namespaces and selectors on top of the agent's client.
 
 Every failure is fit to be shown: a sentence. A command that can say something better about one catches
-`ApiFailure` by its type.
+`ApiError` by its type.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
 import urllib3
 
 from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeepError, object_of
 from agent.kube.connection import Connection
-from agent.kube.errors import ApiError, GoneError, NotFoundError, UnavailableError
+from agent.kube.errors import ApiError, GoneError, NotFoundError
 from crds import names
-from dlr.kube.errors import CommandError
 from dlr.kube.waiting import waiting_for
 
 JSON = dict[str, Any]
-ApiFailure: TypeAlias = ApiError
-Unreachable: TypeAlias = UnavailableError
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
@@ -80,7 +77,7 @@ class Api:
     """The API server of a connection, with one namespace for what is in one.
 
     Raises:
-        CommandError: the connection cannot be used.
+        ApiError: the connection cannot be used.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -94,11 +91,9 @@ class Api:
             )
         except OSError as error:
             reason = error.strerror or str(error)
-            raise CommandError(
-                f"The certificates of {connection.source} cannot be used: {reason}."
-            ) from error
+            raise ApiError(f"The certificates of {connection.source} cannot be used: {reason}.") from error
         except ValueError as error:
-            raise CommandError(
+            raise ApiError(
                 f"{connection.source} names the server {connection.server!r}, "
                 f"which is not a valid address: {error}."
             ) from error

@@ -20,7 +20,7 @@ import yaml
 
 from agent.kube.connection import Connection as Connection
 from agent.kube.connection import in_cluster, service_account_folder
-from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.errors import ApiError, UsageError
 from dlr.kube.waiting import waiting_for
 from localcluster.paths import Home
 
@@ -69,7 +69,7 @@ def find_source(
     embedded_file = embedded_file or Home.default().kubeconfig
     if embedded_file.is_file():
         return Source("the embedded cluster's kubeconfig", (embedded_file,))
-    raise CommandError(
+    raise ApiError(
         "No cluster is configured: start a local one with `dlr up`, or name a kubeconfig with --kubeconfig "
         f"or $KUBECONFIG (neither {user_file} nor {embedded_file} exists)."
     )
@@ -89,7 +89,7 @@ def connect(
         namespace: in place of the context's.
 
     Raises:
-        CommandError: there is no cluster, or what names it cannot be used.
+        ApiError: there is no cluster, or what names it cannot be used.
     """
     source = find_source(explicit, environment)
     if source.paths:
@@ -113,12 +113,12 @@ def _existing(said_by: str, names: list[str]) -> Source:
     try:
         paths = tuple(Path(name).expanduser() for name in names if name)
     except RuntimeError as error:
-        raise CommandError(
+        raise ApiError(
             f"{said_by} names the home of a user that is not known: {', '.join(names)}."
         ) from error
     there = tuple(path for path in paths if path.exists())
     if not there:
-        raise CommandError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")
+        raise ApiError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")
     return Source(said_by, there)
 
 
@@ -128,17 +128,15 @@ def _read(path: Path) -> JSON:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise CommandError(f"The kubeconfig {path} cannot be read: {reason}.") from error
+        raise ApiError(f"The kubeconfig {path} cannot be read: {reason}.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise CommandError(
-            f"The kubeconfig {where} is not YAML: {getattr(error, 'problem', error)}."
-        ) from error
+        raise ApiError(f"The kubeconfig {where} is not YAML: {getattr(error, 'problem', error)}.") from error
     if not isinstance(content, dict) or not all(
         isinstance(content.get(key) or [], list) for key in ("clusters", "users", "contexts")
     ):
-        raise CommandError(
+        raise ApiError(
             f"The kubeconfig {path} is not a kubeconfig: it must have lists of clusters and contexts."
         )
     for part, keys in FILE_KEYS.items():
@@ -165,19 +163,19 @@ def _resolve(source: Source, merged: JSON, context_name: str | None) -> Connecti
     chosen = context_name or merged["current-context"]
     known = ", ".join(sorted(map(str, merged["contexts"]))) or "none"
     if not chosen:
-        raise CommandError(f"{source} has no current-context; choose one with --context (it has: {known}).")
+        raise ApiError(f"{source} has no current-context; choose one with --context (it has: {known}).")
     context = merged["contexts"].get(chosen)
     if context is None:
-        wrong = UsageError if context_name else CommandError
+        wrong = UsageError if context_name else ApiError
         raise wrong(f"{source} has no context {chosen!r} (it has: {known}).")
     cluster = merged["clusters"].get(context.get("cluster"))
     if not cluster or not cluster.get("server"):
-        raise CommandError(
+        raise ApiError(
             f"Context {chosen!r} of {source} names cluster {context.get('cluster')!r}, which has no server."
         )
     user = merged["users"].get(context.get("user"), {})
     if "auth-provider" in user:
-        raise CommandError(
+        raise ApiError(
             f"{source} uses a login that dlr does not support: auth-provider, which Kubernetes has removed; "
             "an exec plugin does the same."
         )
@@ -222,10 +220,10 @@ def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source
             try:
                 (folder / key).write_bytes(base64.b64decode(data))
             except binascii.Error as error:
-                raise CommandError(f"{key}-data in {source} is not base64.") from error
+                raise ApiError(f"{key}-data in {source} is not base64.") from error
             resolved[key] = str(folder / key)
         elif key in resolved and not Path(resolved[key]).is_file():
-            raise CommandError(f"{source} names the {key} {resolved[key]}, which does not exist.")
+            raise ApiError(f"{source} names the {key} {resolved[key]}, which does not exist.")
     return resolved
 
 
@@ -247,7 +245,7 @@ def _ask_plugin(plugin: JSON, source: Source) -> JSON:
         with waiting_for(f"the login plugin {plugin.get('command')}"):
             status = ExecProvider(node, cwd=None).run()  # type: ignore[no-untyped-call]
     except (ConfigException, OSError) as error:
-        raise CommandError(
+        raise ApiError(
             f"The login plugin {plugin.get('command')!r} of {source} gave no credentials: {error}"
         ) from error
     if status.get("token"):

@@ -1,19 +1,11 @@
-"""The one way a command fails: a sentence for the person at the terminal, and an exit code."""
+"""What the library raises besides Python's own exceptions; each message is one sentence for a person."""
 
 from __future__ import annotations
 
-from agent.kube.errors import CommandError
+from agent.kube.errors import ApiError, Cause, ForbiddenError, NotFoundError, UnavailableError
 
-__all__ = ["CommandError", "Interrupted", "UsageError"]
-
-
-class UsageError(CommandError):
-    """An option or argument that cannot be meant; nothing has been done."""
-
-    exit_code = 2
+__all__ = ["ApiError", "Cause", "ForbiddenError", "NotFoundError", "UnavailableError", "UsageError"]
 
 
-class Interrupted(CommandError):
-    """Ctrl-C, while something goes on in the cluster: what goes on, and how to see or end it."""
-
-    exit_code = 130
+class UsageError(ValueError):
+    """An argument or option that cannot be meant; nothing has been done."""

@@ -106,7 +106,7 @@ CARELESS = [
     ("job delete", "Missing argument"),
     ("job delete digits Other", "'Other' is not a valid name in Kubernetes"),
     ("job delete digits --timeout nan", "'--timeout'"),
-    ("job timeline digits -o digits.pdf", "a timeline is a file that ends with .svg, .png, .html"),
+    ("job timeline digits -o digits.pdf", "a timeline is a file that ends with .svg, .html"),
     ("job timeline digits -o nosuch/digits.svg", "there is no folder nosuch"),
     ("node-check", "by exactly one of --nodes, --selector, --all, --job and --local"),
     ("node-check --all --local", "by exactly one of"),

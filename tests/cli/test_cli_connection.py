@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dlr.kube.connection import connect, find_source
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError
 from tests.cli.scripted import kubeconfig_for
 
 
@@ -40,7 +40,7 @@ def test_each_source_gives_way_to_the_one_before_it(files: dict[str, Path], tmp_
 
 
 def test_no_source_at_all_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"dlr up.*--kubeconfig"):
+    with pytest.raises(ApiError, match=r"dlr up.*--kubeconfig"):
         find_source(None, {}, tmp_path / "none", tmp_path / "neither")
 
 
@@ -116,7 +116,7 @@ def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     assert connect(str(tmp_path / "config"), None, None).token == "fresh"
     plugin.write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(CommandError, match="gave no credentials"):
+    with pytest.raises(ApiError, match="gave no credentials"):
         connect(str(tmp_path / "config"), None, None)
 
 
@@ -134,15 +134,15 @@ def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
 def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "config"
     path.write_text(content)
-    with pytest.raises(CommandError, match=says) as raised:
+    with pytest.raises(ApiError, match=says) as raised:
         connect(str(path), None, None)
     assert str(path) in str(raised.value)
 
 
 def test_kubeconfig_that_is_a_folder_or_missing_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="cannot be read: Is a directory"):
+    with pytest.raises(ApiError, match="cannot be read: Is a directory"):
         connect(str(tmp_path), None, None)
-    with pytest.raises(CommandError, match=r"--kubeconfig names .*nowhere, which does not exist"):
+    with pytest.raises(ApiError, match=r"--kubeconfig names .*nowhere, which does not exist"):
         connect(str(tmp_path / "nowhere"), None, None)
-    with pytest.raises(CommandError, match=r"\$KUBECONFIG names"):
+    with pytest.raises(ApiError, match=r"\$KUBECONFIG names"):
         connect(None, None, None, {"KUBECONFIG": "/nowhere/at/all"})

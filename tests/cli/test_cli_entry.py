@@ -71,11 +71,6 @@ def test_checking_this_machine_needs_no_kubernetes_client() -> None:
             ["job", "list"],
             "the package typer, which is not installed here; install dlr with its extra, as in: pip install '.[cli]'",
         ),
-        (
-            "matplotlib",
-            ["job", "timeline", "digits"],
-            "the package matplotlib, which is not installed here; install dlr with its extra, as in: pip install '.[timeline]'",
-        ),
     ],
 )
 def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str], says: str) -> None:
@@ -297,7 +292,7 @@ def test_a_command_imports_no_other() -> None:
 
 def test_a_list_of_jobs_loads_no_models_and_no_client_of_the_controllers() -> None:
     """Each takes longer to import than all else that the command does."""
-    program = "import sys, dlr.commands.job.listing; print(*sys.modules)"
+    program = "import sys, dlr.commands.job.lists; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )

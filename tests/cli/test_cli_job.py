@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlr.job import deletion, log_stream
+from dlr.job import deletion, logs
 from dlr.job.report import phase_since, world_line
 from dlr.kube import following
 from tests.cli.scripted import (
@@ -47,7 +47,7 @@ NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(log_stream, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
 
 
 def script_job(server: ScriptedServer, **status_fields: Any) -> None:
@@ -215,7 +215,7 @@ class TestStatus:
         assert ["0", "digits-worker-1-1", "node-1", "Starting", "-", "-", "0", "-"] in rows
         restarted = "digits-worker-2-1  node-2  Running   70    -       3 (UserError 2, Preempted 1)  -"
         assert f"1     {restarted}" in out
-        assert "pod/digits-worker-1-1" in out
+        assert "Scheduled  digits-worker-1-1: to node-1" in out
         assert "stranger" not in out
 
     def test_json_is_the_objects(self, server: ScriptedServer, dlr: Dlr) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dlr.commands.errors import CommandError
 from dlr.commands.job.file import read_documents, read_jobs
-from dlr.kube.errors import CommandError
 
 JOB = """\
 # a comment

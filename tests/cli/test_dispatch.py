@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dlr.commands import dispatch, interrupts
-from dlr.kube.errors import CommandError, Interrupted
+from dlr.commands.errors import CommandError, Interrupted
 
 IGNORES_INTERRUPTS = """
 import signal, sys

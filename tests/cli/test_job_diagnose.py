@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from dlr.commands.job.diagnose import MOST_LINES, as_json, page
 from dlr.dashboard.job_page import job_page
 from dlr.job import report
-from dlr.job.diagnose_case import Case, Field, Sentence
-from dlr.job.diagnose_cost import outages_of
-from dlr.job.diagnose_sections import sections
-from dlr.job.diagnose_verdict import Finding, findings
-from dlr.job.room import too_large
+from dlr.job.advice import too_large
+from dlr.job.case import Case, Field, Sentence
+from dlr.job.evidence import sections
+from dlr.job.findings import Finding, findings
+from dlr.job.timeline.outages import outages_of
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 
@@ -38,9 +38,9 @@ def case(
         made or troubled_job(),
         troubled_workers() if workers is None else workers,
         troubled_events(),
+        NOW,
         checks or [],
         [NODE] if nodes is None else nodes,
-        NOW,
     )
 
 
@@ -194,12 +194,10 @@ def test_a_node_that_would_do_if_it_were_free_is_large_enough(
         "status": {"allocatable": {"cpu": "4", "nvidia.com/gpu": gpus, "memory": memory}},
     }
     found = too_large(of.job, [node])
-    assert (found and found.text) == said
+    assert (found and found[0]) == said
     small = {"metadata": {"name": "small"}, "status": {"allocatable": {"cpu": "4", "memory": "64Gi"}}}
     both = too_large(of.job, [node, small])
-    assert (
-        both is None if said is None else both is not None and both.text.endswith("no node has all of that")
-    )
+    assert both is None if said is None else both is not None and both[0].endswith("no node has all of that")
     assert too_large(of.job, []) is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlr.job.culprit import find_culprit
+from dlr.job.failures import find_culprit
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, listing, pod, refusal, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
 

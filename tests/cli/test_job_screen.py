@@ -15,6 +15,7 @@ from rich.console import Console
 from crds.elasticjob import ElasticJob
 from dlr.commands.job import screen
 from dlr.job import goodput, progress, workers
+from dlr.job.case import Case
 from dlr.job.report import sort_workers
 from reconcilers.goodput.goodput import goodput_now
 from tests.cli.scripted import event, job, worker
@@ -23,9 +24,7 @@ from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, t
 JSON = dict[str, Any]
 
 
-def drawn(
-    snapshot: screen.Snapshot, width: int = 200, height: int = 60, *, terminal: bool = True
-) -> list[str]:
+def drawn(case: Case, width: int = 200, height: int = 60, *, terminal: bool = True) -> list[str]:
     console = Console(
         file=io.StringIO(),
         force_terminal=terminal,
@@ -35,21 +34,21 @@ def drawn(
         no_color=True,
     )
     with console.capture() as capture:
-        console.print(screen.render(snapshot, NOW, console))
+        console.print(screen.render(replace(case), console))
     text = capture.get().replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[2m", "")
     return [line.rstrip() for line in text.splitlines()]
 
 
 @pytest.fixture
-def troubled() -> screen.Snapshot:
-    return screen.Snapshot(troubled_job(), troubled_workers(), troubled_events())
+def troubled() -> Case:
+    return Case(troubled_job(), troubled_workers(), troubled_events(), NOW)
 
 
 def entry(lines: list[str], label: str) -> str:
     return next(line for line in lines if line.startswith(label)).removeprefix(label).strip()
 
 
-def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: screen.Snapshot) -> None:
+def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: Case) -> None:
     lines = drawn(troubled, terminal=False)
     assert entry(lines, "Phase") == "Running for 2m30s; Training for 2m28s"
     assert entry(lines, "World").startswith("round 3 Formed, 2m30s ago, 3 workers, 3 processes")
@@ -66,14 +65,14 @@ def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: sc
     assert entry(lines, "Scaled") == "False, Waiting: 1 worker is too old"
 
 
-def test_each_worker_has_a_line_with_its_last_failure(troubled: screen.Snapshot) -> None:
+def test_each_worker_has_a_line_with_its_last_failure(troubled: Case) -> None:
     lines = drawn(troubled, terminal=False)
     first = " ".join(entry(lines, "1 ").split())
     assert first == "digits-worker-1-1 node-1 Running 401 0.42 0 UserError, 4m ago: ValueError: a <bad> batch"
     assert entry(lines, "2 ").endswith("1 (NodeLost 1)  NodeLost, 2m59s ago: the node is gone")
 
 
-def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: screen.Snapshot) -> None:
+def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: Case) -> None:
     lines = drawn(troubled, width=80)
     assert max(map(len, lines)) <= 80
     assert entry(lines, "RANK").split() == ["POD", "STATE", "STEP", "RESTARTS", "LAST", "FAILURE"]
@@ -84,13 +83,13 @@ def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: screen.Snapsho
     assert "NodeLost, 2m59s ago: the node…" in next(line for line in low if line.startswith("2  "))
 
 
-def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: screen.Snapshot) -> None:
+def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: Case) -> None:
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     troubled.workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
     assert entry(drawn(troubled, terminal=False), "0 ").endswith("  after a peer, 4m ago")
 
 
-def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: screen.Snapshot) -> None:
+def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: Case) -> None:
     assert not any(line.startswith("Checkpoints") for line in drawn(troubled))
     for worker_, step in zip(troubled.workers, (400, 396, 400), strict=True):
         worker_["status"]["agent"]["memory"] = {"step": step, "replicatedStep": step - 4, "every": 4}
@@ -113,22 +112,22 @@ def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: screen.
     assert entry(drawn(troubled), "Checkpoints") == "step 200 in storage"
 
 
-def test_pods_of_workers_that_are_gone_are_counted_too(troubled: screen.Snapshot) -> None:
+def test_pods_of_workers_that_are_gone_are_counted_too(troubled: Case) -> None:
     troubled.job["status"]["departed"] = {"restarts": {"NodeLost": 2, "OOM": 1}}
     told = entry(drawn(troubled, terminal=False), "Failures")
     assert told.endswith("; of Pods: NodeLost 3, OOM 1")
 
 
-def test_ended_job_has_no_world_any_more(troubled: screen.Snapshot) -> None:
+def test_ended_job_has_no_world_any_more(troubled: Case) -> None:
     troubled.job["status"] |= {"phase": "Succeeded", "completionTime": at(290)}
     assert entry(drawn(troubled, terminal=False), "World") == (
         "none any more; the last was round 3, 3 workers, 3 processes"
     )
-    never = screen.Snapshot(job(phase="Failed", completionTime=at(10)), [], [])
+    never = Case(job(phase="Failed", completionTime=at(10)), [], [], NOW)
     assert entry(drawn(never, terminal=False), "World") == "there never was one"
 
 
-def test_a_phase_that_is_what_its_time_goes_to_is_said_once(troubled: screen.Snapshot) -> None:
+def test_a_phase_that_is_what_its_time_goes_to_is_said_once(troubled: Case) -> None:
     def condition(kind: str, status: str, reason: str, since: float) -> JSON:
         return {"type": kind, "status": status, "reason": reason, "lastTransitionTime": at(since)}
 
@@ -141,7 +140,7 @@ def test_a_phase_that_is_what_its_time_goes_to_is_said_once(troubled: screen.Sna
     assert entry(drawn(troubled, terminal=False), "Phase") == "Suspended for 2m"
 
 
-def test_an_exit_code_is_said_once(troubled: screen.Snapshot) -> None:
+def test_an_exit_code_is_said_once(troubled: Case) -> None:
     said = {"exitCode": 127, "message": "exit code 127: sh: 1: dlrover-runn: not found", "step": None}
     troubled.job["status"]["lastFailure"] |= said
     assert entry(drawn(troubled, terminal=False), "Last failure") == (
@@ -149,7 +148,7 @@ def test_an_exit_code_is_said_once(troubled: screen.Snapshot) -> None:
     )
 
 
-def test_who_hangs_beside_the_culprit_has_waited(troubled: screen.Snapshot) -> None:
+def test_who_hangs_beside_the_culprit_has_waited(troubled: Case) -> None:
     hung = RAISED | {
         "cause": "Hang",
         "exitCode": None,
@@ -166,11 +165,11 @@ def test_events_on_a_terminal_name_only_others_than_the_job() -> None:
         event("Pod", "digits-worker-0-1", "Started", at(299), "container main"),
         event("ElasticJob", "digits", "WorldFormed", at(299), "round 1"),
     ]
-    lines = drawn(screen.Snapshot(troubled_job(), [], events))
-    assert lines[-3].split() == ["LAST", "SEEN", "REASON", "MESSAGE"]
+    lines = drawn(Case(troubled_job(), [], events, NOW))
+    assert lines[-3].split() == ["LAST", "SEEN", "TYPE", "REASON", "MESSAGE"]
     assert lines[-2:] == [
-        "1s         Started      digits-worker-0-1: container main",
-        "1s         WorldFormed  round 1",
+        "1s         Normal  Started      digits-worker-0-1: container main",
+        "1s         Normal  WorldFormed  round 1",
     ]
 
 
@@ -178,18 +177,18 @@ def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> Non
     why = {"type": "Failed", "status": "True", "lastTransitionTime": at(240)}
     condition = why | {"reason": "SameErrorRepeated", "message": "three times\nmore"}
     failed = troubled_job(phase="Failed", conditions=[condition], completionTime=at(240))
-    lines = drawn(screen.Snapshot(failed, [], []), terminal=False)
+    lines = drawn(Case(failed, [], [], NOW), terminal=False)
     assert entry(lines, "Phase") == "Failed 1m ago, 4m after its submission: SameErrorRepeated: three times"
     assert "its log: dlr job logs digits --failed" in "\n".join(lines)
     assert entry(lines, "Time").startswith("Training 3m6s")  # to the job's end, not to now
 
 
 def test_new_job_has_little_to_say() -> None:
-    lines = drawn(screen.Snapshot(job(), [], []), terminal=False)
+    lines = drawn(Case(job(), [], [], NOW), terminal=False)
     assert [line.split()[0] for line in lines] == ["Job", "Phase", "Workers", "World"]
 
 
-def test_bars_are_for_terminals(troubled: screen.Snapshot) -> None:
+def test_bars_are_for_terminals(troubled: Case) -> None:
     assert any("━" in line for line in drawn(troubled))
     assert not any("━" in line for line in drawn(troubled, terminal=False))
 
@@ -199,14 +198,14 @@ def test_thousand_workers_are_one_screen_with_those_in_trouble(height: int) -> N
     training = {"incarnation": 1, "state": "Running"}
     crowd = [worker(index, agent=training) for index in range(1_000)]
     crowd[700] = worker(700, phase="Pending", podName="digits-worker-700-1")
-    shown = drawn(screen.Snapshot(troubled_job(), sort_workers(crowd), troubled_events()), 100, height)
+    shown = drawn(Case(troubled_job(), sort_workers(crowd), troubled_events(), NOW), 100, height)
     assert len(shown) < height
     assert any("digits-worker-700-1" in line for line in shown)
     assert any("more workers" in line for line in shown)
     assert "WorldFormed" in shown[-1]
 
 
-def test_no_line_is_wider_than_the_terminal(troubled: screen.Snapshot) -> None:
+def test_no_line_is_wider_than_the_terminal(troubled: Case) -> None:
     assert max(map(len, drawn(troubled, 80, 30))) <= 80
 
 
@@ -240,7 +239,7 @@ def test_progress_is_the_furthest_step_and_the_middle_speed() -> None:
     assert progress.progress_of(job(), []) is None
 
 
-def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(troubled: screen.Snapshot) -> None:
+def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(troubled: Case) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None
     # 401 steps are kept, (95 + 105) s / (190 + 200) each, of 300 s; 10 of round 3 were trained before.
@@ -282,7 +281,7 @@ def test_goodput_by_those_who_came_furthest_is_that_by_all(told: list[Any], late
 
 
 def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(
-    troubled: screen.Snapshot,
+    troubled: Case,
 ) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None and account.latest is not None
@@ -292,7 +291,7 @@ def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(
     )
 
 
-def test_steps_that_were_trained_again_in_words(troubled: screen.Snapshot) -> None:
+def test_steps_that_were_trained_again_in_words(troubled: Case) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None
     assert goodput.redone(account) == "27 steps"
@@ -300,20 +299,20 @@ def test_steps_that_were_trained_again_in_words(troubled: screen.Snapshot) -> No
     assert goodput.redone(account.model_copy(update={"steps_redone": 0})) == goodput.redone(None) == ""
 
 
-def test_account_that_this_version_cannot_read_is_left_out(troubled: screen.Snapshot) -> None:
+def test_account_that_this_version_cannot_read_is_left_out(troubled: Case) -> None:
     troubled.job["status"]["goodput"]["state"] = "Dreaming"
     lines = drawn(troubled, terminal=False)
     assert not any(line.startswith(("Goodput", "Time")) for line in lines)
     assert entry(lines, "Progress").startswith("40%, step 401")
 
 
-def test_rounds_that_this_version_cannot_read_leave_the_account_out(troubled: screen.Snapshot) -> None:
+def test_rounds_that_this_version_cannot_read_leave_the_account_out(troubled: Case) -> None:
     for figures in troubled.workers[0]["status"]["agent"]["rounds"]:
         figures["newestStep"] = figures.pop("lastStep")
     assert goodput.account_of(troubled.job, troubled.workers, NOW) is None
 
 
-def test_time_of_a_state_that_goes_on_comes_on_top(troubled: screen.Snapshot) -> None:
+def test_time_of_a_state_that_goes_on_comes_on_top(troubled: Case) -> None:
     account = goodput.account_of(troubled.job, troubled.workers, NOW)
     assert account is not None
     assert goodput.time_by_state(account, troubled.job, NOW) == {
@@ -344,10 +343,10 @@ def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leas
     files |= {"leases": "0.1.7=20-34;1.1.8=35-49", "startedAt": (NOW - timedelta(seconds=50)).isoformat()}
     told = {"name": "files", "lease": 7, "rest": "30-34", "failed": "21"}
     workers_ = [worker(0, agent={"incarnation": 1, "shards": [told]}), worker(1)]
-    lines = drawn(screen.Snapshot(job(shards=[files]), workers_, []), terminal=False)
+    lines = drawn(Case(job(shards=[files]), workers_, [], NOW), terminal=False)
     assert entry(lines, "Shards") == (
         "files: 29%, 29 of 100 done, 21 leased, 49 waiting, 1 failed, 0.58 a second, about 2m left"
     )
     ended = job(shards=[files], phase="Failed", completionTime=(NOW - timedelta(seconds=21)).isoformat())
-    lines = drawn(screen.Snapshot(ended, workers_, []), terminal=False)
+    lines = drawn(Case(ended, workers_, [], NOW), terminal=False)
     assert entry(lines, "Shards") == "files: 29%, 29 of 100 done, 70 left undone, 1 failed, 1 a second"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.job.merged_stacks import merge, stack_lines
+from dlr.job.stacks import merge, stack_lines
 
 JSON = dict[str, Any]
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from dlr.commands.application import application, with_options_behind
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS, LIVE_COLUMNS
 from dlr.commands.output import table
-from dlr.job.report import EVENT_COLUMNS
 from dlr.job.workers import NARROW_COLUMNS
 from dlr.kube import waiting
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
@@ -104,7 +103,7 @@ def test_events_on_a_narrow_terminal_keep_their_whole_message(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     lines = Text.from_ansi(dlr("job", "events", name).out).plain.splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) <= 4
-    assert lines[0].split() == ["LAST", "SEEN", "REASON", "MESSAGE"]
+    assert lines[0].split() == ["LAST", "SEEN", "TYPE", "REASON", "MESSAGE"]
     column = lines[0].index("MESSAGE")
     assert " ".join(line[column:].strip() for line in lines[1:]) == f"{name}-worker-12-1: {WHY}"
 
@@ -112,7 +111,10 @@ def test_events_on_a_narrow_terminal_keep_their_whole_message(
 @pytest.mark.parametrize(
     ("headers", "row"),
     [
-        (EVENT_COLUMNS, ("2m59s", "Warning", "FailedScheduling", f"elasticworker/{'x' * 45}-worker-12", WHY)),
+        (
+            ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"),
+            ("2m59s", "Warning", "FailedScheduling", f"elasticworker/{'x' * 45}-worker-12", WHY),
+        ),
         (LINK_COLUMNS, (f"gpu-node-0123.{'x' * 30} and gpu-node-0124.{'x' * 30}", "Slow", WHY)),
         (DOMAIN_COLUMNS, ("rack=rack-12", ", ".join(f"gpu-node-{number:04}" for number in range(9)), WHY)),
         (LIVE_COLUMNS, (f"gpu-node-0123.{'x' * 30}", "Inconclusive", "bf16 612", "398 GB/s", WHY)),

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/dashboard.md: the page of made-up objects, in Chromium.
+"""Makes the pictures of docs: a timeline, and the dashboard in Chromium, both of made-up objects.
 
 python -m tests.dashboard.pictures docs/images
 """
@@ -19,17 +19,27 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from dlr.commands.job import diagnose
 from dlr.dashboard import reading
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
+from dlr.job import case
 from dlr.job.goodput import account_of
+from dlr.job.timeline.drawing import svg_file
+from dlr.job.timeline.life import life_of
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli import troubled
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
-from tests.cli.troubled import at, episode, troubled_events, troubled_job, troubled_workers
-from tests.dashboard.browser import Page, browser
+from tests.cli.troubled import (
+    at,
+    episode,
+    failed,
+    life,
+    troubled_events,
+    troubled_job,
+    troubled_workers,
+)
+from tests.dashboard.browser import CHROMIUM, Page, browser
 
 JSON = dict[str, Any]
 WITHIN = f"{GROUP_PATH}/default"
@@ -134,6 +144,45 @@ def objects() -> JSON:
     }
 
 
+def timeline() -> str:
+    """A job of four workers: one raises, one hangs, one is lost with its node."""
+    raised = failed(1, 48.5, "UserError", "ValueError: batch 1932 has no labels", 1)
+    hung = failed(2, 94.8, "Hang", "no step for 10 s (the limit is 10 s): rank 2 is at loader.py:22", 2)
+    history = [
+        episode("Pending", 0),
+        episode("Forming", 9.3, 1, "0-3", "all 4 workers are ready"),
+        episode("Training", 27.6, 1, "0-3"),
+        episode("Recovering", 48.5, 1, "0-3", "digits-worker-1 rank 1: ValueError", raised),
+        episode("Recovering", 48.6, 2, "0-3"),
+        episode("Training", 54.3, 2, "0-3"),
+        episode("Recovering", 85.2, 3, "0-3", "digits-worker-2 rank 2: no step for 10 s", hung),
+        episode("Training", 103, 3, "0-3"),
+        episode("Recovering", 135.7, 4, "0-3", "worker 0 was lost: its node node-0 is gone"),
+        episode("Recovering", 145.2, 5, "0-3"),
+        episode("Training", 159, 5, "0-3"),
+    ]
+    made = job(workers=4, phase="Succeeded", completionTime=at(186), history=history, lastFailure=None)
+    peer = "[gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
+    followed = {
+        "sequence": 1,
+        "round": 3,
+        "exitCode": 1,
+        "message": f"RuntimeError: {peer}",
+        "time": at(135.7),
+    }
+    lost = [life(1, "node-0", 2, 2.5, endedAt=at(140.5), exitClass="NodeLost", reason="the node is gone")]
+    workers = [
+        worker(0, nodeName="node-4", history=[*lost, life(2, "node-4", 140.6, 141)]),
+        *(
+            worker(each, nodeName=f"node-{each}", history=[life(1, f"node-{each}", 2, 2.7)])
+            for each in (1, 2, 3)
+        ),
+    ]
+    for index in (1, 3):
+        workers[index]["status"]["agent"] = {"incarnation": 1, "failure": followed | {"rank": index}}
+    return svg_file(life_of(made, workers, 0.55, troubled.NOW, "27 steps"))
+
+
 async def shoot(folder: Path, url: str, page: Page) -> None:
     for name, address, size, dark in SHOTS:
         await page.size(*size, dark=dark)
@@ -165,6 +214,9 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for module in (reading, diagnose):
+    into = Path(sys.argv[1])
+    (into / "timeline.svg").write_text(timeline())
+    for module in (reading, case):
         module.utc_now = lambda: troubled.NOW  # type: ignore[attr-defined]
-    asyncio.run(main(Path(sys.argv[1])))
+    if CHROMIUM is not None:
+        asyncio.run(main(into))

@@ -14,9 +14,8 @@ from crds import names
 from dlr.dashboard import fleet, ranks
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
-from dlr.dashboard.ranks import MOST_CELLS, cells_of, grid
-from dlr.dashboard.series import MOST_SAMPLES, StepTimes, rounds_of
-from dlr.job.diagnose_case import Case
+from dlr.dashboard.ranks import MOST_CELLS, MOST_SAMPLES, StepTimes, cells_of, grid
+from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
@@ -34,7 +33,7 @@ JSON = dict[str, Any]
 
 def case(made: JSON | None = None, workers: list[JSON] | None = None) -> Case:
     told = troubled_workers() if workers is None else workers
-    return Case(made or troubled_job(), told, troubled_events(), [], [], NOW)
+    return Case(made or troubled_job(), told, troubled_events(), NOW)
 
 
 def lead(step: int = 400, speed: float | None = 0.5) -> JSON:
@@ -119,7 +118,7 @@ def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
     assert page["cause"] == "UserError"
     assert page["verdict"]["text"].startswith("Rank 1 (digits-worker-1) on node-1 failed")
     assert page["share"] == 0.401
-    assert [lane["title"] for lane in page["life"]["lanes"]] == ["worker-0", "worker-1", "worker-2"]
+    assert all(f"<title>worker-{index} node-" in page["life"]["drawing"] for index in range(3))
     assert page["steps"]["samples"] == [[290.0, 0.42]]
     assert page["unread"] == ["Nodes could not be read: no"]
     assert [(each["worker"], each["class"], each["seconds"]) for each in page["failures"]] == [
@@ -302,12 +301,3 @@ def test_samples_stay_bounded_and_reach_back_to_the_first(count: int, interval: 
     assert times == sorted(set(times))
     assert times[0] == 0.0
     assert times[-1] >= (count - 1) * interval - max(2 * steps.interval_seconds, interval)
-
-
-def test_older_step_times_are_one_mean_a_round() -> None:
-    shown = case()
-    assert shown.life is not None
-    workers = troubled_workers()
-    first = [{"round": 1, "firstStep": 1, "lastStep": 101, "steppingSeconds": 48.0}]
-    workers[0]["status"]["agent"]["rounds"] = first + workers[0]["status"]["agent"]["rounds"]
-    assert rounds_of(shown.life, case(workers=workers).reports) == [[10, 58, 0.48], [152, 257, 0.525]]

@@ -14,12 +14,11 @@ import pytest
 import yaml
 
 from dlr.dashboard.feed import Feed, pause_seconds
-from dlr.dashboard.guard import why_refused
 from dlr.dashboard.reading import Cluster, Fleet
-from dlr.dashboard.server import FILES, STATIC, CannotListen, Dashboard, serve
+from dlr.dashboard.server import FILES, STATIC, Dashboard, serve, why_refused
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError, UsageError
 from tests.cli.scripted import (
     Answer,
     kubeconfig_for,
@@ -170,9 +169,7 @@ async def test_who_may_not_read_all_namespaces_is_told_how_to_see_one(served: Se
         403, "Forbidden", "elasticjobs is forbidden: at the cluster scope"
     )
     cluster = Cluster(lambda: Api(connect(None, None, None)), all_namespaces=True)
-    with pytest.raises(
-        CommandError, match=r"at the cluster scope. Of one namespace: dlr dashboard -n NAMESPACE"
-    ):
+    with pytest.raises(ApiError, match=r"at the cluster scope. Of one namespace: dlr dashboard -n NAMESPACE"):
         Fleet(cluster).read()
 
 
@@ -281,7 +278,7 @@ async def test_reading_whose_thread_comes_after_all_have_gone_does_not_wake_the_
 
 async def test_port_that_is_taken_is_a_sentence(served: Served) -> None:
     port = int(served.url.split("/")[2].partition(":")[2])
-    with pytest.raises(CannotListen, match=f"127.0.0.1:{port} cannot be listened on"):
+    with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened on"):
         async with serve(
             Dashboard(Cluster(lambda: Api(connect(None, None, None)), all_namespaces=False)), port
         ):

@@ -18,14 +18,9 @@ from hypothesis import strategies as st
 from dlr.dashboard import watching
 from dlr.dashboard.watching import WatchingApi, take_in
 from dlr.kube import api as commands_api
-from dlr.kube.api import (
-    CONFIGMAPS,
-    ELASTICWORKERS,
-    Api,
-    ApiFailure,
-    Unreachable,
-)
+from dlr.kube.api import CONFIGMAPS, ELASTICWORKERS, Api
 from dlr.kube.connection import connect
+from dlr.kube.errors import ApiError, UnavailableError
 from tests.cli.scripted import Answer, Request, ScriptedServer, kubeconfig_for, listing, refusal, worker
 from tests.dashboard.conftest import WAIT_SECONDS, WITHIN
 from tests.deploy.api_server import running_server
@@ -169,9 +164,9 @@ def test_what_can_no_longer_be_listed_is_not_shown_as_it_was(api: WatchingApi, w
     phases(api)
     workers.refused["list"] = Answer(500, "gone\n")
     workers.tell(None)
-    with pytest.raises(ApiFailure, match="gone"):
+    with pytest.raises(ApiError, match="gone"):
         until(lambda: not phases(api))
-    with pytest.raises(ApiFailure, match="gone"):
+    with pytest.raises(ApiError, match="gone"):
         phases(api)
     workers.refused.clear()
     assert phases(api) == {"0": "Running", "1": "Running"}
@@ -246,7 +241,7 @@ def test_an_api_server_s_own_watch_is_understood(
             until(lambda: found() == {"a": "new", "c": "x" * 100_000})
         api.forget()
         until(no_watch_is_open)
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnavailableError):
         until(lambda: not found())
 
 

@@ -17,13 +17,13 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
-from dlr.commands.job.screen import Snapshot, render
+from dlr.commands.job.screen import render
 from dlr.commands.job.status import change_line
+from dlr.dashboard.job_page import past_of
 from dlr.dashboard.ranks import grid
-from dlr.dashboard.series import past_of
-from dlr.job.diagnose_case import Case
-from dlr.job.diagnose_sections import sections
-from dlr.job.diagnose_verdict import findings
+from dlr.job.case import Case
+from dlr.job.evidence import sections
+from dlr.job.findings import findings
 from reconcilers import predicates
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
@@ -131,9 +131,9 @@ def show(job: JSON, workers: list[JSON]) -> str:
     """What people see of it: `dlr job status`, `dlr job diagnose`, the dashboard."""
     now = NOW.astimezone(UTC)
     out = Console(file=io.StringIO(), width=100)
-    out.print(render(Snapshot(job, workers, []), now, out))
+    case = Case(job, workers, [], now)
+    out.print(render(case, out))
     change_line(job, workers)
-    case = Case(job, workers, [], [], [], now)
     found = findings(case)
     sections(case, found)
     json.dumps(grid(job, workers, now))

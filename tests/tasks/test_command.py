@@ -11,6 +11,7 @@ import pytest
 
 from agent.kube.errors import UnavailableError
 from dlr.commands.application import run
+from dlr.commands.errors import CommandError
 from dlr.commands.map import command
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import attach, submit
@@ -19,7 +20,7 @@ from dlr.kube.api import (
     ELASTICJOBS,
     Kind,
 )
-from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.errors import UsageError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 

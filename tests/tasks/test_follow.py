@@ -11,10 +11,10 @@ import pytest
 from crds.intervals import Intervals
 from crds.leases import Lease
 from crds.shard_set import Definition
+from dlr.commands.errors import CommandError
 from dlr.commands.map import follow
 from dlr.commands.map.follow import choose_after_interrupt, conclude, outcome_of, progress_line
 from dlr.commands.map.submission import Submitted
-from dlr.kube.errors import CommandError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 from reconcilers.shards.sets import ShardSet, Tried

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from agent.kube.errors import ConflictError
+from dlr.commands.errors import CommandError
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import submit
 from dlr.kube.api import (
@@ -17,7 +18,6 @@ from dlr.kube.api import (
     Api,
     Kind,
 )
-from dlr.kube.errors import CommandError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 

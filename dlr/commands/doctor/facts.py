@@ -83,7 +83,7 @@ class Facts:
 
 
 def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
-    """Look at everything. Raises CommandError if there is no answer at all."""
+    """Look at everything. Raises ApiError if there is no answer at all."""
     version, now = api.version()
     refused: dict[str, str] = {}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from agent.kube.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
 from crds import names
+from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
 from dlr.commands.install.kinds import (
@@ -24,7 +25,6 @@ from dlr.commands.install.kinds import (
 )
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
 from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, Kind, is_embedded
-from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent.kube.errors import NotFoundError
+from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.installer import get_or_none, live_crds
 from dlr.commands.install.kinds import (
@@ -19,7 +20,6 @@ from dlr.commands.install.kinds import (
     title_of,
 )
 from dlr.kube.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, Kind
-from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 

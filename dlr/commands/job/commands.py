@@ -17,7 +17,7 @@ class JobCommands(LazyGroup):
             "launch",
             "Run a script of this machine in as many Pods, without YAML; --dry-run prints the YAML.",
         ),
-        "list": Lazy("dlr.commands.job.listing", "list_jobs", "List ElasticJobs."),
+        "list": Lazy("dlr.commands.job.lists", "list_jobs", "List ElasticJobs."),
         "status": Lazy(
             "dlr.commands.job.status",
             "status",
@@ -35,12 +35,12 @@ class JobCommands(LazyGroup):
             "Record what one process does for some seconds, as a file to open in Perfetto (ui.perfetto.dev).",
         ),
         "events": Lazy(
-            "dlr.commands.job.events",
+            "dlr.commands.job.lists",
             "events",
             "Show the Events of a job, its workers and its Pods, oldest first.",
         ),
         "timeline": Lazy(
-            "dlr.commands.job.timeline.command",
+            "dlr.commands.job.timeline",
             "timeline",
             "Draw a job's life: what its workers did when, rounds, failures, and what its time came to.",
         ),
@@ -49,14 +49,14 @@ class JobCommands(LazyGroup):
             "diagnose",
             "Say on one page how a job is, why, on what evidence, and what to do; for a ticket.",
         ),
-        "scale": Lazy("dlr.commands.job.scale", "scale", "Ask for another count of workers."),
+        "scale": Lazy("dlr.commands.job.changes", "scale", "Change the number of a job's workers."),
         "suspend": Lazy(
-            "dlr.commands.job.suspension",
+            "dlr.commands.job.changes",
             "suspend",
             "Stop a job's training, with the time to save, and delete its Pods; its state stays.",
         ),
-        "resume": Lazy("dlr.commands.job.suspension", "resume", "Let a suspended job train again."),
-        "delete": Lazy("dlr.commands.job.delete", "delete", "Delete ElasticJobs with everything they made."),
+        "resume": Lazy("dlr.commands.job.changes", "resume", "Let a suspended job train again."),
+        "delete": Lazy("dlr.commands.job.changes", "delete", "Delete ElasticJobs with everything they made."),
     }
 
 

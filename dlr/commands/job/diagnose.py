@@ -10,14 +10,11 @@ from importlib.metadata import version
 from controller.wording import counted
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json
-from dlr.job.diagnose_case import JSON, Case, Sentence
-from dlr.job.diagnose_reading import read_case
-from dlr.job.diagnose_sections import Section, sections
-from dlr.job.diagnose_verdict import Finding, findings
-from dlr.job.wording import plain
-from dlr.kube.api import (
-    Api,
-)
+from dlr.job.case import JSON, Case, Sentence, read_case
+from dlr.job.evidence import Section, sections
+from dlr.job.findings import Finding, findings
+from dlr.job.wording import plain, printable_line
+from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.waiting import waiting_for
 
@@ -62,11 +59,11 @@ def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str
     return lines
 
 
-def _sentence_lines(told: Sentence) -> list[str]:
-    lines = _wrapped(f"{told.text} [{'; '.join(map(str, told.fields))}]")
-    left_out = len(told.lines) - MOST_LINES
+def _sentence_lines(each: Sentence) -> list[str]:
+    lines = _wrapped(f"{each.text} [{'; '.join(map(str, each.fields))}]")
+    left_out = len(each.lines) - MOST_LINES
     lines += [f"      … {counted(left_out, 'line')} before"] if left_out > 0 else []
-    return lines + [f"      {_indented(line)}" for line in told.lines[-MOST_LINES:]]
+    return lines + [f"      {printable_line(line)}" for line in each.lines[-MOST_LINES:]]
 
 
 def _wrapped(text: str) -> list[str]:
@@ -79,11 +76,6 @@ def _wrapped(text: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _indented(line: str) -> str:
-    """Return the line without control characters, with its indentation."""
-    return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
 
 
 def as_json(case: Case, found: Sequence[Finding], made: Sequence[Section], unread: Sequence[str]) -> JSON:

@@ -1,7 +1,7 @@
-"""Job files: YAML read as Kubernetes reads it, remembering on which line everything stands.
+"""Job files: YAML read as Kubernetes reads it, with the line of every value.
 
-The API server is the one judge of what a job may say. It answers with field paths; here they become
-`file:line`, which is where a person can mend it.
+The API server is the one judge of what a job may contain. It answers with field paths; here they become
+`file:line`, where a person can mend it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import yaml
 
 from crds import names
-from dlr.kube.errors import CommandError
+from dlr.commands.errors import CommandError
 
 JSON = dict[str, Any]
 
 STDIN = "-"
 MAX_NODES = 1_000_000
-"""Values in a document, with all that aliases stand for, at most."""
+"""The most values in a document, with all that aliases stand for."""
 PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -54,9 +54,9 @@ class JobFile:
         return str(namespace) if namespace else None
 
     def where(self, path: str = "") -> str:
-        """`file:line` of a field path such as `spec.replicaSpecs.worker.template.spec.containers[0]`.
+        """Return `file:line` of a field path such as `spec.replicaSpecs.worker.template.spec.containers[0]`.
 
-        Of what is not there, the line of the closest thing that should contain it.
+        For a field that is not there, it is the line of the closest one that should contain it.
         """
         line = self.node.start_mark.line
         node = self.node
@@ -70,26 +70,18 @@ class JobFile:
 
 
 def read_jobs(filename: str) -> list[JobFile]:
-    """Every document of the file, all of which must be ElasticJobs with a name."""
+    """Return every document of the file, all of which must be ElasticJobs with a name."""
     source = "standard input" if filename == STDIN else filename
-    jobs = list(_documents(_text(filename, source), source))
+    jobs = [_job(body, node, source) for body, node in _documents(filename, source)]
     if not jobs:
         raise CommandError(f"{source} has no ElasticJob in it.")
     return jobs
 
 
 def read_documents(filename: str) -> list[JSON]:
-    """Every object of the file, of whatever kind; those of a List one by one."""
+    """Return every object of the file, of whatever kind; those of a List one by one."""
     source = "standard input" if filename == STDIN else filename
-    try:
-        found = list(yaml.load_all(_text(filename, source), _Loader))
-    except yaml.MarkedYAMLError as error:
-        raise _not_yaml(error, source) from error
-    except yaml.YAMLError as error:
-        raise CommandError(f"{source} is not YAML: {error}.") from error
-    except RecursionError:
-        raise CommandError(f"{source} is nested too deeply.") from None
-    documents = [document for document in found if document is not None]
+    documents = [body for body, _ in _documents(filename, source)]
     if not all(isinstance(document, dict) for document in documents):
         raise CommandError(f"{source} is no file of Kubernetes objects.")
     return [
@@ -99,10 +91,26 @@ def read_documents(filename: str) -> list[JSON]:
     ]
 
 
-def _not_yaml(error: yaml.MarkedYAMLError, source: str) -> CommandError:
-    mark = error.problem_mark or error.context_mark
-    where = f"{source}:{mark.line + 1}" if mark else source
-    return CommandError(f"{where} is not YAML: {error.problem or error.context}.")
+def _documents(filename: str, source: str) -> Iterator[tuple[Any, yaml.Node]]:
+    """Yield the documents that are not empty, each with its tree of nodes."""
+    loader = _Loader(_text(filename, source))
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            if node:
+                _refuse_many_aliases(node, source)
+                if (body := loader.construct_document(node)) is not None:
+                    yield body, node
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise CommandError(f"{where} is not YAML: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:
+        raise CommandError(f"{source} is not YAML: {error}.") from error
+    except RecursionError:
+        raise CommandError(f"{source} is nested too deeply.") from None
+    finally:
+        loader.dispose()
 
 
 def _text(filename: str, source: str) -> str:
@@ -112,26 +120,6 @@ def _text(filename: str, source: str) -> str:
         raise CommandError(f"{source} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise CommandError(f"{source} cannot be read: it is not UTF-8 text.") from error
-
-
-def _documents(text: str, source: str) -> Iterator[JobFile]:
-    loader = _Loader(text)
-    try:
-        while loader.check_node():
-            node = loader.get_node()
-            if node:
-                _refuse_many_aliases(node, source)
-            body = loader.construct_document(node) if node else None
-            if node and body is not None:
-                yield _job(body, node, source)
-    except yaml.MarkedYAMLError as error:
-        raise _not_yaml(error, source) from error
-    except yaml.YAMLError as error:
-        raise CommandError(f"{source} is not YAML: {error}.") from error
-    except RecursionError:
-        raise CommandError(f"{source} is nested too deeply.") from None
-    finally:
-        loader.dispose()
 
 
 def _job(body: Any, node: yaml.Node, source: str) -> JobFile:
@@ -153,38 +141,34 @@ def _job(body: Any, node: yaml.Node, source: str) -> JobFile:
 
 
 def _refuse_doubled_keys(node: yaml.Node, source: str) -> None:
-    """YAML readers keep the last of two equal keys and say nothing; the first is then silently lost."""
+    """Refuse two equal keys: YAML readers keep the last one, and the first is silently lost."""
     waiting, seen_nodes = [node], set[int]()
     while waiting:
         current = waiting.pop()
         if id(current) in seen_nodes:  # an alias: each node is looked at once
             continue
         seen_nodes.add(id(current))
-        if isinstance(current, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in current.value:
-                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                    where = f"{source}:{key.start_mark.line + 1}"
-                    raise CommandError(f"{where}: the key {key.value!r} is there twice.")
-                seen.add(key.value)
-                waiting.append(value)
-        elif isinstance(current, yaml.SequenceNode):
-            waiting += current.value
+        seen: set[str] = set()
+        for key, value in current.value if isinstance(current, yaml.MappingNode) else ():
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                where = f"{source}:{key.start_mark.line + 1}"
+                raise CommandError(f"{where}: the key {key.value!r} is there twice.")
+            seen.add(key.value)
+            waiting.append(value)
+        waiting += current.value if isinstance(current, yaml.SequenceNode) else ()
 
 
 def _refuse_many_aliases(node: yaml.Node, source: str) -> None:
-    """A few lines of aliases may stand for more than any memory holds ("billion laughs")."""
+    """Refuse a few lines of aliases that stand for more than any memory holds ("billion laughs")."""
     sizes: dict[int, int] = {}
 
     def size_of(current: yaml.Node) -> int:
         if (size := sizes.get(id(current))) is None:
-            sizes[id(current)] = 0  # what an alias within itself adds is refused when it is constructed
-            parts: list[yaml.Node] = []
-            if isinstance(current, yaml.MappingNode):
-                parts = [part for pair in current.value for part in pair]
-            elif isinstance(current, yaml.SequenceNode):
-                parts = current.value
-            size = sizes[id(current)] = 1 + sum(map(size_of, parts))
+            sizes[id(current)] = 0  # an alias within itself is refused when it is constructed
+            parts = current.value if isinstance(current.value, list) else ()
+            pairs = isinstance(current, yaml.MappingNode)
+            size = 1 + sum(sum(map(size_of, part)) if pairs else size_of(part) for part in parts)
+            sizes[id(current)] = size
         return size
 
     if size_of(node) > MAX_NODES:
@@ -192,10 +176,9 @@ def _refuse_many_aliases(node: yaml.Node, source: str) -> None:
 
 
 def _child(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """The key (or item) and the value that one step of a path leads to."""
+    """Return the key (or item) and the value that one step of a path leads to."""
     if isinstance(node, yaml.MappingNode):
         return next(((key, value) for key, value in node.value if key.value == step), None)
     if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
-        item = node.value[int(step)]
-        return item, item
+        return node.value[int(step)], node.value[int(step)]
     return None

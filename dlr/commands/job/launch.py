@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dlr.client.client import checked_name
+from dlr.client.client import checked_name, submit
 from dlr.client.manifest import Launch, new_name, objects
 from dlr.client.program import InImage, program_of
-from dlr.client.submission import submit
 from dlr.commands.options import (
     Context,
     Kubeconfig,
@@ -22,8 +21,7 @@ from dlr.commands.options import (
     not_empty,
     object_name,
 )
-from dlr.commands.output import print_json
-from dlr.commands.written_yaml import as_yaml
+from dlr.commands.output import as_yaml, print_json
 from dlr.job.lookup import get_job
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -45,13 +43,11 @@ def launch(
         str, typer.Argument(callback=not_empty, help="A Python script of this machine, shipped with the job.")
     ],
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ARGS]...", help="Of the script.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="Of the script.", show_default=False)
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many Pods; default: 1.")] = None,
     least: Annotated[
-        int | None,
-        typer.Option("--min", min=1, help="Training goes on with as few Pods; default: no fewer."),
+        int | None, typer.Option("--min", min=1, help="Training goes on with as few Pods; default: no fewer.")
     ] = None,
     most: Annotated[
         int | None, typer.Option("--max", min=1, help="To so many Pods the job can be scaled.")
@@ -74,8 +70,7 @@ def launch(
         Printed, typer.Option("--output", "-o", help="What to print of what is made.")
     ] = Printed.NAME,
     image: Annotated[
-        str | None,
-        typer.Option(callback=not_empty, help="With Python and torch.", rich_help_panel=WHERE),
+        str | None, typer.Option(callback=not_empty, help="With Python and torch.", rich_help_panel=WHERE)
     ] = None,
     in_image: Annotated[
         bool,
@@ -96,12 +91,10 @@ def launch(
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="Of each Pod.", rich_help_panel=WHERE)] = None,
     cpu: Annotated[
-        str | None,
-        typer.Option(callback=not_empty, help="Of each Pod, such as 500m.", rich_help_panel=WHERE),
+        str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 500m.", rich_help_panel=WHERE)
     ] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(callback=not_empty, help="Of each Pod, such as 2Gi.", rich_help_panel=WHERE),
+        str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 2Gi.", rich_help_panel=WHERE)
     ] = None,
     env: Annotated[
         list[str] | None,

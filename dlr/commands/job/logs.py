@@ -1,29 +1,47 @@
-"""`dlr job logs`: what the workers print, of one rank, of all, or of the one that failed."""
+"""`dlr job logs`: what the workers print, of one rank, of all, or of the one that failed first.
+
+With `--failed` the Pod's log is shown up to the failure: processes that started again in place write on in
+the same log. Once the Pod is gone, the end that status kept is shown.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections import deque
+from datetime import timedelta
+from typing import Annotated, Any
 
 import typer
 
-from dlr.commands.job.failed_log import print_failed_log
+from controller.wording import counted
+from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
-from dlr.job.log_stream import (
+from dlr.commands.output import show
+from dlr.job.failures import Culprit, find_culprit, heading
+from dlr.job.logs import (
     Following,
     LogLines,
+    Wanted,
     choose_workers,
     job_and_workers,
+    lines_of,
     log_lines,
     send_log,
 )
-from dlr.job.lookup import get_job
-from dlr.job.pod_log import Wanted
-from dlr.kube.api import Api
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.stacks import merge, stack_lines
+from dlr.job.wording import printable_line, utc_now
+from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.errors import ApiError, UsageError
 
 LAST_LINE_SECONDS = 0.5
+FAILED_LINES = 100
+"""The number of lines with --failed and without --tail."""
+LOOK_BACK = timedelta(minutes=15)
+"""The part of the log that is read first, so that a week's log need not be read for its end."""
+CLOSE_BEHIND = timedelta(seconds=1)
+"""A dying process's last words reach the log a little after its end was seen."""
 
 
 def logs(
@@ -43,7 +61,7 @@ def logs(
     ] = False,
     failed: Annotated[
         bool,
-        typer.Option("--failed", help="Of the rank that failed first, up to its failure, with what it said."),
+        typer.Option("--failed", help="Of the rank that failed first, up to its failure, with its message."),
     ] = False,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
@@ -55,7 +73,7 @@ def logs(
     if failed:
         if rank is not None or follow or previous:
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
-        print_failed_log(api, name, Wanted(container, tail_lines, previous=False))
+        _print_failed(api, name, Wanted(container, tail_lines, previous=False))
         return
     job, found = job_and_workers(api, lambda: get_job(api, name), await_them=follow)
     workers = choose_workers(job, found, rank)
@@ -64,15 +82,90 @@ def logs(
         try:
             Following(connection, job, workers, wanted, _print_line).join()
         except KeyboardInterrupt:
-            LogLines.lock.acquire(timeout=LAST_LINE_SECONDS)  # none of them writes while the interpreter ends
+            LogLines.lock.acquire(timeout=LAST_LINE_SECONDS)  # no thread writes while the interpreter ends
             raise
         return
     pairs = zip(workers, log_lines(workers, _print_line), strict=True)
-    failures = [send_log(api, worker, wanted, lines) for worker, lines in pairs]
-    if told := [failure for failure in failures if failure]:
-        raise CommandError("\n     ".join(told))
+    reasons = [send_log(api, worker, wanted, lines) for worker, lines in pairs]
+    if missing := [reason for reason in reasons if reason]:
+        raise CommandError("\n     ".join(missing))
 
 
 def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def _print_failed(api: Api, name: str, wanted: Wanted) -> None:
+    job = get_job(api, name)
+    culprit = find_culprit(job, list_workers(api, name))
+    if culprit is None:
+        print(_without_culprit(job), file=sys.stderr)
+        return
+    _print_heading(culprit)
+    if culprit.stacks:
+        _print_section("Stacks, the innermost frame first", stack_lines(merge(culprit.stacks)))
+    if lines := _pod_log(api, culprit, wanted):
+        _print_section(f"Log of Pod {culprit.pod} up to the failure, {counted(len(lines), 'line')}", lines)
+    elif culprit.kept_log:
+        _print_section("End of the process's log, as status kept it", culprit.kept_log.splitlines())
+    else:
+        whose = f" of Pod {culprit.pod}" if culprit.pod else ""
+        print(f"The log{whose} is gone, and status kept nothing of it.", file=sys.stderr)
+
+
+def _without_culprit(job: dict[str, Any]) -> str:
+    """A job may fail without a failed process or Pod: by elements of its shard sets, or a deadline."""
+    name, status = job["metadata"]["name"], job.get("status") or {}
+    if status.get("phase") != "Failed":
+        return f"Nothing has failed in ElasticJob {name!r}."
+    why = ": ".join(status[each] for each in ("reason", "message") if status.get(each))
+    return f"No worker failed first in ElasticJob {name!r}; it failed by {why}. Its logs: dlr job logs {name}"
+
+
+def _print_heading(culprit: Culprit) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Table.grid(padding=(0, 2))
+    for label, text in heading(culprit, utc_now()):
+        head.add_row(Text(label, style="bold"), Text("\n".join(map(printable_line, text.splitlines()))))
+    show(head)
+
+
+def _print_section(title: str, lines: list[str]) -> None:
+    from rich.text import Text
+
+    show(Text(f"\n{title}:", style="bold"))
+    for line in lines:
+        print(printable_line(line))
+
+
+def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
+    """Return the lines before the failure; none if the Pod or its log is gone."""
+    if culprit.pod is None:
+        return []
+    try:
+        parameters = wanted.parameters(api.get(PODS, culprit.pod))
+        parameters.pop("tailLines", None)
+        since = (culprit.time - LOOK_BACK).strftime("%Y-%m-%dT%H:%M:%SZ")
+        recent = parameters | {"sinceTime": since}
+        for each in (recent, parameters):
+            if lines := _lines_before(api, culprit, each, wanted):
+                return lines
+    except ApiError as failure:
+        if failure.reason not in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
+            raise
+    return []
+
+
+def _lines_before(api: Api, culprit: Culprit, parameters: dict[str, str | int], wanted: Wanted) -> list[str]:
+    most = FAILED_LINES if wanted.tail_lines is None else wanted.tail_lines
+    kept: deque[str] = deque(maxlen=most)
+    until = culprit.time + CLOSE_BEHIND
+    with api.log(str(culprit.pod), parameters, follow=False) as stream:
+        for moment, text in lines_of(stream):
+            if moment and moment > until:
+                break
+            kept.append(text)
+    return list(kept)

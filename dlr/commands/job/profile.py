@@ -1,7 +1,7 @@
 """`dlr job profile`: what one rank does for a few seconds, as a file for Perfetto.
 
-As with stacks, the job's annotation asks. An agent writes the profile into its container's log, and says in
-its worker's status that it is there.
+As with stacks, an annotation of the job is the request. An agent writes the profile into its container's log,
+and reports that in its worker's status.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import typer
 from crds import names
 from crds.agent_report import MAX_PROFILE_SECONDS
 from crds.log_parts import from_log
+from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.job.logs import default_container
 from dlr.job.lookup import get_unfinished_job, list_workers
-from dlr.job.pod_log import default_container
 from dlr.job.report import current_report
 from dlr.job.wording import printable_line, utc_now
-from dlr.kube.api import ELASTICJOBS, PODS, Api, ApiFailure
+from dlr.kube.api import ELASTICJOBS, PODS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]
@@ -85,8 +86,8 @@ def profile(
     except OSError as error:
         raise CommandError(f"The profile cannot be written to {target}: {error.strerror}.") from error
     note = f" ({answer['note']})" if answer.get("note") else ""
-    said = f"{answer['seconds']:g} s of rank {rank}, by {answer['by']}{note}: {target}; open it in {VIEWER}"
-    print(printable_line(said))
+    line = f"{answer['seconds']:g} s of rank {rank}, by {answer['by']}{note}: {target}; open it in {VIEWER}"
+    print(printable_line(line))
 
 
 def _ask(api: Api, name: str, rank: int, seconds: float, by: str) -> JSON | None:
@@ -95,13 +96,13 @@ def _ask(api: Api, name: str, rank: int, seconds: float, by: str) -> JSON | None
 
     def answer() -> JSON | None:
         for worker in list_workers(api, name):
-            told = current_report(worker).get("profile") or {}
-            if told.get("request") == request:
-                return {**told, "pod": worker["status"].get("podName")}
+            found = current_report(worker).get("profile") or {}
+            if found.get("request") == request:
+                return {**found, "pod": worker["status"].get("podName")}
         return None
 
     within_seconds = ANSWER_SECONDS + TIMES_TRIED * seconds
-    *_, last = until_finished(answer, lambda told: told is not None, within_seconds=within_seconds)
+    *_, last = until_finished(answer, lambda found: found is not None, within_seconds=within_seconds)
     return last
 
 
@@ -120,7 +121,7 @@ def _read(api: Api, pod: str, request: str) -> bytes:
     try:
         container = default_container(api.get(PODS, pod))
         *_, data = until_finished(look, lambda found: found is not None, within_seconds=LOG_WAIT_SECONDS)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason != "NotFound":
             raise
         raise CommandError(f"The Pod {pod} is gone, and the profile in its log with it.") from failure

@@ -14,17 +14,14 @@ import typer
 from rich.text import Text
 
 from controller.wording import some_of
+from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json, show
 from dlr.job.lookup import get_unfinished_job
-from dlr.job.merged_stacks import merge, stack_lines
-from dlr.job.stacks import MOST_NAMED, Asked, ask, without_answer
-from dlr.job.wording import (
-    printable_line,
-)
+from dlr.job.stacks import MOST_NAMED, Answers, ask, merge, stack_lines, without_answer
+from dlr.job.wording import printable_line
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
 
 JSON = dict[str, Any]
 
@@ -59,29 +56,29 @@ def stacks(
     ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
     get_unfinished_job(api, name, ended)
     timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
-    asked = ask(api, name, timeout, native=native)
-    if not asked.stacks:
-        raise CommandError(without_answer(name, asked, timeout))
-    shown = [stack for stack in asked.stacks if rank in (None, stack["rank"])]
+    answers = ask(api, name, timeout, native=native)
+    if not answers.stacks:
+        raise CommandError(without_answer(name, answers, timeout))
+    shown = [stack for stack in answers.stacks if rank in (None, stack["rank"])]
     if not shown:
-        raise CommandError(f"No process of {name!r} has rank {rank}: {len(asked.stacks)} have answered.")
+        raise CommandError(f"No process of {name!r} has rank {rank}: {len(answers.stacks)} have answered.")
     if output is Format.JSON:
-        print_json([{**stack, "where": asked.where[stack["rank"]]} for stack in shown])
+        print_json([{**stack, "where": answers.where[stack["rank"]]} for stack in shown])
     else:
-        _print_places(shown, asked)
-    _tell_who_is_missing(asked, timeout)
+        _print_places(shown, answers)
+    _tell_who_is_missing(answers, timeout)
 
 
-def _print_places(stacks: Sequence[JSON], asked: Asked) -> None:
+def _print_places(stacks: Sequence[JSON], answers: Answers) -> None:
     places = merge(stacks)
     head = f"{len(stacks)} process{'es' if len(stacks) > 1 else ''} at {len(places)} place"
     show(Text(f"{head}{'s' if len(places) > 1 else ''}, the innermost frame first:", style="bold"))
-    for line in stack_lines(places, asked.where):
+    for line in stack_lines(places, answers.where):
         print(printable_line(line))
 
 
-def _tell_who_is_missing(asked: Asked, timeout: float) -> None:
-    if asked.silent:
-        print(f"No answer within {timeout:g} s: {some_of(asked.silent, MOST_NAMED)}", file=sys.stderr)
-    if asked.idle:
-        print(f"Without processes: {some_of(asked.idle, MOST_NAMED)}", file=sys.stderr)
+def _tell_who_is_missing(answers: Answers, timeout: float) -> None:
+    if answers.silent:
+        print(f"No answer within {timeout:g} s: {some_of(answers.silent, MOST_NAMED)}", file=sys.stderr)
+    if answers.idle:
+        print(f"Without processes: {some_of(answers.idle, MOST_NAMED)}", file=sys.stderr)

@@ -11,30 +11,20 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from dlr.commands.job.screen import Snapshot, render
+from dlr.commands.errors import JobFailed
+from dlr.commands.job.screen import render
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import (
-    Format,
-    console,
-    print_json,
-    show,
-)
+from dlr.commands.output import Format, console, print_json, show
 from dlr.job import report
+from dlr.job.case import Case
 from dlr.job.failures import broken_worlds, ended_pods
 from dlr.job.lookup import get_job, list_workers
 from dlr.job.wording import utc_now
 from dlr.kube.api import EVENTS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
 from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]
-
-
-class JobFailed(CommandError):
-    """The watched job ended, and not well: scripts see it by the exit code."""
-
-    exit_code = 2
 
 
 def status(
@@ -51,62 +41,59 @@ def status(
     api = Api(connect(kubeconfig, context, namespace))
     if watch:
         _watch(api, name, output)
-        return
-    snapshot = take_snapshot(api, name)
-    if output is Format.JSON:
-        print_json(snapshot.as_json())
+    elif output is Format.JSON:
+        print_json(_as_json(_look(api, name)))
     else:
-        show(render(snapshot, utc_now(), console()))
+        show(render(_look(api, name), console()))
 
 
-def take_snapshot(api: Api, name: str) -> Snapshot:
+def _look(api: Api, name: str) -> Case:
     job = get_job(api, name)
     workers = report.sort_workers(list_workers(api, name))
-    return Snapshot(job, workers, report.job_events(api.find(EVENTS), job))
+    return Case(job, workers, report.job_events(api.find(EVENTS), job), utc_now())
+
+
+def _as_json(case: Case) -> JSON:
+    return {"job": case.job, "workers": case.workers, "events": case.events}
 
 
 def _watch(api: Api, name: str, output: Format) -> None:
-    snapshots = until_finished(lambda: take_snapshot(api, name), lambda shot: report.is_finished(shot.job))
+    cases = until_finished(lambda: _look(api, name), lambda case: report.is_finished(case.job))
     if output is Format.JSON:
-        last = _print_changes(snapshots, lambda snapshot: json.dumps(snapshot.as_json()), _resource_versions)
+        last = _print_changes(cases, lambda case: json.dumps(_as_json(case)), _resource_versions)
     elif sys.stdout.isatty():
-        last = _redraw(snapshots)
+        with Live(console=console(), auto_refresh=False) as live:
+            for last in cases:
+                live.update(render(last, live.console), refresh=True)
     else:
-        last = _print_changes(snapshots, _stamped_line, lambda shot: change_line(shot.job, shot.workers))
+        last = _print_changes(cases, _stamped_line, lambda case: change_line(case.job, case.workers))
     if report.phase(last.job) == "Failed":
         failure = (last.job["status"].get("lastFailure") or {}).get("message") or "see its conditions"
         raise JobFailed(f"The job {name!r} failed: {failure}")
 
 
-def _redraw(snapshots: Iterator[Snapshot]) -> Snapshot:
-    with Live(console=console(), auto_refresh=False) as live:
-        for snapshot in snapshots:
-            live.update(render(snapshot, utc_now(), live.console), refresh=True)
-    return snapshot
-
-
 def _print_changes(
-    snapshots: Iterator[Snapshot], line: Callable[[Snapshot], str], identity: Callable[[Snapshot], object]
-) -> Snapshot:
+    cases: Iterator[Case], line: Callable[[Case], str], identity: Callable[[Case], object]
+) -> Case:
     shown: object = None
-    for snapshot in snapshots:
-        if identity(snapshot) != shown:
-            shown = identity(snapshot)
-            print(line(snapshot), flush=True)
-    return snapshot
+    for case in cases:
+        if identity(case) != shown:
+            shown = identity(case)
+            print(line(case), flush=True)
+    return case
 
 
-def _resource_versions(snapshot: Snapshot) -> object:
-    everything = [snapshot.job, *snapshot.workers, *snapshot.events]
+def _resource_versions(case: Case) -> object:
+    everything = [case.job, *case.workers, *case.events]
     return [(item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for item in everything]
 
 
-def _stamped_line(snapshot: Snapshot) -> str:
-    return f"{datetime.now().astimezone():%H:%M:%S}  {change_line(snapshot.job, snapshot.workers)}"
+def _stamped_line(case: Case) -> str:
+    return f"{datetime.now().astimezone():%H:%M:%S}  {change_line(case.job, case.workers)}"
 
 
 def change_line(job: JSON, workers: Sequence[JSON]) -> str:
-    """A watch's line where there is no terminal: equal as long as nothing worth a line has happened."""
+    """Return a watch's line without a terminal; it changes when something worth a line happens."""
     world = job.get("status", {}).get("rendezvous") or {}
     broken, pods = sum(broken_worlds(job).values()), sum(ended_pods(job, workers).values())
     line = (

@@ -12,6 +12,7 @@ import yaml
 
 from crds.intervals import LIMIT
 from crds.shard_set import MAX_SHARD_RETRIES
+from dlr.commands.errors import CommandError
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
@@ -19,7 +20,7 @@ from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_na
 from dlr.kube.amounts import times
 from dlr.kube.api import Api, is_embedded
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import Task
 
@@ -198,7 +199,7 @@ def _needs_image(kubeconfig: str | None, context: str | None) -> bool:
     """Whether Pods are more than processes of this machine, as they are on the embedded cluster."""
     try:
         version, _ = Api(connect(kubeconfig, context, None)).version()
-    except CommandError:
+    except ApiError:
         return True
     return not is_embedded(version)
 

@@ -14,18 +14,13 @@ from controller.wording import counted
 from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
 from crds.shard_set_status import ShardSetStatus
 from crds.wire import from_wire
+from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.map.submission import Submitted
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.job.shards import SetProgress, sets_of
-from dlr.job.wording import (
-    duration,
-    plain,
-    significant,
-    utc_now,
-)
+from dlr.job.progress import SetProgress, sets_of
+from dlr.job.wording import duration, plain, significant, utc_now
 from dlr.kube.api import ELASTICJOBS, Api
-from dlr.kube.errors import CommandError, Interrupted
 from dlr.kube.following import until_finished
 from dlr.tasks.task import SET_NAME
 from reconcilers.shards.sets import of_status

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dlr.commands.errors import CommandError
 from dlr.commands.interrupts import deferred
 from dlr.commands.map.manifest import (
     Workers,
@@ -18,13 +19,8 @@ from dlr.commands.map.manifest import (
     task_and_lines,
 )
 from dlr.job.lookup import get_job, require_namespace
-from dlr.kube.api import (
-    CONFIGMAPS,
-    ELASTICJOBS,
-    Api,
-    ApiFailure,
-)
-from dlr.kube.errors import CommandError
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
+from dlr.kube.errors import ApiError
 from dlr.tasks.lines import Lines, LinesError, read
 from dlr.tasks.task import Task
 
@@ -81,7 +77,7 @@ def _create(api: Api, manifest: JSON) -> JSON:
     name = manifest["metadata"]["name"]
     try:
         job, _ = api.create(ELASTICJOBS, manifest)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound" and failure.names_object:
             require_namespace(api)
         if failure.reason == "AlreadyExists":
@@ -94,7 +90,7 @@ def _create(api: Api, manifest: JSON) -> JSON:
 
 
 def _take_back(api: Api, name: str) -> None:
-    with suppress(CommandError):
+    with suppress(ApiError):
         api.delete(ELASTICJOBS, name)
 
 

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from crds.nodecheck import Accelerator
 from dlr.commands import interrupts
+from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
 from dlr.commands.lazy import HELP_NAMES
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
@@ -26,11 +27,10 @@ from dlr.commands.options import (
     object_name,
 )
 from dlr.commands.output import Format
-from dlr.job.check_outcome import EXIT_CODES, CouldNotTell
+from dlr.job.check_outcome import EXIT_CODES
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
-from healthcheck.local import Health
+from dlr.kube.errors import ApiError
 
 WHAT = "What to check (one of these)"
 HOW = "How"
@@ -188,9 +188,9 @@ def command(
             remote.announce(created, output)
             return
         found = remote.wait(api, created, output)
-    except CommandError as error:
-        if error.exit_code != EXIT_CODES[Health.FAULTY]:
-            raise
+    except (CouldNotTell, Interrupted):
+        raise
+    except (ApiError, CommandError) as error:
         # A cluster that cannot be asked speaks against none of its nodes.
         raise CouldNotTell(str(error)) from error
     raise typer.Exit(EXIT_CODES[found])

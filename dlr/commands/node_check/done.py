@@ -10,13 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from crds import names
-from dlr.kube.api import (
-    EVENTS,
-    NODES,
-    Api,
-    ApiFailure,
-)
-from dlr.kube.errors import CommandError
+from dlr.kube.api import EVENTS, NODES, Api
+from dlr.kube.errors import ApiError
 from reconcilers.cordon.limits import held_back
 from reconcilers.cordon.options import NOT_ENFORCED
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
@@ -41,8 +36,8 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
         try:
             refused = _refused(api, check)
             found = {node: deed(api.get(NODES, node), check, refused) for node in waiting}
-        except CommandError as error:
-            if isinstance(error, ApiFailure) and error.reason == "NotFound":
+        except ApiError as error:
+            if error.reason == "NotFound":
                 return done | dict.fromkeys(waiting, "the node is gone")
             return done | dict.fromkeys(waiting, f"whether it is cordoned cannot be seen: {error}")
         done |= {node: said for node, said in found.items() if said}

@@ -10,15 +10,8 @@ from rich.live import Live
 from rich.table import Table
 
 from crds.nodecheck import Accelerator
-from dlr.commands.output import (
-    Format,
-    cell,
-    console,
-    print_json,
-    show,
-    table,
-)
-from dlr.job.check_outcome import CouldNotTell
+from dlr.commands.errors import CouldNotTell
+from dlr.commands.output import Format, cell, console, print_json, show, table
 from dlr.job.wording import significant
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric

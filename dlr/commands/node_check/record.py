@@ -7,16 +7,10 @@ from collections.abc import Sequence
 from controller.wording import counted
 from crds import names
 from crds.findings import Finding, Verdict
-from dlr.commands.output import (
-    Format,
-    cell,
-    print_json,
-    show,
-    table,
-)
+from dlr.commands.errors import CommandError
+from dlr.commands.output import Format, cell, print_json, show, table
 from dlr.job.wording import age, utc_now
 from dlr.kube.api import NODES, Api
-from dlr.kube.errors import CommandError
 from reconcilers.nodecheck.record import read_record
 
 COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")

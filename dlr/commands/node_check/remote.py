@@ -17,32 +17,16 @@ from controller.wording import counted
 from crds import names
 from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
+from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
 from dlr.commands.node_check.happenings import happenings
-from dlr.commands.output import (
-    Format,
-    cell,
-    console,
-    print_json,
-    show,
-    table,
-)
-from dlr.job.check_outcome import (
-    CouldNotTell,
-    as_json,
-    health,
-    message,
-)
+from dlr.commands.output import Format, cell, console, print_json, show, table
+from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import utc_now
-from dlr.kube.api import (
-    ELASTICWORKERS,
-    NODECHECKS,
-    Api,
-    ApiFailure,
-)
-from dlr.kube.errors import CommandError, Interrupted
+from dlr.kube.api import ELASTICWORKERS, NODECHECKS, Api
+from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 from healthcheck.local import Health
 
@@ -62,7 +46,7 @@ def create(api: Api, check: JSON) -> JSON:
         get_job(api, job)
     try:
         created, warnings = api.create(NODECHECKS, check)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound" and failure.names_object:
             require_namespace(api)
         raise CommandError(_refusal(api, check, failure)) from failure
@@ -71,7 +55,7 @@ def create(api: Api, check: JSON) -> JSON:
     return created
 
 
-def _refusal(api: Api, check: JSON, failure: ApiFailure) -> str:
+def _refusal(api: Api, check: JSON, failure: ApiError) -> str:
     if failure.reason == "AlreadyExists":
         name = check["metadata"]["name"]
         return (
@@ -121,7 +105,7 @@ def _look(api: Api, created: JSON) -> view.Look:
     metadata = created["metadata"]
     try:
         check = api.get(NODECHECKS, metadata["name"])
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound":
             raise _gone(metadata["name"]) from failure
         raise

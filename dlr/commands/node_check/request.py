@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds import names
-from dlr.job.check_outcome import CouldNotTell
+from dlr.commands.errors import CouldNotTell
 
 JSON = dict[str, Any]
 

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from crds.intervals import LIMIT, Intervals, count
+from dlr.commands.errors import CommandError
 from dlr.commands.map.command import read_template, worker_range
 from dlr.commands.map.follow import outcome_of, why_failed
 from dlr.commands.map.manifest import Workers
@@ -34,7 +35,7 @@ from dlr.job.lookup import get_job
 from dlr.kube.amounts import times
 from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import CommandError
+from dlr.kube.errors import ApiError, UsageError
 from dlr.kube.following import until_finished
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
@@ -59,7 +60,7 @@ def main() -> NoReturn:
             signal.signal(signum, _raise)
     try:
         code = run(sys.argv[1:], os.environ, Path.cwd())
-    except (CommandError, OSError) as error:
+    except (ApiError, CommandError, UsageError, OSError) as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         code = 1
     except RequestError as error:
@@ -113,7 +114,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> int:
         for seen in until_finished(lambda: get_job(api, name), report.is_finished):
             job = seen
     except BaseException:
-        with suppress(CommandError):
+        with suppress(ApiError):
             api.delete(ELASTICJOBS, name)
         raise
     outcome = outcome_of(job, len(lines))

@@ -1,5 +1,5 @@
 "use strict";
-/* The page: which view it is, what the server says of it, and keys. Texts of the cluster become text nodes only. */
+/* The page: its view, the server's updates, and keys. Texts of the cluster become text nodes, but for the timeline, an SVG in which the server has escaped them. */
 
 const main = document.getElementById("main");
 const where = document.getElementById("where");
@@ -7,7 +7,7 @@ const live = document.getElementById("live");
 const trouble = document.getElementById("trouble");
 const filter = document.getElementById("filter");
 const keys = document.getElementById("keys");
-const BIG_DRAWING = 600; // parts of a timeline: beyond, it is drawn anew less often
+const BIG_DRAWING = 100000; // characters of a timeline: beyond, it is drawn less often
 const SLOW_REDRAW_MS = 5000;
 const LOG_INTERVAL_MS = 3000;
 
@@ -29,7 +29,7 @@ function el(tag, attributes, ...children) {
   return made;
 }
 
-/* Makes a part anew if what it shows has changed; whoever had the focus in it keeps it. */
+/* Makes a part again if what it shows has changed; an element in it that has the focus keeps it. */
 function part(name, shown, make) {
   const text = JSON.stringify(shown);
   if (parts.get(name) === text) return;
@@ -172,7 +172,7 @@ function renderJob(page) {
   part("failures", [page.failures, page.lost, page.life?.submitted, page.life && page.life.seconds > 7200], () => failuresPart(page));
   part("culprit", page.culprit, culpritPart);
   document.getElementById("culprit").hidden = !page.culprit;
-  part("waits", [page.evidence, page.shards], () => waitsPart(page));
+  part("waits", [page.evidence], () => waitsPart(page));
   part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
   renderRanks(page.ranks);
   part("stacks", page.stacks && [page.stacks, page.name], stacksPart);
@@ -203,13 +203,11 @@ function renderLife(page) {
   const place = document.getElementById("life");
   place.hidden = !page.life;
   if (!page.life) return;
-  const size = page.life.lanes.reduce((sum, lane) => sum + lane.spans.length + lane.failures.length, 0);
-  if (size > BIG_DRAWING && Date.now() - drawnAt < SLOW_REDRAW_MS && place.firstChild) return;
+  if (page.life.drawing.length > BIG_DRAWING && Date.now() - drawnAt < SLOW_REDRAW_MS && place.firstChild) return;
   drawnAt = Date.now();
-  part("life", [page.life, place.clientWidth, page.times], () => [
+  part("life", [page.life, page.times], () => [
     el("h2", {}, "Timeline"),
-    timeline(page.life, Math.max(280, place.clientWidth - 30)),
-    legend(page.life.colors, new Set([...page.life.states, ...page.life.lanes.flatMap((lane) => lane.spans)].map(([state]) => state))),
+    document.importNode(new DOMParser().parseFromString(page.life.drawing, "image/svg+xml").documentElement, true),
     el("p", { class: "quiet" }, timeLine(page.times),
       page.life.lanesLeftOut ? ` · ${page.life.lanesLeftOut} more workers, to which less happened` : "",
       page.life.knownSince ? ` · the first ${duration(page.life.knownSince)} are forgotten` : ""),
@@ -228,7 +226,7 @@ function renderSteps(page) {
   const place = document.getElementById("steps");
   const { steps } = page;
   const names = Object.keys(steps.past.numbers);
-  const known = page.life && (steps.past.at.length || steps.rounds.length || steps.samples.length);
+  const known = page.life && (steps.past.at.length || steps.samples.length);
   place.hidden = !known;
   if (!known) return;
   const { submitted } = page.life;
@@ -238,7 +236,7 @@ function renderSteps(page) {
   if (!charts || charts.names !== names.join("\n") || !document.getElementById("chart")) {
     const rooms = ["chart", ...names.map((_, at) => `chart-${at}`)].map((id) => el("div", { id }));
     place.replaceChildren(...rooms.flatMap((room, at) => [el("h2", {}, at ? names[at - 1] : "Step time"), room]),
-      el("p", { class: "quiet" }, `${steps.past.at.length ? "The past is a hundred points of rank 0." : "Of the past only each round's mean is known."}${slowSince ? " The red line is where steps began to take longer." : ""}${names.length ? "" : " dlr.report(step, loss=…) plots the loss here."}`));
+      el("p", { class: "quiet" }, `${steps.past.at.length ? "The past is what rank 0's agent keeps." : "The past is not known."}${slowSince ? " The red line is where steps began to take longer." : ""}${names.length ? "" : " dlr.report(step, loss=…) plots the loss here."}`));
     const made = rooms.map((room, at) => at
       ? chartOf(room, [[names[at - 1], "--link"]], data[at], width, { height: 150 })
       : chartOf(room, STEP_SERIES, data[0], width, { unit: " s", zero: true, mark: () => slowSince }));
@@ -258,7 +256,7 @@ function failuresPart(page) {
     el("h2", {}, "Failures"),
     el("p", { class: "quiet" }, page.failures.length ? cost : "Nothing has failed, as far as the job's history goes."),
     page.failures.length ? el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Failures" }, el("table", {},
-      el("thead", {}, el("tr", {}, ["UTC", "WORKER", "CLASS", "COST", "WORKER-HOURS", "SAID"].map((title) => el("th", { scope: "col" }, title)))),
+      el("thead", {}, el("tr", {}, ["UTC", "WORKER", "CLASS", "COST", "WORKER-HOURS", "MESSAGE"].map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, page.failures.map((each) => el("tr", {},
         el("td", {}, clock(page.life.submitted + each.at, page.life.seconds)),
         el("td", {}, each.worker),
@@ -274,7 +272,7 @@ function culpritPart(culprit) {
   return [
     el("h2", {}, "Last failure"),
     el("dl", { class: "facts" }, culprit.heading.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
-    culprit.said.length ? el("pre", { tabindex: 0, "aria-label": "What it said" }, culprit.said.join("\n")) : null,
+    culprit.message.length ? el("pre", { tabindex: 0, "aria-label": "Its message" }, culprit.message.join("\n")) : null,
     culprit.log.length ? el("details", {}, el("summary", {}, "the end of its log"), el("pre", {}, culprit.log.join("\n"))) : null,
   ];
 }

@@ -1,5 +1,5 @@
 "use strict";
-/* What is drawn: the strip of a job's last day, its timeline, the curve of its step time, the grid of its ranks.
+/* Drawings: the strip of a job's last day, the curve of its step time, the grid of its ranks.
    Whatever comes from the cluster becomes text nodes and attributes, never markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -49,101 +49,13 @@ function strip(states, length, colors) {
   return drawn;
 }
 
-function timeline(life, width) {
-  const left = width < 600 ? 64 : 150, right = 12, lane = 18, gap = 6, rounds = 14, share = 60, scale = 30;
-  const height = rounds + lane + gap + life.lanes.length * lane + gap + share + scale;
-  const length = Math.max(life.seconds - life.knownSince, 0.001);
-  const x = (at) => left + ((Math.min(Math.max(at, life.knownSince), life.seconds) - life.knownSince) / length) * (width - left - right);
-  const drawn = svg("svg", {
-    class: "timeline", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "What the job and its workers did when",
-  });
-  const bars = (spans, top) => {
-    for (const [state, begin, end, text] of spans) {
-      if (end < life.knownSince) continue;
-      const bar = svg("rect", {
-        x: x(begin).toFixed(1), y: top + 2, width: Math.max(x(end) - x(begin), 1).toFixed(1), height: lane - 4,
-        fill: life.colors[state] || UNKNOWN,
-      });
-      drawn.append(titled(bar, `${state} for ${duration(end - begin)}${text ? `: ${text}` : ""}`));
-    }
-  };
-  const label = (text, top) => {
-    const most = width < 600 ? 10 : 24;
-    const node = svg("text", { x: 0, y: top + 13 });
-    node.textContent = text.length > most ? `${text.slice(0, most - 1)}…` : text;
-    drawn.append(titled(node, text));
-  };
-  const bottom = height - scale;
-  let labelled = -Infinity;
-  for (const [number, at, members, reason] of life.rounds) {
-    if (at < life.knownSince) continue;
-    drawn.append(svg("line", { class: "round", x1: x(at), x2: x(at), y1: rounds, y2: bottom }));
-    if (x(at) - labelled < 46 || x(at) > width - 46) continue;
-    labelled = x(at);
-    const node = svg("text", { class: "tick", x: x(at), y: 10 });
-    node.textContent = `round ${number}`;
-    drawn.append(titled(node, `round ${number}, workers ${members}${reason ? `: ${reason}` : ""}`));
-  }
-  label("job", rounds);
-  bars(life.states, rounds);
-  let top = rounds + lane + gap;
-  for (const each of life.lanes) {
-    label(width >= 600 && each.node ? `${each.title} (${each.node})` : each.title, top);
-    bars(each.spans, top);
-    for (const [at, incarnation] of each.starts) {
-      if (at < life.knownSince) continue;
-      const mark = svg("path", { class: "start", d: `M${x(at) - 4} ${top + lane} h8 l-4 -6 z` });
-      drawn.append(titled(mark, `Pod ${incarnation} of ${each.title}, at ${duration(at)}`));
-    }
-    for (const [at, what, text, follows] of each.failures) {
-      if (at < life.knownSince) continue;
-      const size = follows ? 3 : 5, middle = top + lane / 2;
-      const cross = svg("path", {
-        class: follows ? "cross follows" : "cross",
-        d: "M-1 -.4 L-.4 -1 L0 -.6 L.4 -1 L1 -.4 L.6 0 L1 .4 L.4 1 L0 .6 L-.4 1 L-1 .4 L-.6 0 Z",
-        transform: `translate(${x(at).toFixed(1)} ${middle}) scale(${size})`, "vector-effect": "non-scaling-stroke",
-      });
-      drawn.append(titled(cross, `${what}, ${each.title}, at ${duration(at)}${text ? `: ${text}` : ""}`));
-    }
-    top += lane;
-  }
-  top += gap;
-  const y = (part) => top + share * (1 - Math.min(part, 1));
-  for (const part of [0, 0.5, 1]) {
-    drawn.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(part), y2: y(part) }));
-    const node = svg("text", { class: "tick", x: left - 4, y: y(part) + 4, "text-anchor": "end" });
-    node.textContent = `${part * 100} %`;
-    drawn.append(node);
-  }
-  if (life.share.length) {
-    const points = life.share.map(([at, part]) => `${x(at).toFixed(1)},${y(part).toFixed(1)}`).join(" ");
-    drawn.append(titled(svg("polyline", { class: "share", points }), "the share of the time so far in which the job trained"));
-  }
-  if (life.goodput !== null) {
-    const line = svg("line", { class: "goodput", x1: left, x2: width - right, y1: y(life.goodput), y2: y(life.goodput) });
-    drawn.append(titled(line, `goodput ${(life.goodput * 100).toFixed(1)} %`));
-  }
-  const ticks = Math.max(2, Math.floor((width - left) / 110));
-  for (let number = 0; number <= ticks; number++) {
-    const at = life.knownSince + (length * number) / ticks;
-    const anchor = number === 0 ? "start" : number === ticks ? "end" : "middle";
-    for (const [line, text] of [[14, duration(at)], [27, clock(life.submitted + at, life.seconds)]]) {
-      const node = svg("text", { class: "tick", x: x(at), y: bottom + line, "text-anchor": anchor });
-      node.textContent = text;
-      drawn.append(node);
-    }
-  }
-  return drawn;
-}
+/* uPlot's data of the step time: the points that an agent kept, and what this dashboard has seen since. */
+const STEP_SERIES = [["past", "--mark"], ["as seen", "--link"]];
 
-/* uPlot's data of the step time: one mean a round as the agents kept it, and what this dashboard has seen since. */
-const STEP_SERIES = [["past", "--mark"], ["mean of a round", "--quiet"], ["as seen", "--link"]];
-
-/* Times, and of each a value for each of STEP_SERIES; a round's mean only where the job's own past is not known. */
+/* Times, and of each a value for each of STEP_SERIES. */
 function stepData(steps, submitted) {
-  const rows = steps.past.at.map((at, place) => [at, steps.past.seconds[place], undefined, undefined]);
-  if (!rows.length) for (const [begin, end, mean] of steps.rounds) rows.push([begin, null, mean, undefined], [end, null, mean, undefined], [end + 0.001, null, null, undefined]);
-  for (const [at, seconds] of steps.samples) rows.push([at, undefined, undefined, seconds]);
+  const rows = steps.past.at.map((at, place) => [at, steps.past.seconds[place], undefined]);
+  for (const [at, seconds] of steps.samples) rows.push([at, undefined, seconds]);
   rows.sort((one, other) => one[0] - other[0]);
   return [rows.map((row) => row[0] + submitted), ...STEP_SERIES.map((_, at) => rows.map((row) => row[at + 1]))];
 }
@@ -178,7 +90,7 @@ function chartOf(place, lines, data, width, { height = 190, unit = "", zero = fa
       axes: [{ ...axis, space: 70, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) }, { ...axis, size: 64, values: (_, values) => values.map(text) }],
       series: [
         { label: "UTC", value: (_, at) => (at == null ? "–" : clock(at, 0)) },
-        ...lines.map(([label, name]) => ({ label, stroke: color(name), width: 1.5, value: (_, value) => text(value), points: { show: data[0].length < 3 }, spanGaps: label !== "mean of a round" })),
+        ...lines.map(([label, name]) => ({ label, stroke: color(name), width: 1.5, value: (_, value) => text(value), points: { show: data[0].length < 3 }, spanGaps: true })),
       ],
       hooks: { draw: [marked] },
     },

@@ -30,49 +30,41 @@ class Failure:
     """Whether it follows from another failure."""
 
 
-@dataclass(frozen=True)
-class Culprit:
-    """The worker whose failure ended a round."""
-
-    worker: str
-    failure: Failure
+Culprits = Mapping[int, tuple[str, Failure]]
+"""The worker whose failure ended a round, and that failure, by round."""
 
 
-def culprits_of(job: JSON, episodes: Sequence[Episode], clock: Clock) -> dict[int, Culprit]:
-    """Return the culprit of each round that is still known."""
+def culprits_of(job: JSON, episodes: Sequence[Episode], clock: Clock) -> Culprits:
+    """Return the culprits that the job's status still has."""
     last = (job.get("status") or {}).get("lastFailure")
-    told = [*(episode.failure for episode in episodes), last]
     return {
-        each["round"]: Culprit(each["worker"], _failure(each, clock))
-        for each in told
+        each["round"]: (each["worker"], _failure(each, clock))
+        for each in (*(episode.failure for episode in episodes), last)
         if each and each.get("round") is not None and each["exitClass"] != ExitClass.UNKNOWN
     }
 
 
-def _failure(told: JSON, clock: Clock) -> Failure:
-    at = clock.at(parse_time(told["time"]) or EPOCH)
-    return Failure(at, told["exitClass"], first_line(told.get("message")))
+def _failure(failure: JSON, clock: Clock) -> Failure:
+    at = clock.at(parse_time(failure["time"]) or EPOCH)
+    return Failure(at, failure["exitClass"], first_line(failure.get("message")))
 
 
-def failures_of(
-    worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
-) -> list[Failure]:
-    """Each once, in the words of the account that knows most of it."""
+def failures_of(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> list[Failure]:
+    """Return each failure once, from the best account: the job, its Pods, the agent, the job's episodes."""
     name = worker["metadata"]["name"]
-    accounts = (
-        [culprit.failure for culprit in culprits.values() if culprit.worker == name],
-        [*_of_its_pods(worker, clock)],
-        [*_of_its_own_words(worker, culprits, clock)],
-    )
-    kept: list[Failure] = []
+    found = [(failure, failure.at) for blamed, failure in culprits.values() if blamed == name]
+    accounts = [
+        [(each, each.at) for each in _of_its_pods(worker, clock)],
+        [(each, each.at) for each in _of_its_agent(worker, culprits, clock)],
+        [*_of_worlds(name, culprits, episodes, clock)],
+    ]
+    kept = [failure for failure, _ in found]
     for account in accounts:
-        kept += [failure for failure in account if not _is_known(failure, failure.at, kept)]
-    of_worlds = _of_worlds(worker, culprits, episodes, clock)
-    kept += [failure for failure, recovered in of_worlds if not _is_known(failure, recovered, kept)]
+        kept += [failure for failure, recovered in account if not _is_in(failure, recovered, kept)]
     return sorted(kept, key=lambda failure: failure.at)
 
 
-def _is_known(failure: Failure, recovered: float, kept: Sequence[Failure]) -> bool:
+def _is_in(failure: Failure, recovered: float, kept: Sequence[Failure]) -> bool:
     """Whether another account has it. A Pod with time to stop ends while its job recovers already."""
     leeway = SAME_MOMENT.total_seconds()
     return any(failure.at - leeway <= other.at <= recovered + leeway for other in kept)
@@ -85,21 +77,20 @@ def _of_its_pods(worker: JSON, clock: Clock) -> Iterator[Failure]:
             yield Failure(ended, life["exitClass"], life.get("reason") or "")
 
 
-def _of_its_own_words(worker: JSON, culprits: Mapping[int, Culprit], clock: Clock) -> Iterator[Failure]:
-    for told in worker_failures(worker):
-        culprit = culprits.get(told.round) if told.round is not None else None
-        blameless = told.waited if culprit is None else culprit.worker != worker["metadata"]["name"]
-        follows = told.follows or blameless
-        yield Failure(clock.at(told.time), told.what, told.said, follows)
+def _of_its_agent(worker: JSON, culprits: Culprits, clock: Clock) -> Iterator[Failure]:
+    for each in worker_failures(worker):
+        blamed, _ = culprits.get(each.round, ("", None)) if each.round is not None else ("", None)
+        blameless = blamed != worker["metadata"]["name"] if blamed else each.waited
+        yield Failure(clock.at(each.time), each.what, each.text, each.follows or blameless)
 
 
 def _of_worlds(
-    worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
+    name: str, culprits: Culprits, episodes: Sequence[Episode], clock: Clock
 ) -> Iterator[tuple[Failure, float]]:
-    """Rounds of which no culprit is known, that ended when this worker failed.
+    """Yield failures of this worker that ended rounds without a culprit, and when training went on.
 
-    Each with the time at which training went on. A world that is formed meanwhile begins an episode of its
-    own, with the same reason: that is no other failure.
+    A world that is formed meanwhile begins an episode of its own, with the same reason: that is no other
+    failure.
     """
     trained, recovers = 0, False
     for number, episode in enumerate(episodes):
@@ -109,8 +100,7 @@ def _of_worlds(
                 trained = episode.round
             continue
         failed = episode.failure
-        is_its = failed is not None and failed["worker"] == worker["metadata"]["name"]
-        if failed is not None and is_its and not recovers and trained not in culprits:
+        if failed and failed["worker"] == name and not recovers and trained not in culprits:
             later = (each.span.begin for each in episodes[number:] if each.span.state == JobState.TRAINING)
             yield _failure(failed, clock), next(later, clock.end)
         recovers = True

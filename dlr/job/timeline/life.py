@@ -6,7 +6,7 @@ any. Times are seconds since the job's submission. Pure functions of plain objec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,21 +14,10 @@ from typing import Any
 from controller.wording import counted
 from crds import names
 from crds.job_status import JobState
-from dlr.job.failures import failures_told
+from dlr.job.failures import worker_failures
 from dlr.job.report import phase, sort_workers, why_line
-from dlr.job.states import UP, WAITING
-from dlr.job.timeline.blame import (
-    Culprit,
-    Failure,
-    culprits_of,
-    failures_of,
-)
-from dlr.job.timeline.episodes import (
-    Clock,
-    Episode,
-    Span,
-    episodes_of,
-)
+from dlr.job.timeline.blame import Culprits, Failure, culprits_of, failures_of
+from dlr.job.timeline.episodes import UP, WAITING, Clock, Episode, Span, episodes_of
 from dlr.job.wording import duration, parse_time, plain
 
 JSON = dict[str, Any]
@@ -99,11 +88,7 @@ class Life:
 
 
 def title(life: Life) -> str:
-    parts = [
-        life.name,
-        life.phase,
-        f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC",
-    ]
+    parts = [life.name, life.phase, f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC"]
     if life.goodput is not None:
         parts.append(f"goodput {life.goodput:.1%}")
     if life.lanes_left_out:
@@ -126,11 +111,7 @@ class NoHistory(ValueError):
 
 
 def life_of(
-    job: JSON,
-    workers: Sequence[JSON],
-    goodput: float | None,
-    now: datetime,
-    redone: str = "",
+    job: JSON, workers: Sequence[JSON], goodput: float | None, now: datetime, redone: str = ""
 ) -> Life:
     """
     Args:
@@ -183,7 +164,7 @@ def _rounds(episodes: Sequence[Episode]) -> tuple[Round, ...]:
     return tuple(found.values())
 
 
-def _lane(worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock) -> Lane:
+def _lane(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> Lane:
     spec, status = worker["spec"], worker.get("status") or {}
     lives = status.get("history") or []
     spans: list[Span] = []
@@ -213,9 +194,7 @@ def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:
     return sorted(frozenset().union(*(episode.members for episode in episodes)) - there)
 
 
-def _gone_lane(
-    job: JSON, index: int, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
-) -> Lane:
+def _gone_lane(job: JSON, index: int, culprits: Culprits, episodes: Sequence[Episode], clock: Clock) -> Lane:
     """Return the lane of a slot whose ElasticWorker is deleted, from the worlds that it was in."""
     name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
     worker = {"metadata": {"name": name}, "spec": {"type": names.WORKER, "index": index}}
@@ -231,7 +210,7 @@ def _gone_lane(
 def _spans_of_life(
     life: JSON, spec: JSON, episodes: Sequence[Episode], created: float, end: float, clock: Clock
 ) -> list[Span]:
-    """Not up yet; then what its job did with it, and where that is not known only that it was up."""
+    """Return the spans of one Pod: not up yet, and then the state of its job, where history has it."""
     where = f"Pod {life['incarnation']}" + (f" on {life['nodeName']}" if life.get("nodeName") else "")
     up = clock.read(life.get("runningAt"))
     up = end if up is None else min(max(up, created), end)
@@ -276,7 +255,7 @@ def _most_telling(workers: Sequence[JSON]) -> list[JSON]:
 
     def happened(worker: JSON) -> int:
         status = worker.get("status") or {}
-        return len(status.get("history") or ()) + sum(map(bool, failures_told(worker)))
+        return len(status.get("history") or ()) + len(worker_failures(worker))
 
     return sort_workers(sorted(sort_workers(workers), key=happened, reverse=True)[:MOST_LANES])
 
@@ -286,15 +265,15 @@ def _trained_before(goodput: JSON | None, episodes: Sequence[Episode]) -> float:
     if not goodput or episodes[0].span.begin <= 0:
         return 0.0
     training = JobState.TRAINING.value
-    known = sum(episode.span.seconds for episode in episodes[:-1] if episode.span.state == training)
+    later = sum(episode.span.seconds for episode in episodes[:-1] if episode.span.state == training)
     counted: float = (goodput.get("seconds") or {}).get(training, 0.0)
-    return min(max(0.0, counted - known), episodes[0].span.begin)
+    return min(max(0.0, counted - later), episodes[0].span.begin)
 
 
 def training_share(
     states: Sequence[Span], trained_before: float, end: float
 ) -> tuple[tuple[float, float], ...]:
-    """How the share of training in all the time so far went, from the first known state to the end."""
+    """Return the share of training in all the time so far, from the first known state to the end."""
     begin = states[0].begin
     times = {begin + (end - begin) * number / CURVE_POINTS for number in range(1, CURVE_POINTS + 1)}
     times |= {span.begin for span in states if span.begin > 0} | {end}

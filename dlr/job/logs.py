@@ -7,9 +7,10 @@ taken up again after the last line that was shown.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,17 +19,10 @@ from crds import names
 from crds.log_parts import is_log_part
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.job.pod_log import Wanted, named_once, why_no_log
 from dlr.job.wording import parse_time
-from dlr.kube.api import (
-    ELASTICWORKERS,
-    PODS,
-    Api,
-    ApiFailure,
-    Unreachable,
-)
+from dlr.kube.api import ELASTICWORKERS, PODS, Api
 from dlr.kube.connection import Connection
-from dlr.kube.errors import CommandError, UsageError
+from dlr.kube.errors import ApiError, UnavailableError, UsageError
 from dlr.kube.following import until_finished
 from dlr.kube.waiting import waiting_for
 
@@ -36,10 +30,61 @@ JSON = dict[str, Any]
 
 MOST_STREAMS = 32
 RETRY_SECONDS = 1.0
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+DEFAULT_CONTAINER = "main"
+RANK_TWICE = re.compile(r"^(\[rank\d+\]:) ?(?=\1)")
+"""torch's excepthook names the rank at the beginning of each line, and torchrun before each line of a log."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to show of each Pod."""
+
+    container: str | None
+    tail_lines: int | None
+    previous: bool
+
+    def parameters(self, pod: JSON) -> dict[str, str | int]:
+        parameters: dict[str, str | int] = {
+            "container": self.container or default_container(pod),
+            "timestamps": "true",
+        }
+        if self.tail_lines is not None:
+            parameters["tailLines"] = self.tail_lines
+        if self.previous:
+            parameters["previous"] = "true"
+        return parameters
+
+
+def default_container(pod: JSON) -> str:
+    """Return the container that trains: kubectl's default, or the one called main, or the first."""
+    named: str | None = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
+    containers = [container["name"] for container in pod["spec"]["containers"]]
+    return named or (DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers else str(containers[0]))
+
+
+def why_no_log(pod: JSON) -> str | None:
+    """Explain why there is nothing to read yet, where the API server does not: the Pod has no node."""
+    status = pod.get("status") or {}
+    if pod["spec"].get("nodeName") or status.get("phase") != "Pending":
+        return None
+    name = pod["metadata"]["name"]
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("message"):
+            return f"{name} has no node yet: {condition['message'].rstrip('.')}."
+    return f"{name} has no node yet."
+
+
+def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
+    """Yield (time, text) of a log's stamped lines: the rank named once, and no lines of the agent's files."""
+    for line in stream:
+        stamp, _, text = line.partition(" ")
+        if not is_log_part(text):
+            yield parse_time(stamp), RANK_TWICE.sub("", text)
 
 
 def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | None:
-    """Send one log up to its present end; the reason if that cannot be."""
+    """Send one log up to its present end; return the reason if that cannot be."""
     name = worker["metadata"]["name"]
     pod = (worker.get("status") or {}).get("podName")
     if not pod:
@@ -50,7 +95,7 @@ def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | N
             return why
         with api.log(pod, wanted.parameters(found), follow=False) as stream:
             lines.take(stream)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound":
             return f"The Pod {pod} is gone, and its log with it."
         return f"{name}: {failure}"
@@ -67,8 +112,8 @@ class Follower:
     wanted: Wanted
     lines: LogLines
     finished_pod: str | None = None
-    said: str = ""
-    """Why there is nothing to follow yet."""
+    reason: str = ""
+    """The reason why there is nothing to follow yet, as it was printed."""
     pause: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -78,13 +123,13 @@ class Follower:
                 if self._is_over():
                     return
                 self._stream_current_pod()
-            except Unreachable as outage:
+            except UnavailableError as outage:
                 # However long the API server is away: the person who follows may end it at any time.
                 pause_seconds = max(RETRY_SECONDS, outage.retry_after_seconds)
             self.pause.wait(pause_seconds)
 
     def _is_over(self) -> bool:
-        """The job has ended and its last Pod's log is shown, or the job is gone."""
+        """Whether the job has ended and its last Pod's log is shown, or the job is gone."""
         try:
             job = get_job(self.api, self.job["metadata"]["name"])
         except NoSuchJob:
@@ -94,10 +139,10 @@ class Follower:
         return report.is_finished(job) and self._next_pod() is None
 
     def _next_pod(self) -> str | None:
-        """The worker's Pod, unless all of its log has been shown."""
+        """Return the worker's Pod, unless all of its log has been shown."""
         try:
             worker = self.api.get(ELASTICWORKERS, self.worker)
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.reason == "NotFound":
                 return None
             raise
@@ -111,24 +156,24 @@ class Follower:
         try:
             pod = self.api.get(PODS, pod_name)
             if why := why_no_log(pod):
-                self._say_once(why)
+                self._print_reason(why)
                 return
             with self.api.log(pod_name, self._parameters(pod), follow=True) as stream:
                 self.lines.take(stream)
             if _has_ended(self.api.get(PODS, pod_name)):
                 self.finished_pod = pod_name
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.reason == "NotFound":
                 self.finished_pod = pod_name
             elif failure.reason != "BadRequest":  # the container is not running yet
                 raise
             else:
-                self._say_once(f"{failure}.")
+                self._print_reason(f"{failure}.")
 
-    def _say_once(self, why: str) -> None:
-        """Beside the log: what keeps it waiting."""
-        if why != self.said:
-            self.said = why
+    def _print_reason(self, why: str) -> None:
+        """Print on standard error what keeps the log waiting."""
+        if why != self.reason:
+            self.reason = why
             with self.lines.lock:
                 print(f"dlr: waiting: {why}", file=sys.stderr, flush=True)
 
@@ -147,15 +192,15 @@ def _has_ended(pod: JSON) -> bool:
 
 
 class LogLines:
-    """Sends stamped lines on without their stamps, each once, however often the stream starts anew."""
+    """Sends stamped lines on without their stamps, each once, however often the stream starts again."""
 
     lock = threading.Lock()
 
     def __init__(self, worker: str, send: Callable[[str], None]) -> None:
         """
         Args:
-            worker: whose lines they are, where there are several; else "".
-            send: takes a line, without its end; of all threads one at a time calls it.
+            worker: the name in front of each line; "" for none.
+            send: takes a line, without its end; one thread at a time calls it.
         """
         self.prefix = f"[{worker}] " if worker else ""
         self.send = send
@@ -163,25 +208,21 @@ class LogLines:
 
     def take(self, stream: Iterable[str]) -> None:
         resumed_after = self.last_time
-        for line in stream:
-            stamp, _, text = line.partition(" ")
-            moment = parse_time(stamp)
+        for moment, text in lines_of(stream):
             if resumed_after and moment and moment <= resumed_after:
                 continue
             self.last_time = moment or self.last_time
-            if is_log_part(text):
-                continue
             with self.lock:
-                self.send(f"{self.prefix}{named_once(text)}")
+                self.send(f"{self.prefix}{text}")
 
 
 def log_lines(workers: Sequence[JSON], send: Callable[[str], None]) -> list[LogLines]:
-    """Return the lines of each worker; with several workers, each line names its own."""
+    """Return what takes the lines of each worker; with several workers, each line names its own."""
     return [LogLines(worker["metadata"]["name"] if len(workers) > 1 else "", send) for worker in workers]
 
 
 class Following:
-    """Follows workers: a thread each, since a stream blocks for as long as its container is silent."""
+    """Follows workers with a thread each, since a stream blocks for as long as its container is silent."""
 
     def __init__(
         self,
@@ -214,11 +255,7 @@ class Following:
             thread.start()
 
     def join(self) -> None:
-        """Wait until all have been followed to the end.
-
-        Raises:
-            CommandError: one of them could not be.
-        """
+        """Wait until all have been followed to the end, and raise the first error."""
         for thread in self._threads:
             thread.join()
         if self._failures:
@@ -226,13 +263,13 @@ class Following:
 
 
 def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) -> tuple[JSON, list[JSON]]:
-    """The job and its workers, as they are or once they are made: that is some time after the job is.
+    """Return the job and its workers, at once or when the controller has made them.
 
-    A job that has ended or is suspended makes none, so it is not waited for.
+    A job that has ended or is suspended makes none, so that is not waited for.
 
     Args:
-        fetch: the job as it is now.
-        await_them: until they are made.
+        fetch: returns the present job.
+        await_them: wait until the workers are there.
     """
 
     def seen() -> tuple[JSON, list[JSON]]:
@@ -247,7 +284,7 @@ def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) ->
         wanted = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 1)
         return training >= wanted or (training > 0 and report.phase(job) == "Running")
 
-    found = seen()  # a cluster that is away to begin with is told at once
+    found = seen()  # a cluster that is away to begin with is an error at once
     if await_them and not are_made(found):
         with waiting_for("the job's workers to be made"):
             *_, found = until_finished(seen, are_made)
@@ -255,7 +292,7 @@ def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) ->
 
 
 def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSON]:
-    """The training workers in rank order, or the one of that rank; with parameter servers all there is."""
+    """Return the training workers in rank order, or one of them; with parameter servers all workers."""
     name = job["metadata"]["name"]
     is_cluster = bool(job["spec"]["replicaSpecs"].get(names.PS, {}).get("replicas"))
     types = [names.CHIEF, names.WORKER, names.EVALUATOR, names.PS] if is_cluster else [names.WORKER]
@@ -264,7 +301,7 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
     if is_cluster and rank is not None:
         raise UsageError(f"ElasticJob {name!r} has parameter servers, and so no ranks; drop --rank.")
     if not training:
-        raise CommandError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
+        raise ApiError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
     if rank is None:
         if len(training) > MOST_STREAMS:
             raise UsageError(f"ElasticJob {name!r} has {len(training)} workers; choose one with --rank.")

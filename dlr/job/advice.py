@@ -1,8 +1,16 @@
-"""Words for what fails and what is waited for, and what to do about it."""
+"""What to do about a failure or a wait, and words for them. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from crds import names
 from crds.elasticworker import ExitClass
+from reconcilers.observed.quantities import format_bytes, parse
+
+JSON = dict[str, Any]
 
 DONE_BY: dict[str, str] = {
     ExitClass.OOM: "ran out of memory",
@@ -60,3 +68,53 @@ WAITS: dict[str, tuple[str, str]] = {
 """By `status.reason`: what a job waits for, and what to do."""
 CANNOT_START = ("has Pods that cannot start", "Do what the message says; kubectl describe pod tells more.")
 """For the reasons of the kubelet's and of others."""
+
+
+def too_large(job: JSON, nodes: Sequence[JSON]) -> tuple[str, str] | None:
+    """Explain why no node is large enough for one Pod of the job, even an empty one.
+
+    Returns:
+        The reason and the name of a largest node; None if a node is large enough, or no node is known.
+    """
+    wanted = _requests(job)
+    sizes = {
+        node["metadata"]["name"]: _amounts((node.get("status") or {}).get("allocatable")) for node in nodes
+    }
+    fits = any(all(size.get(name, 0) >= amount for name, amount in wanted.items()) for size in sizes.values())
+    if not sizes or not wanted or fits:
+        return None
+    for name, amount in wanted.items():
+        node, size = max(sizes.items(), key=lambda each: each[1].get(name, Fraction(0)))
+        if size.get(name, 0) < amount:
+            has = _written(name, size.get(name, Fraction(0)))
+            return f"a Pod asks for {_written(name, amount)} of {name}, and the largest node has {has}", node
+    requests = ", ".join(f"{_written(name, amount)} of {name}" for name, amount in wanted.items())
+    return f"a Pod asks for {requests}, and no node has all of that", min(sizes)
+
+
+def _requests(job: JSON) -> dict[str, Fraction]:
+    """Return the requests of a worker's Pod, all containers; a limit alone is a request, too."""
+    spec = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
+    total: dict[str, Fraction] = {}
+    for container in ((spec.get("template") or {}).get("spec") or {}).get("containers") or ():
+        resources = container.get("resources") or {}
+        requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        for name, amount in _amounts(requests).items():
+            total[name] = total.get(name, Fraction(0)) + amount
+    raised = ((job.get("status") or {}).get("resources") or {}).get(names.WORKER) or {}
+    return total | _amounts(raised.get("requests"))
+
+
+def _amounts(quantities: Mapping[str, Any] | None) -> dict[str, Fraction]:
+    found = {}
+    for name, quantity in (quantities or {}).items():
+        try:
+            found[name] = parse(quantity)
+        except ValueError:
+            continue  # the API server refuses it, and says so
+    return found
+
+
+def _written(name: str, amount: Fraction) -> str:
+    is_bytes = name in ("memory", "ephemeral-storage") and amount.denominator == 1
+    return format_bytes(int(amount)) if is_bytes else f"{float(amount):g}"

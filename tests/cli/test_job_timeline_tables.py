@@ -1,4 +1,4 @@
-"""The timeline in a terminal, and the verdict on a job's life."""
+"""The timeline as tables, and the verdict on a job's life."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dlr.commands.job.timeline.text import text_of
 from dlr.job.timeline.life import Life, clock_of, life_of
-from dlr.job.timeline.verdict import verdict
+from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.page import tables_of
 from tests.cli.scripted import worker
 from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
 
@@ -26,47 +26,16 @@ def troubled() -> Life:
     return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
 
 
-def test_drawing_for_a_terminal(troubled: Life) -> None:
-    assert text_of(troubled, 60) == [
-        "default/digits · Running · 5m since 2026-01-01 00:00:00 UTC · goodput 81.0%",
-        "Running: Training for 2m28s; 2 failures cost 44s. "
-        "The last was NodeLost of worker-2, after 2m1s: the node is gone.",
-        "",
-        "job       ··████████▒▒████████▒▒▒▒▒▒████████████████████████",
-        "worker-0  ·-████████▒▒████████▒▒▒▒▒▒████████████████████████",
-        "worker-1  ·-████████X▒████████▒▒▒▒▒▒████████████████████████",
-        "worker-2  ··████████▒▒████████X····▒████████████████████████",
-        "          0s                                              5m",
-        "          00:00:00                              00:05:00 UTC",
-        "",
-        "█ Training  ▒ Recovering  · Pending  - Waiting  X failure",
-        "",
-        "00:01:00      1m  worker-1  UserError: ValueError: a <bad> batch",
-        "00:02:01    2m1s  worker-2  NodeLost: the node is gone",
+def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
+    states, failures, rounds, workers = tables_of(troubled)
+    assert states.rows[-1] == ("2m32s", "00:02:32", "2m28s", "Training", "")
+    assert failures.rows == [
+        ("1m", "00:01:00", "worker-1", "UserError", "ValueError: a <bad> batch"),
+        ("2m1s", "00:02:01", "worker-2", "NodeLost", "the node is gone"),
     ]
-
-
-@pytest.mark.parametrize("width", [0, 10, 39, 80, 5_000])
-def test_lines_are_as_long_as_each_other_and_fit(troubled: Life, width: int) -> None:
-    bars = text_of(troubled, width)[3:7]
-    assert len({len(bar) for bar in bars}) == 1
-    assert len(bars[0]) <= max(30, min(width, 170))
-
-
-def test_what_lasted_a_moment_of_a_long_life_is_seen() -> None:
-    history = [
-        episode("Training", 0, 1, "0"),
-        episode("Recovering", 100, 1, "0"),
-        episode("Training", 101, 2, "0"),
-    ]
-    drawn = life_of(troubled_job(history=history), [], None, NOW)
-    assert text_of(drawn, 60)[3].count("▒") == 1
-
-
-def test_texts_of_the_cluster_do_not_steer_the_terminal() -> None:
-    ended = [life(1, "n", 0, 5, endedAt=at(9), exitClass="Killed", reason="\x1b[2J gone")]
-    drawn = life_of(troubled_job(lastFailure=None), [worker(0, history=ended)], None, NOW)
-    assert all(line.isprintable() for line in text_of(drawn, 60))
+    assert rounds.rows[0] == ("10s", "00:00:10", "1", "0-2", "all 3 workers are ready")
+    assert workers.rows[2] == ("worker-2", "node-3", "2", "1")
+    assert all(len(row) == len(table.columns) for table in tables_of(troubled) for row in table.rows)
 
 
 def test_verdict_on_a_life_without_failures() -> None:
@@ -131,12 +100,18 @@ def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) ->
     failure = last | {"round": 1, "time": at(60)} if judged else None
     job = troubled_job(lastFailure=failure, history=OF_TWO)
     drawn = life_of(job, [hung(0, waits=True), hung(1, waits=False)], None, NOW)
-    lines = text_of(drawn, 60)
-    assert lines[-2:] == [
-        f"00:01:00      1m  worker-1  Hang: {'in a lock' if judged else 'no step for 10 s: rank 1 is somewhere'}",
-        "00:01:00      1m  worker-0  waited for a peer",
+    _, failures, *_ = tables_of(drawn)
+    assert failures.rows == [
+        (
+            "1m",
+            "00:01:00",
+            "worker-1",
+            "Hang",
+            "in a lock" if judged else "no step for 10 s: rank 1 is somewhere",
+        ),
+        ("1m", "00:01:00", "worker-0", "waited for a peer", ""),
     ]
-    assert "1 failure cost" in lines[1] and "Hang of worker-1" in lines[1]
+    assert "1 failure cost" in verdict(drawn) and "Hang of worker-1" in verdict(drawn)
 
 
 def test_verdict_says_why_a_job_does_not_train() -> None:

@@ -1,4 +1,4 @@
-"""What is known against the nodes that a job's Pods are on: checks and cordons. Pure."""
+"""Findings of checks, and cordons, of the nodes that a job's Pods are on. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from controller.wording import some_of
 from crds import names
 from crds.findings import Verdict
+from dlr.job.case import JSON, Case, Field
 from dlr.job.check_outcome import verdicts_of
-from dlr.job.diagnose_case import JSON, Case, Field
+from dlr.job.report import is_ready
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 
 @dataclass(frozen=True)
 class NodeWord:
-    """What one NodeCheck found about nodes of the job."""
+    """The finding of one NodeCheck about nodes of the job."""
 
     check: str
     reason: str
@@ -31,7 +32,7 @@ class NodeState:
     verdict: str | None
     """The verdict of the newest NodeCheck that has one."""
     cordon: str | None
-    """`Cordoned`, `Held`, …, as dlr's mark on the node says; `Unschedulable` if somebody else did it."""
+    """The state of dlr's mark on the node, such as `Cordoned`; `Unschedulable` for another's cordon."""
     ready: bool | None
     """None if the node could not be read."""
 
@@ -78,14 +79,14 @@ def _bad_nodes(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
         evidence = [
             f"{node}: {results[node]['message']}" for node in bad if results.get(node, {}).get("message")
         ]
-        said = f": {'; '.join(evidence[:QUOTED])}" if evidence else ""
+        detail = f": {'; '.join(evidence[:QUOTED])}" if evidence else ""
         fields = [Field("NodeCheck", name, f"status.{listed}")]
         fields += [
             Field("NodeCheck", name, f"status.nodeResults[{node}]")
             for node in bad[:QUOTED]
             if node in results
         ]
-        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{said}"
+        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{detail}"
         yield NodeWord(name, reason, text, tuple(fields), status["completionTime"])
 
 
@@ -95,10 +96,10 @@ def _bad_links(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
     links = [link for link in status.get("faultyLinks") or () if {link["a"], link["b"]} <= ours]
     if not links:
         return
-    told = [
+    ends = [
         f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})" for link in links
     ]
-    text = f"NodeCheck {name} found bad links between {some_of(told, QUOTED, '; ')}, whose nodes are well"
+    text = f"NodeCheck {name} found bad links between {some_of(ends, QUOTED, '; ')}, whose nodes are well"
     fields = (Field("NodeCheck", name, "status.faultyLinks"),)
     yield NodeWord(name, "FaultyLinks", text, fields, status["completionTime"])
 
@@ -109,10 +110,12 @@ def node_states(case: Case) -> list[NodeState]:
     for check in finished_checks(case):
         verdicts = verdicts_of(check["status"]) | verdicts
     objects = {node["metadata"]["name"]: node for node in case.nodes}
-    return [
-        NodeState(name, verdicts.get(name), _cordon(objects.get(name)), is_ready(objects.get(name)))
-        for name in sorted(case.node_names)
-    ]
+    found = []
+    for name in sorted(case.node_names):
+        node = objects.get(name)
+        ready = None if node is None else is_ready(node)
+        found.append(NodeState(name, verdicts.get(name), _cordon(node), ready))
+    return found
 
 
 def mark_of(node: JSON) -> Mark | None:
@@ -127,13 +130,6 @@ def _cordon(node: JSON | None) -> str | None:
     if mark := mark_of(node):
         return mark.state.value
     return "Unschedulable" if (node.get("spec") or {}).get("unschedulable") else None
-
-
-def is_ready(node: JSON | None) -> bool | None:
-    if node is None:
-        return None
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def cordon_field(node: JSON) -> Field:

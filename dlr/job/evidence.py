@@ -9,39 +9,20 @@ from datetime import timedelta
 from controller.wording import counted
 from crds import names
 from dlr.job import report
-from dlr.job.diagnose_case import (
-    JSON,
-    Case,
-    Field,
-    Sentence,
-    of_worker,
-    sentence,
-)
-from dlr.job.diagnose_cost import (
-    hours_line,
-    outages_of,
-    own_failures,
-    total_hours,
-)
-from dlr.job.diagnose_nodes import (
-    cordon_field,
-    mark_of,
-    node_states,
-    words_of_checks,
-)
-from dlr.job.diagnose_verdict import Finding
+from dlr.job.case import JSON, Case, Field, Sentence, of_worker, sentence
+from dlr.job.facts import facts_of
 from dlr.job.failures import broken_worlds, by_cause, ended_pods
-from dlr.job.goodput import goodput_line, time_by_state, time_line
-from dlr.job.progress import progress_line
+from dlr.job.findings import Finding
+from dlr.job.nodes import cordon_field, mark_of, node_states, words_of_checks
 from dlr.job.report import state_of
-from dlr.job.shards import shards_line
 from dlr.job.timeline.life import clock_of
+from dlr.job.timeline.outages import hours_line, outages_of, own_failures, total_hours
 from dlr.job.wording import age, duration, parse_time
 from dlr.job.workers import AT_EASE
 from reconcilers.cordon.policy import reason_of
 
 MOST = 5
-"""Entries of one kind: it is to stay one page."""
+"""Entries of one kind, so that a diagnosis stays one page."""
 FEWEST_TO_COMPARE = 2
 STATE_REASONS = frozenset({"Running", "WorldFormed"})
 """Conditions that the line of phase and world speaks for."""
@@ -69,7 +50,7 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
         Section("Budgets", tuple(_budgets(case))),
         Section("Nodes", tuple(_nodes(case))),
         Section("Time", tuple(_time(case))),
-        Section("Shards", tuple(_shards(case))),
+        Section("Shards", tuple(_of_facts(case, "Shards"))),
         Section("Warnings", tuple(_warnings(case))),
         Section("What to do", tuple(advice[:MOST])),
     ]
@@ -77,45 +58,31 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
 
 
 def _state(case: Case) -> Iterator[Sentence]:
-    yield sentence(report.phase_line(case.job, case.now), _phase_fields(case))
-    if case.status.get("rendezvous"):
-        yield sentence(f"World: {report.world_line(case.job, case.now)}", case.of_job("status.rendezvous"))
-    counts = case.of_job(
-        "status.replicaStatuses" if case.status.get("replicaStatuses") else "spec.replicaSpecs"
-    )
-    yield sentence(f"Workers: {report.workers_line(case.job)}", counts)
-    if case.progress:
-        line = progress_line(case.progress, is_finished=report.is_finished(case.job))
-        yield sentence(f"Progress: {line}", case.of_progress())
+    yield from _of_facts(case, "Phase", "Workers", "World", "Progress")
     yield from _steps(case)
-    if case.checkpoints and case.telling:
-        saving = next((worker for worker, report in case.reports if report.get("memory")), None)
-        path = "status.agent.memory" if saving else "status.agent.progress"
-        yield sentence(f"Checkpoints: {case.checkpoints}", of_worker(saving or case.telling[0][0], path))
+    yield from _of_facts(case, "Checkpoints")
+
+
+def _of_facts(case: Case, *labels: str) -> Iterator[Sentence]:
+    for fact in facts_of(case):
+        if fact.label in labels and fact.fields:
+            yield sentence(str(fact), fact.fields)
 
 
 def _steps(case: Case) -> Iterator[Sentence]:
-    """Whether one worker is not where the others are."""
-    told = [(progress["step"], worker) for worker, progress in case.telling]
-    if len(told) < FEWEST_TO_COMPARE:
+    """Yield how far the worker furthest behind is from the furthest."""
+    steps = [(progress["step"], worker) for worker, progress in case.telling]
+    if len(steps) < FEWEST_TO_COMPARE:
         return
-    (least, behind), (most, _) = min(told, key=_step), max(told, key=_step)
+    (least, behind), (most, _) = min(steps, key=_step), max(steps, key=_step)
     who = "All workers" if least == most else behind["metadata"]["name"]
     furthest = "" if least == most else f", the furthest behind; the furthest is at {most}"
     verb = "are" if least == most else "is"
     yield sentence(f"{who} {verb} at step {least}{furthest}", of_worker(behind, "status.agent.progress.step"))
 
 
-def _step(told: tuple[int, JSON]) -> int:
-    return told[0]
-
-
-def _phase_fields(case: Case) -> list[Field]:
-    if not case.status.get("phase"):
-        return [*case.of_job("metadata.creationTimestamp")]
-    ended = ["status.completionTime"] if case.status.get("completionTime") else []
-    why = case.of_condition("Failed") if case.condition("Failed", "True") else ()
-    return [*case.of_job("status.phase", *ended), *why]
+def _step(pair: tuple[int, JSON]) -> int:
+    return pair[0]
 
 
 def _failures(case: Case) -> Iterator[Sentence]:
@@ -136,9 +103,9 @@ def _failures(case: Case) -> Iterator[Sentence]:
             cost = f" It cost {duration(outage.seconds)}"
             hours = outage.worker_hours
             cost += f", {hours_line(hours)}." if hours is not None else "."
-        said = f": {failure.text.rstrip('.')}" if failure.text else ""
+        detail = f": {failure.text.rstrip('.')}" if failure.text else ""
         yield sentence(
-            f"{when}: {lane.title}, {failure.what}{said}.{cost}", _fields_of_failure(case, lane.worker)
+            f"{when}: {lane.title}, {failure.what}{detail}.{cost}", _fields_of_failure(case, lane.worker)
         )
     if len(failed) > MOST:
         yield sentence(
@@ -148,29 +115,26 @@ def _failures(case: Case) -> Iterator[Sentence]:
 
 
 def _fields_of_ended_pods(case: Case) -> list[Field]:
-    """One worker stands for all that say it."""
-    fields = (
-        [*case.of_job("status.departed.restarts")]
-        if (case.status.get("departed") or {}).get("restarts")
-        else []
-    )
+    """One worker stands for all that have the field."""
+    departed = (case.status.get("departed") or {}).get("restarts")
+    fields = case.of_job("status.departed.restarts") if departed else ()
     telling = next((each for each in case.workers if (each.get("status") or {}).get("restarts")), None)
     return [*fields, *(of_worker(telling, "status.restarts") if telling else ())]
 
 
 def _fields_of_failure(case: Case, name: str) -> list[Field]:
-    """What a timeline knows of a failure is of several accounts; these are the ones that there are."""
+    """Return the fields of all accounts of a failure that a timeline draws on."""
     fields = [*case.of_job("status.history")]
     if (case.status.get("lastFailure") or {}).get("worker") == name:
         fields += case.of_job("status.lastFailure")
     worker = next((each for each in case.workers if each["metadata"]["name"] == name), None)
     if worker is not None:
         status = worker.get("status") or {}
-        told = {
+        paths = {
             "status.agent.failure": (status.get("agent") or {}).get("failure"),
             "status.lastExit": status.get("lastExit"),
         }
-        fields += [field for path, there in told.items() if there for field in of_worker(worker, path)]
+        fields += [field for path, there in paths.items() if there for field in of_worker(worker, path)]
     return fields
 
 
@@ -188,9 +152,9 @@ def _conditions(case: Case) -> Iterator[Sentence]:
     for worker in waiting[:MOST]:
         status = worker.get("status") or {}
         path = "status.message" if status.get("message") else "status.phase"
-        said = f": {status['message']}" if status.get("message") else ""
+        detail = f": {status['message']}" if status.get("message") else ""
         if status.get("phase"):
-            text = f"{worker['metadata']['name']} is {state_of(worker)}{said}"
+            text = f"{worker['metadata']['name']} is {state_of(worker)}{detail}"
             yield sentence(text, of_worker(worker, path))
     if len(waiting) > MOST:
         yield sentence(
@@ -259,12 +223,7 @@ def _nodes(case: Case) -> Iterator[Sentence]:
 
 
 def _time(case: Case) -> Iterator[Sentence]:
-    if case.account is None:
-        return
-    if line := goodput_line(case.account):
-        yield sentence(f"Goodput: {line}", case.of_job("status.goodput"))
-    if seconds := time_by_state(case.account, case.job, case.now):
-        yield sentence(time_line(seconds), case.of_job("status.goodput.seconds", "status.goodput.since"))
+    yield from _of_facts(case, "Goodput", "Time")
     if case.life is None or not (outages := outages_of(case.life)):
         return
     hours = total_hours(outages)
@@ -274,14 +233,9 @@ def _time(case: Case) -> Iterator[Sentence]:
     yield sentence(f"{many} in the job's history cost {lost}{cost}", case.of_job("status.history"))
 
 
-def _shards(case: Case) -> Iterator[Sentence]:
-    for told in case.shard_sets:
-        yield sentence(shards_line(told), case.of_job(f"status.shards[{told.name}]"))
-
-
 def _warnings(case: Case) -> Iterator[Sentence]:
     warnings = [event for event in case.events if event.get("type") == "Warning"]
     for event in reversed(warnings[-MOST:]):
-        seen, _, reason, message = report.short_event_row(event, case.job, case.now)
+        seen, _, reason, message = report.event_row(event, case.job, case.now)
         field = Field("Event", event["metadata"]["name"], "message")
         yield sentence(f"{seen} ago, {reason}: {message}", (field,))

@@ -1,31 +1,38 @@
-"""What a diagnosis is made of: the objects that were read, and sentences that name where they have it from.
+"""One job with its objects, as they were read, and sentences that name the fields they rest on.
 
-Pure. A field is written as it is found: `status.goodput.ratio`; in brackets the key of an entry, which is its
+A field is written as it is found: `status.goodput.ratio`; in brackets the key of an entry, which is its
 `type` in a list of conditions, its `name` or `node` in other lists, or itself in a list of texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from controller.wording import shortened
+from crds.further_nodes import whole
 from crds.job_status import Goodput
-from dlr.job.checkpoints import checkpoints_line
-from dlr.job.culprit import Culprit, find_culprit
+from dlr.job import report
+from dlr.job.advice import UNSCHEDULABLE
+from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of, redone
-from dlr.job.progress import Progress, progress_of
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report
-from dlr.job.shards import SetProgress, sets_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
-from dlr.job.wording import plain
+from dlr.job.wording import plain, utc_now
+from dlr.kube.api import EVENTS, NODECHECKS, NODES, Api
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 
 MOST_CHARACTERS = 600
-"""Of one sentence: what a cluster says may be as long as it likes."""
+"""The length of one sentence: messages in a cluster may be as long as they like."""
+MOST_GETS = 20
+"""Nodes that are read one by one; more are listed, since a cluster may have thousands."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Field:
         return f"{self.kind}/{self.name}"
 
     def __str__(self) -> str:
-        """The job itself goes without saying."""
+        """Leave out the job itself."""
         return self.path if self.kind == "ElasticJob" else f"{self.object} {self.path}"
 
 
@@ -51,7 +58,7 @@ class Sentence:
     fields: tuple[Field, ...]
     """At least one, each of which was there."""
     lines: tuple[str, ...] = ()
-    """What belongs to it as it stands: a traceback, stacks."""
+    """Lines of a traceback or of stacks that belong to it."""
 
     def as_json(self) -> JSON:
         fields = [{"object": field.object, "path": field.path} for field in self.fields]
@@ -60,18 +67,18 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Case:
-    """All that was read, at one time."""
+    """The objects of one job, as they were at one time."""
 
     job: JSON
     workers: list[JSON]
     """The workers in order."""
     events: Sequence[JSON]
     """Events of the job, its workers and its Pods, the oldest first."""
-    checks: Sequence[JSON]
-    """NodeChecks of the job's namespace."""
-    nodes: Sequence[JSON]
-    """The readable nodes among those of the job's Pods."""
     now: datetime
+    checks: Sequence[JSON] = ()
+    """NodeChecks of the job's namespace."""
+    nodes: Sequence[JSON] = ()
+    """The readable nodes among those of the job's Pods."""
     all_nodes: Sequence[JSON] = ()
     """All nodes of the cluster, if the job waits for room."""
 
@@ -93,13 +100,13 @@ class Case:
 
     @cached_property
     def reports(self) -> list[tuple[JSON, JSON]]:
-        """All workers, each with what the agent of its current incarnation says."""
+        """Return all workers, each with the report of its current incarnation's agent."""
         return [(worker, current_report(worker)) for worker in self.workers]
 
     @cached_property
     def telling(self) -> list[tuple[JSON, JSON]]:
         """Return the workers whose agents report progress, each with its `status.agent.progress`."""
-        return [(worker, told) for worker, report in self.reports if (told := report.get("progress"))]
+        return [(worker, progress) for worker, each in self.reports if (progress := each.get("progress"))]
 
     @cached_property
     def checkpoints(self) -> str:
@@ -107,7 +114,7 @@ class Case:
 
     @cached_property
     def shard_sets(self) -> list[SetProgress]:
-        return [*sets_of(self.job, self.workers, self.now)]
+        return sets_of(self.job, self.workers, self.now)
 
     @cached_property
     def culprit(self) -> Culprit | None:
@@ -115,7 +122,7 @@ class Case:
 
     @cached_property
     def life(self) -> Life | None:
-        """None where nothing was kept of it yet."""
+        """Return the job's life; None before its controller has kept any of it."""
         ratio = self.account.ratio if self.account else None
         try:
             return life_of(self.job, self.workers, ratio, self.now, redone(self.account))
@@ -130,11 +137,8 @@ class Case:
 
     def of_progress(self) -> list[Field]:
         """Return the fields that have the furthest step and the speed."""
-        fields = (
-            [*self.of_job("status.goodput.lastStep")]
-            if (self.status.get("goodput") or {}).get("lastStep")
-            else []
-        )
+        has_last = (self.status.get("goodput") or {}).get("lastStep")
+        fields = self.of_job("status.goodput.lastStep") if has_last else ()
         return [*fields, *(of_worker(self.telling[0][0], "status.agent.progress") if self.telling else ())]
 
     def condition(self, type_: str, status: str) -> JSON | None:
@@ -156,8 +160,46 @@ def of_worker(worker: JSON, *paths: str) -> tuple[Field, ...]:
 
 
 def sentence(text: str, fields: Iterable[Field], lines: Iterable[str] = ()) -> Sentence:
-    """One line that ends with a stop."""
-    said = plain(text)
-    said = said if len(said) <= MOST_CHARACTERS else f"{said[: MOST_CHARACTERS - 1]}…"
-    stopped = said if said.endswith((".", "…", "?", "!")) else f"{said}."
+    """Return one line that ends with a stop."""
+    short = shortened(plain(text), MOST_CHARACTERS)
+    stopped = short if short.endswith((".", "…", "?", "!")) else f"{short}."
     return Sentence(stopped, tuple(fields), tuple(lines))
+
+
+def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
+    """Read a job with all that a diagnosis needs.
+
+    Returns:
+        The case, and a sentence for each kind of objects that may not be read.
+    """
+    job, workers = get_job(api, name), report.sort_workers(list_workers(api, name))
+    unread: list[str] = []
+    events = _readable(lambda: api.find(EVENTS), "Events", unread)
+    checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
+    hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
+    nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
+    waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
+    every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
+    case = Case(job, workers, report.job_events(events, job), utc_now(), checks, nodes, every)
+    return case, list(dict.fromkeys(unread))
+
+
+def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
+    if len(hosts) > MOST_GETS:
+        return [node for node in api.find(NODES) if node["metadata"]["name"] in hosts]
+    found = []
+    for host in sorted(hosts):
+        try:
+            found.append(api.get(NODES, host))
+        except ApiError as failure:
+            if failure.reason != "NotFound":
+                raise
+    return found
+
+
+def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:
+    try:
+        return read()
+    except ApiError as failure:
+        unread.append(f"{what} could not be read: {failure}")
+        return []

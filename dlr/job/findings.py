@@ -1,7 +1,7 @@
-"""How a job is, and why: what stands against it, the gravest first. Pure.
+"""What is wrong with a job, and why, the gravest first. Pure.
 
-Each rule looks for one thing that can be wrong and says it with its evidence and what to do. The first that
-finds anything is the verdict; what the others find stands below it.
+Each rule looks for one thing that can be wrong, and yields it with its evidence and what to do. The first
+finding is the verdict; the others stand below it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,7 @@ from datetime import datetime, timedelta
 from controller.wording import first_line
 from crds.phases import RendezvousPhase
 from dlr.job import report
-from dlr.job.culprit import Culprit
-from dlr.job.diagnose_case import (
-    Case,
-    Field,
-    Sentence,
-    of_worker,
-    sentence,
-)
-from dlr.job.diagnose_nodes import words_of_checks
-from dlr.job.diagnose_words import (
+from dlr.job.advice import (
     AFTER,
     CANNOT_START,
     DONE_BY,
@@ -30,23 +21,25 @@ from dlr.job.diagnose_words import (
     TOO_LARGE_ADVICE,
     UNSCHEDULABLE,
     WAITS,
+    too_large,
 )
-from dlr.job.failures import SAME_MOMENT, ended_pods, worker_failures
+from dlr.job.case import Case, Field, Sentence, of_worker, sentence
+from dlr.job.failures import SAME_MOMENT, Culprit, ended_pods, worker_failures
 from dlr.job.goodput import goodput_line
+from dlr.job.nodes import words_of_checks
 from dlr.job.progress import progress_line
-from dlr.job.room import too_large
 from dlr.job.wording import age, duration, parse_time
 from reconcilers.conditions.job_finding import NODES_CHECKED, QUIET
 from reconcilers.observed.exit_class import FREE
 
 STALLED_STEPS = 20
 STALLED_SECONDS = 60.0
-"""Agents tell steps every few seconds; so long without one, and so many of the usual, is no training."""
+"""Agents report steps every few seconds; without one for so long, and so many usual steps, nothing trains."""
 LATELY = timedelta(hours=1)
 MOST_NODES = 5
 """Nodes that an advice names."""
 LOOP = 2
-"""So many failures without getting further are a loop, and no accident."""
+"""The number of failures without progress in between that makes a loop."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Finding:
 
 
 def findings(case: Case) -> list[Finding]:
-    """The verdict, and what else stands against the job; one at least."""
+    """Return the verdict, and what else is wrong with the job; one at least."""
     found = [each for rule in RULES for each in rule(case)]
     says_all = bool(found) and (report.is_finished(case.job) or not case.status.get("phase"))
     return found if says_all else [*found, _how_it_is(case)]
@@ -71,8 +64,10 @@ def _unobserved(case: Case) -> Iterator[Finding]:
     elif not case.status.get("phase"):
         since = case.of_job("metadata.creationTimestamp")
         made = age(case.job["metadata"]["creationTimestamp"], case.now)
-        told = sentence(f"No controller has looked at the job since it was made {made} ago", since)
-        yield Finding("Unobserved", told, (sentence("See whether dlr's controller runs: dlr doctor", since),))
+        statement = sentence(f"No controller has looked at the job since it was made {made} ago", since)
+        yield Finding(
+            "Unobserved", statement, (sentence("See whether dlr's controller runs: dlr doctor", since),)
+        )
 
 
 def _failed(case: Case) -> Iterator[Finding]:
@@ -87,21 +82,23 @@ def _failed(case: Case) -> Iterator[Finding]:
         "ShardsFailed",
     ):
         who, where = failure_words(case, case.culprit)
-        told = sentence(f"The job failed ({reason}): {who}", (*where, *fields), blamed_lines(case.culprit))
-        yield Finding(reason, told, tuple(_advice(case, case.culprit)))
+        statement = sentence(
+            f"The job failed ({reason}): {who}", (*where, *fields), blamed_lines(case.culprit)
+        )
+        yield Finding(reason, statement, tuple(_advice(case, case.culprit)))
         return
-    said = first_line(condition.get("message")) or report.why_line(case.job)
-    yield Finding(reason, sentence(f"The job failed ({reason})" + (f": {said}" if said else ""), fields))
+    detail = first_line(condition.get("message")) or report.why_line(case.job)
+    yield Finding(reason, sentence(f"The job failed ({reason})" + (f": {detail}" if detail else ""), fields))
 
 
 def _suspended(case: Case) -> Iterator[Finding]:
     if report.phase(case.job) == "Suspended":
         since = age(report.phase_since(case.job), case.now)
-        told = sentence(
+        statement = sentence(
             f"The job has been suspended for {since}, by spec.suspend", case.of_job("status.phase")
         )
         advice = sentence(f"Let it go on: dlr job resume {case.name}", case.of_job("status.phase"))
-        yield Finding("Suspended", told, (advice,))
+        yield Finding("Suspended", statement, (advice,))
 
 
 def _loss(case: Case) -> Iterator[Finding]:
@@ -112,28 +109,28 @@ def _loss(case: Case) -> Iterator[Finding]:
             "begin again from an older checkpoint is up to you",
             fields,
         )
-        told = sentence(f"The loss is no number any more: {condition['message']}", fields)
-        yield Finding(str(condition["reason"]), told, (advice,))
+        statement = sentence(f"The loss is no number any more: {condition['message']}", fields)
+        yield Finding(str(condition["reason"]), statement, (advice,))
 
 
 def _nodes(case: Case) -> Iterator[Finding]:
     """Yield findings about nodes. In a job that has ended, the failure says more."""
     if report.is_finished(case.job):
         return
-    told_by_check = False
+    checked = False
     for word in words_of_checks(case):
-        told_by_check = True
+        checked = True
         advice = sentence(f"See the evidence: kubectl describe nc {word.check}; docs/cordon.md", word.fields)
         yield Finding(word.reason, sentence(word.text, word.fields), (advice,))
     condition = case.condition(NODES_CHECKED, "False") or {}
-    if condition and not told_by_check and not _trains(case) and condition.get("reason") not in QUIET:
+    if condition and not checked and not _trains(case) and condition.get("reason") not in QUIET:
         fields = case.of_condition(NODES_CHECKED)
         text = f"A node check says {condition['reason']}: {condition.get('message')}"
         yield Finding(str(condition["reason"]), sentence(text, fields))
 
 
 def _loop(case: Case) -> Iterator[Finding]:
-    """Failures that follow each other without new ground in between."""
+    """Yield failures that follow each other without progress in between."""
     if report.is_finished(case.job) or case.culprit is None:
         return
     class_ = case.culprit.failure["exitClass"]
@@ -143,16 +140,16 @@ def _loop(case: Case) -> Iterator[Finding]:
     who, where = failure_words(case, case.culprit)
     ended = ended_pods(case.job, case.workers).get(class_, 0)
     pods = f" ({ended} Pods ended by {class_} in all)" if ended > 1 else ""
-    told = sentence(
+    statement = sentence(
         f"Training fails again and again, {spent} times without getting further{pods}: the last time {who}",
         (*where, *fields),
         blamed_lines(case.culprit),
     )
-    yield Finding(class_, told, tuple(_advice(case, case.culprit)))
+    yield Finding(class_, statement, tuple(_advice(case, case.culprit)))
 
 
 def _without_new_ground(case: Case, class_: str) -> tuple[int, list[Field]]:
-    """How many failures of this class there were since the job, or the worker, last got further."""
+    """Count failures of this class since the job, or the worker, last got further."""
     budgets = [(case.status.get("failureBudget") or {}, case.of_job("status.failureBudget"))]
     budgets += [
         ((worker.get("status") or {}).get("failureBudget") or {}, of_worker(worker, "status.failureBudget"))
@@ -177,13 +174,15 @@ def _hangs(case: Case) -> Iterator[Finding]:
     world = case.status.get("rendezvous") or {}
     if since := world.get("hangSince"):
         fields = case.of_job("status.rendezvous.hangSince")
-        asked = f"are asked where they are since {age(since, case.now)}"
-        text = f"The ranks of round {world.get('round')} hang, and {asked}"
+        text = (
+            f"The ranks of round {world.get('round')} hang; their stacks were requested "
+            f"{age(since, case.now)} ago"
+        )
         yield Finding("Hang", sentence(text, fields))
 
 
 def _waits(case: Case) -> Iterator[Finding]:
-    """Why a job that is to train does not."""
+    """Yield why a job that should train does not."""
     if report.is_finished(case.job) or not case.status.get("phase") or _trains(case):
         return
     if report.phase(case.job) == "Suspended":
@@ -193,18 +192,21 @@ def _waits(case: Case) -> Iterator[Finding]:
     if reason:
         what, advice = WAITS.get(reason, CANNOT_START)
         fields = case.of_job("status.reason", *(["status.message"] if message else []))
-        said = f": {message}" if message else ""
-        told = sentence(f"The job {what} ({reason}, {waits}){said}", fields)
+        detail = f": {message}" if message else ""
+        statement = sentence(f"The job {what} ({reason}, {waits}){detail}", fields)
         too_big = too_large(case.job, case.all_nodes) if reason == UNSCHEDULABLE else None
         if too_big is not None:
-            node = Field("Node", too_big.node, "status.allocatable")
-            where = (*case.of_job("spec.replicaSpecs.worker.template"), node)
-            yield Finding(reason, told, (sentence(TOO_LARGE_ADVICE.format(why=too_big.text), where),))
+            why, node = too_big
+            where = (
+                *case.of_job("spec.replicaSpecs.worker.template"),
+                Field("Node", node, "status.allocatable"),
+            )
+            yield Finding(reason, statement, (sentence(TOO_LARGE_ADVICE.format(why=why), where),))
             return
-        yield Finding(reason, told, (sentence(advice.format(name=case.name), fields),))
+        yield Finding(reason, statement, (sentence(advice.format(name=case.name), fields),))
     elif check := case.status.get("activeCheck"):
-        told = sentence(f"The job waits for the node check {check}", case.of_job("status.activeCheck"))
-        yield Finding("Checking", told)
+        statement = sentence(f"The job waits for the node check {check}", case.of_job("status.activeCheck"))
+        yield Finding("Checking", statement)
     elif message:
         world = case.status.get("rendezvous") or {}
         fields = case.of_job("status.message")
@@ -217,31 +219,30 @@ def _slow(case: Case) -> Iterator[Finding]:
     condition = case.condition("Slow", "True")
     if condition and _trains(case):
         fields = case.of_condition("Slow")
-        told = sentence(f"The job is slower than it was: {condition.get('message')}", fields)
-        yield Finding("Slow", told, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
+        statement = sentence(f"The job is slower than it was: {condition.get('message')}", fields)
+        yield Finding("Slow", statement, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
 
 
 def _stalls(case: Case) -> Iterator[Finding]:
-    """No step for much longer than a step takes, in a world that stands."""
-    told = [
+    """Yield that there was no step for much longer than a step takes, in a formed world."""
+    steps = [
         (moment, worker, progress)
         for worker, progress in case.telling
         if (moment := parse_time(progress.get("time")))
     ]
-    if not told or not _trains(case):
+    if not steps or not _trains(case):
         return
     usual = case.progress.seconds_per_step if case.progress else None
-    newest = max(moment for moment, _, _ in told)
+    newest = max(moment for moment, _, _ in steps)
     silent = (case.now - newest).total_seconds()
     if silent < max(STALLED_SECONDS, STALLED_STEPS * (usual or 0.0)) or _world_is_younger(case, newest):
         return
-    _, worker, progress = min(told, key=lambda each: (each[2].get("step", 0), each[0]))
+    _, worker, progress = min(steps, key=lambda each: (each[2].get("step", 0), each[0]))
     fields = of_worker(worker, "status.agent.progress")
     behind = f"{worker['metadata']['name']}, after step {progress.get('step')}"
     text = f"No rank has made a step for {duration(silent)}; the furthest behind is {behind}"
     advice = sentence(
-        f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too",
-        fields,
+        f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too", fields
     )
     yield Finding("Stalled", sentence(text, fields), (advice,))
 
@@ -252,7 +253,7 @@ def _world_is_younger(case: Case, moment: datetime) -> bool:
 
 
 def _conditions(case: Case) -> Iterator[Finding]:
-    """Others that say what does not work, in the words of the controller."""
+    """Yield other conditions that something does not work, in the words of the controller."""
     for type_, bad, what in TROUBLES:
         if condition := case.condition(type_, bad):
             text = f"{what}: {condition.get('message') or condition.get('reason')}"
@@ -267,15 +268,15 @@ TROUBLES = (
 
 
 def _lately(case: Case) -> Iterator[Finding]:
-    """A failure that the job has survived, or is recovering from."""
+    """Yield a failure that the job has survived, or is recovering from."""
     culprit = case.culprit
     if report.is_finished(case.job) or culprit is None or case.now - culprit.time > LATELY:
         return
     if _without_new_ground(case, culprit.failure["exitClass"])[0] >= LOOP:
-        return  # that is said already
+        return  # _loop has it
     who, where = failure_words(case, culprit)
-    told = sentence(who[0].upper() + who[1:], where, blamed_lines(culprit))
-    yield Finding(str(culprit.failure["exitClass"]), told, tuple(_advice(case, culprit)))
+    statement = sentence(who[0].upper() + who[1:], where, blamed_lines(culprit))
+    yield Finding(str(culprit.failure["exitClass"]), statement, tuple(_advice(case, culprit)))
 
 
 def _how_it_is(case: Case) -> Finding:
@@ -317,8 +318,8 @@ def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
     what = DONE_BY.get(failure["exitClass"], f"ended ({failure['exitClass']})")
     when = [f"{age(failure['time'], case.now)} ago"]
     when += [f"{each} {failure[each]}" for each in ("round", "step") if failure.get(each) is not None]
-    said = first_line(failure.get("message"))
-    text = f"{rank}{node} {what}, {', '.join(when)}" + (f": {said}" if said else "")
+    detail = first_line(failure.get("message"))
+    text = f"{rank}{node} {what}, {', '.join(when)}" + (f": {detail}" if detail else "")
     return text, [*case.of_job("status.lastFailure"), *_node_field(case, culprit)]
 
 
@@ -336,7 +337,7 @@ def _node_field(case: Case, culprit: Culprit) -> tuple[Field, ...]:
 
 
 def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
-    """What it said besides its first line, as far as status keeps it."""
+    """Return the lines of the message after its first one, as far as status keeps it."""
     return tuple(str(culprit.failure.get("message") or "").strip().splitlines()[1:])
 
 

@@ -1,0 +1,104 @@
+"""`dlr job scale`, `suspend`, `resume` and `delete`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from controller.wording import counted
+from dlr.commands.errors import CommandError, Interrupted
+from dlr.commands.options import (
+    Context,
+    JobName,
+    Kubeconfig,
+    Namespace,
+    complete_job_name,
+    number,
+    object_names,
+)
+from dlr.job.deletion import wait_until_gone
+from dlr.job.lookup import get_job, get_unfinished_job, set_replicas
+from dlr.kube.api import ELASTICJOBS, Api
+from dlr.kube.connection import connect
+
+
+def scale(
+    name: JobName,
+    replicas: Annotated[int, typer.Option(min=0, help="The number of workers.")],
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Change the number of a job's workers."""
+    api = Api(connect(kubeconfig, context, namespace))
+    before = set_replicas(api, name, replicas)
+    after = counted(replicas, "worker")
+    done = f"wants {after} already" if before == replicas else f"scaled from {before} to {after}"
+    print(f"elasticjob {api.namespace}/{name} {done}")
+
+
+def suspend(
+    name: JobName, namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Context = None
+) -> None:
+    """Stop a job's training, with the time to save, and delete its Pods; its state stays."""
+    api = Api(connect(kubeconfig, context, namespace))
+    _set_suspend(api, name, True, "suspended: its Pods are being deleted", "suspended already")
+
+
+def resume(
+    name: JobName, namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Context = None
+) -> None:
+    """Let a suspended job train again."""
+    api = Api(connect(kubeconfig, context, namespace))
+    _set_suspend(api, name, False, "resumed: its Pods are being made", "not suspended")
+
+
+def _set_suspend(api: Api, name: str, value: bool, done: str, already: str) -> None:
+    job = get_unfinished_job(api, name)
+    if bool(job["spec"].get("suspend")) is value:
+        done = f"is {already}"
+    else:
+        api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": value}})
+    print(f"elasticjob {api.namespace}/{name} {done}")
+
+
+def delete(
+    job_names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            callback=object_names,
+            help="The jobs' names.",
+            autocompletion=complete_job_name,
+        ),
+    ],
+    wait: Annotated[bool, typer.Option(help="Wait until the jobs and their Pods are gone.")] = True,
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout", min=0, callback=number, help="How many seconds to wait.")
+    ] = 120.0,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Delete ElasticJobs with everything they made."""
+    api = Api(connect(kubeconfig, context, namespace))
+    for name in job_names:
+        get_job(api, name)
+    for name in job_names:
+        api.delete(ELASTICJOBS, name)
+        if not wait:
+            print(f"elasticjob {api.namespace}/{name} is being deleted")
+    if not wait:
+        return
+    deadline = time.monotonic() + timeout_seconds
+    for place, name in enumerate(job_names):
+        try:
+            wait_until_gone(api, name, deadline)
+        except TimeoutError as error:
+            raise CommandError(str(error)) from error
+        except KeyboardInterrupt:
+            left = ", ".join(f"{api.namespace}/{each}" for each in job_names[place:])
+            raise Interrupted(f"The cluster goes on deleting {left} without you.") from None
+        print(f"elasticjob {api.namespace}/{name} deleted", flush=True)

@@ -1,0 +1,73 @@
+"""`dlr job list` and `dlr job events`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.output import Format, is_narrow, print_json, show_table
+from dlr.job import report
+from dlr.job.lookup import get_job, require_namespace
+from dlr.job.wording import plain, utc_now
+from dlr.kube.api import ELASTICJOBS, EVENTS, Api
+from dlr.kube.connection import connect
+
+
+def list_jobs(
+    namespace: Namespace = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
+    ] = False,
+    output: Output = Format.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List ElasticJobs."""
+    api = Api(connect(kubeconfig, context, namespace))
+    found = api.find(ELASTICJOBS, all_namespaces=all_namespaces)
+    if not found and not all_namespaces:
+        require_namespace(api)
+    if output is Format.JSON:
+        print_json(found)
+        return
+    if not found:
+        where = "any namespace" if all_namespaces else f"namespace {api.namespace!r}"
+        print(f"There are no ElasticJobs in {where}.", file=sys.stderr)
+        return
+    narrow, now = is_narrow(), utc_now()
+    columns = report.NARROW_LIST_COLUMNS if narrow else report.LIST_COLUMNS
+    rows = []
+    for job in found:
+        row = dict(zip(report.LIST_COLUMNS, report.list_row(job, now), strict=True))
+        first = [job["metadata"]["namespace"]] if all_namespaces else []
+        rows.append([*first, *(row[column] for column in columns)])
+    show_table((*(["NAMESPACE"] if all_namespaces else []), *columns), rows, one_line=True)
+    if narrow:
+        for job in found:
+            if why := report.why_line(job):
+                print(f"{job['metadata']['name']}: {plain(why)}")
+
+
+def events(
+    name: JobName,
+    namespace: Namespace = None,
+    output: Output = Format.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show the Events of a job, its workers and its Pods, oldest first."""
+    api = Api(connect(kubeconfig, context, namespace))
+    job = get_job(api, name)
+    found, now = report.job_events(api.find(EVENTS), job), utc_now()
+    if output is Format.JSON:
+        print_json(found)
+    elif not found:
+        print(
+            f"There are no Events of ElasticJob {name!r} (clusters forget them after an hour).",
+            file=sys.stderr,
+        )
+    else:
+        show_table(report.EVENT_COLUMNS, [report.event_row(event, job, now) for event in found])

@@ -1,0 +1,74 @@
+"""`dlr job timeline`: a job's life as a picture in a file, or as tables in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dlr.commands.errors import CommandError
+from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.commands.output import show_table
+from dlr.job.goodput import account_of, redone
+from dlr.job.lookup import get_job, list_workers
+from dlr.job.timeline.drawing import svg_file
+from dlr.job.timeline.life import Life, NoHistory, life_of, title
+from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.page import page, tables_of
+from dlr.job.wording import utc_now
+from dlr.kube.api import Api
+from dlr.kube.connection import connect
+from dlr.kube.errors import UsageError
+
+DRAWERS = {".svg": svg_file, ".html": page}
+
+
+def timeline(
+    name: JobName,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write: .svg, or .html (the picture with tables).",
+            show_default="NAME.svg",
+        ),
+    ] = Path(),
+    text: Annotated[bool, typer.Option("--text", help="Print it as tables, and write no file.")] = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Draw a job's life: what its workers did when, rounds, failures, and what its time came to."""
+    path = output if output != Path() else Path(f"{name}.svg")
+    draw = DRAWERS.get(path.suffix.lower())
+    if text and output != Path():
+        raise UsageError("--text writes no file; drop it, or --output.")
+    if draw is None:
+        raise UsageError(f"{path}: a timeline is a file that ends with {', '.join(DRAWERS)}.")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
+    life = _life(Api(connect(kubeconfig, context, namespace)), name)
+    if text:
+        print(f"{title(life)}\n{verdict(life)}")
+        for table in tables_of(life):
+            print(f"\n{table.heading}")
+            show_table(table.columns, table.rows)
+        return
+    try:
+        path.write_text(draw(life), encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}.") from error
+    print(path)
+
+
+def _life(api: Api, name: str) -> Life:
+    job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
+    account = account_of(job, workers, now)
+    try:
+        return life_of(job, workers, account.ratio if account else None, now, redone(account))
+    except NoHistory:
+        raise CommandError(
+            f"ElasticJob {name!r} has no history yet; its controller has to see it first."
+        ) from None

@@ -1,1 +1,0 @@
-"""`dlr job timeline`: a job's life as a picture. `life` is what is drawn, `drawing` draws it."""

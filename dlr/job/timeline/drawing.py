@@ -1,0 +1,262 @@
+"""A life drawn as SVG with tooltips, which fits any width. Pure.
+
+`dlr job timeline` writes it, and the dashboard shows it. All places along the time are percentages, so a
+browser fits the bars to its window and leaves texts as large as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import pairwise
+
+from controller.wording import shortened
+from dlr.job.timeline.blame import Failure
+from dlr.job.timeline.episodes import COLORS, Span, color
+from dlr.job.timeline.life import Lane, Life, clock_of, title
+from dlr.job.timeline.outages import verdict
+from dlr.job.wording import duration, plain
+
+FILE_WIDTH, LINE_CHARACTERS = 1200, 150
+LABELS_PERCENT, BARS_PERCENT = 16, 82.5
+LINE, LANE, GAP, SHARE, SCALE = 16, 18, 6, 60, 32
+"""Heights in pixels: of a line of text, a bar, a gap, the curve, and the two lines of the scale."""
+CURVE = FILE_WIDTH * BARS_PERCENT / 100
+"""The width of the curve's own coordinates, which are those of a file's pixels."""
+EDGE_PERCENT = 4.0
+"""A label of the scale that is closer to an end than this is aligned with it."""
+LEAST_PERCENT = 0.1
+"""The width of even the shortest stretch."""
+LABEL_PERCENT = 8.0
+"""The room of a label along the time; without it a label is left out."""
+MOST_LABEL = 24
+MOST_TEXT = 300
+LEGEND_ITEMS = 5
+"""Entries in a line of the legend."""
+STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
+DAY_SECONDS = 86_400
+MOST_TICKS = 9
+NARROW_TICKS = 3
+"""A narrow window shows every third tick."""
+CROSS = "M-1-.4-.4-1 0-.6 .4-1 1-.4 .6 0 1 .4 .4 1 0 .6-.4 1-1 .4-.6 0Z"
+
+STYLE = """
+.timeline { display: block; width: 100%; overflow: visible; }
+.timeline text { fill: #1c1f23; font: 11px system-ui, sans-serif; }
+.timeline text.head { font-size: 13px; }
+.timeline text.tick { fill: #60666e; }
+.timeline .grid { stroke: #d9dce0; }
+.timeline .round { stroke: #60666e; stroke-dasharray: 1 3; }
+.timeline .share { fill: none; stroke: #00664a; stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.timeline .goodput { stroke: #1c1f23; stroke-dasharray: 4 3; }
+.timeline .cross { stroke: #fff; stroke-width: .2; }
+.timeline .own { fill: #a30000; }
+.timeline .follows { fill: #60666e; }
+.timeline .what { stroke: #fff; stroke-width: 3px; paint-order: stroke; }
+@media (max-width: 700px) { .timeline .extra { display: none; } }
+@media (prefers-color-scheme: dark) {
+  .timeline text, .timeline .start { fill: #e6e6e6; }
+  .timeline text.tick, .timeline .follows { fill: #a0a6ad; }
+  .timeline .grid { stroke: #363b41; }
+  .timeline .share { stroke: #4fd0a8; }
+  .timeline .goodput { stroke: #e6e6e6; }
+  .timeline .cross, .timeline .what { stroke: #16181b; }
+  .timeline .own { fill: #ff8b80; }
+}
+"""
+
+
+def draw(life: Life, *, heading: Sequence[str] = (), most_spans: int | None = None) -> str:
+    """Return an SVG element; its classes need `STYLE`.
+
+    Args:
+        heading: lines of text above the drawing.
+        most_spans: the number of newest stretches of each worker to draw; default: all.
+    """
+    first = LINE * len(heading)
+    lanes = first + LINE + LANE + GAP
+    bottom = lanes + LANE * len(life.lanes) + GAP + SHARE
+    rows = [first + LINE, *range(lanes, bottom - SHARE - GAP, LANE)]
+    bars = [*_rounds(life, first, bottom), *_bars(life, life.states, rows[0])]
+    for lane, top in zip(life.lanes, rows[1:], strict=True):
+        bars += _bars(life, lane.spans[-most_spans:] if most_spans else lane.spans, top)
+        bars += _marks(life, lane, top)
+    bars += _share(life, bottom)
+    legend = _legend(life)
+    parts = [_text(line, 0, (number + 0.8) * LINE, "head") for number, line in enumerate(heading)]
+    for label, top in zip(
+        [("job", ""), *((each.title, each.node) for each in life.lanes)], rows, strict=True
+    ):
+        parts.append(_label(*label, top))
+    parts.append(_text("training, so far", 0, bottom - SHARE / 2 + 4, "tick extra"))
+    for share in (0, 50, 100):
+        y = bottom - SHARE * share / 100 + 4
+        parts.append(_text(f"{share} %", LABELS_PERCENT - 0.5, y, "tick", ' text-anchor="end"'))
+    parts.append(
+        f'<svg x="{LABELS_PERCENT}%" width="{BARS_PERCENT}%" overflow="visible">{"".join(bars)}</svg>'
+    )
+    parts += [_legend_line(line, bottom + SCALE + (number + 1) * LINE) for number, line in enumerate(legend)]
+    height = bottom + SCALE + LINE * (len(legend) + 1)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" width="{FILE_WIDTH}" height="{height}" '
+        f'role="img" aria-label="What the job and its workers did when">{"".join(parts)}</svg>'
+    )
+
+
+def svg_file(life: Life) -> str:
+    """Return the drawing with its style, and title and verdict above it."""
+    heading = [line for text in (title(life), verdict(life)) for line in textwrap.wrap(text, LINE_CHARACTERS)]
+    head, rest = draw(life, heading=heading).split(">", 1)
+    return f"{head}><style>{STYLE}</style>{rest}\n"
+
+
+def ticks(begin: float, end: float, most: int = MOST_TICKS) -> list[float]:
+    """Return at most so many round numbers of seconds, minutes, hours or days, and one."""
+    wanted = (end - begin) / most
+    step = next((each for each in STEPS_SECONDS if each >= wanted), None)
+    if step is None:
+        step = DAY_SECONDS * math.ceil(wanted / DAY_SECONDS)
+    first = math.ceil(begin / step) * step
+    return [float(at) for at in range(first, int(end) + 1, step)]
+
+
+def _percent(life: Life, at: float) -> float:
+    return (
+        100
+        * (min(max(at, life.known_since), life.seconds) - life.known_since)
+        / (life.seconds - life.known_since)
+    )
+
+
+def _element(tag: str, attributes: str, tooltip: str) -> str:
+    return f"<{tag} {attributes}><title>{escape(plain(tooltip)[:MOST_TEXT])}</title></{tag}>"
+
+
+def _text(text: str, x: float, y: float, class_: str, more: str = "", tooltip: str = "") -> str:
+    tip = f"<title>{escape(plain(tooltip)[:MOST_TEXT])}</title>" if tooltip else ""
+    return f'<text x="{x:.2f}%" y="{y:g}" class="{class_}"{more}>{tip}{escape(plain(text))}</text>'
+
+
+def _label(name: str, node: str, top: int) -> str:
+    """The worker without its job's name, and its node where the window is wide enough."""
+    short = shortened(name, MOST_LABEL)
+    where = shortened(f"({node})", max(1, MOST_LABEL - len(short))) if node else ""
+    shown = f'{escape(plain(short))} <tspan class="extra">{escape(plain(where))}</tspan>'
+    return f'<text y="{top + 13}"><title>{escape(plain(f"{name} {node}".strip()))}</title>{shown}</text>'
+
+
+def _bars(life: Life, spans: Iterable[Span], top: int) -> Iterable[str]:
+    for span in spans:
+        begin, end = _percent(life, span.begin), _percent(life, span.end)
+        if span.end < life.known_since:
+            continue
+        text = f": {span.text}" if span.text else ""
+        tooltip = (
+            f"{span.state} for {duration(span.seconds)}, {duration(span.begin)} to {duration(span.end)}{text}"
+        )
+        place = f'x="{begin:.2f}%" y="{top + 2}" width="{max(end - begin, LEAST_PERCENT):.2f}%"'
+        yield _element("rect", f'{place} height="{LANE - 4}" fill="{color(span.state)}"', tooltip)
+
+
+def _rounds(life: Life, top: int, bottom: int) -> Iterable[str]:
+    labelled = -LABEL_PERCENT
+    for each in life.rounds:
+        x = _percent(life, each.at)
+        yield f'<line class="round" x1="{x:.2f}%" x2="{x:.2f}%" y1="{top + LINE}" y2="{bottom}"/>'
+        if labelled + LABEL_PERCENT <= x <= 100 - LABEL_PERCENT:
+            labelled = x
+            reason = f": {each.reason}" if each.reason else ""
+            tooltip = f"round {each.number}, workers {each.members}{reason}"
+            yield _text(f"round {each.number}", x, top + 12, "tick", tooltip=tooltip)
+
+
+def _marks(life: Life, lane: Lane, top: int) -> Iterable[str]:
+    """New Pods, and failures: those of its own with their class where there is room for it."""
+    for start in lane.starts:
+        mark = _element(
+            "path", 'class="start" d="M-4 0h8l-4-6z"', _start_words(lane, start.at, start.incarnation)
+        )
+        yield _at(life, start.at, top + LANE, mark)
+    shown = [each for each in lane.failures if each.at >= life.known_since]
+    places = [*(_percent(life, each.at) for each in shown), 100.0]
+    for failure, (x, following) in zip(shown, pairwise(places), strict=True):
+        class_, size = ("cross follows", 3) if failure.follows else ("cross own", 5)
+        cross = _element(
+            "path", f'class="{class_}" transform="scale({size})" d="{CROSS}"', _words(life, lane, failure)
+        )
+        yield _at(life, failure.at, top + LANE // 2, cross)
+        if not failure.follows and following - x > LABEL_PERCENT:
+            yield _text(failure.what[:MOST_LABEL], x, top + 13, "what extra", ' dx="8"')
+
+
+def _start_words(lane: Lane, at: float, incarnation: int) -> str:
+    return f"Pod {incarnation} of {lane.worker}, at {duration(at)}"
+
+
+def _words(life: Life, lane: Lane, failure: Failure) -> str:
+    text = f": {failure.text}" if failure.text else ""
+    return (
+        f"{failure.what}, {lane.worker}, at {duration(failure.at)} ({clock_of(life, failure.at)} UTC){text}"
+    )
+
+
+def _at(life: Life, at: float, y: float, mark: str) -> str:
+    """Only an `svg` element can be moved by a percentage."""
+    if at < life.known_since:
+        return ""
+    return f'<svg x="{_percent(life, at):.2f}%" y="{y:g}" overflow="visible">{mark}</svg>'
+
+
+def _share(life: Life, bottom: int) -> Iterable[str]:
+    """The curve of the time spent training, the goodput, and the scale below them."""
+    for share in (0, 0.5, 1):
+        y = bottom - SHARE * share
+        yield f'<line class="grid" x1="0" x2="100%" y1="{y:g}" y2="{y:g}"/>'
+    points = " ".join(
+        f"{_percent(life, at) * CURVE / 100:.1f},{SHARE * (1 - share):.1f}"
+        for at, share in life.training_share
+    )
+    curve = _element(
+        "polyline",
+        f'class="share" points="{points}"',
+        "the share of the time so far in which the job trained",
+    )
+    yield (
+        f'<svg y="{bottom - SHARE}" height="{SHARE}" viewBox="0 0 {CURVE:g} {SHARE}" '
+        f'preserveAspectRatio="none" overflow="visible">{curve}</svg>'
+    )
+    if life.goodput is not None:
+        y = bottom - SHARE * min(life.goodput, 1.0)
+        text = f"goodput {life.goodput:.1%}"
+        yield _element("line", f'class="goodput" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"', text)
+        yield _text(text, 0, y + 12, "what", ' dx="4"')
+    for number, at in enumerate(ticks(life.known_since, life.seconds)):
+        class_, x = "tick extra" if number % NARROW_TICKS else "tick", _percent(life, at)
+        anchor = "start" if x < EDGE_PERCENT else "end" if x > 100 - EDGE_PERCENT else "middle"
+        zone = "" if number else " UTC"
+        for down, text in ((14, duration(at)), (27, f"{clock_of(life, at)}{zone}")):
+            yield _text(text, x, bottom + down, class_, f' text-anchor="{anchor}"')
+
+
+def _legend(life: Life) -> list[list[tuple[str, str, str]]]:
+    """(sign, its colour or class, name) of what the drawing shows, in lines."""
+    seen = {span.state for span in life.states} | {span.state for lane in life.lanes for span in lane.spans}
+    items = [("■", f'fill="{COLORS[state]}"', state) for state in COLORS if state in seen]
+    failures = [failure for lane in life.lanes for failure in lane.failures]
+    if not all(failure.follows for failure in failures):
+        items.append(("✕", 'class="own"', "failure"))
+    if any(failure.follows for failure in failures):
+        items.append(("✕", 'class="follows"', "died of a peer's failure, or waited"))
+    if any(lane.starts for lane in life.lanes):
+        items.append(("▲", 'class="start"', "new Pod"))
+    return [items[at : at + LEGEND_ITEMS] for at in range(0, len(items), LEGEND_ITEMS)]
+
+
+def _legend_line(items: Sequence[tuple[str, str, str]], y: float) -> str:
+    shown = "".join(
+        f'<tspan dx="{12 if number else 0}" {how}>{sign}</tspan><tspan dx="4">{escape(name)}</tspan>'
+        for number, (sign, how, name) in enumerate(items)
+    )
+    return f'<text y="{y:g}">{shown}</text>'

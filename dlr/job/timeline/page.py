@@ -1,0 +1,101 @@
+"""A life in tables, and a web page with the drawing and these tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from crds.elasticworker import ExitClass
+from dlr.job.failures import FOLLOWED, WAITED
+from dlr.job.timeline.blame import Failure
+from dlr.job.timeline.drawing import STYLE, draw
+from dlr.job.timeline.life import Life, clock_of, title
+from dlr.job.timeline.outages import verdict
+from dlr.job.wording import duration, plain
+
+PAGE_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 1.5rem; max-width: 1400px; color: #222;
+  background: #fff; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; margin: 0.4rem 0 1.4rem; }
+th, td { text-align: left; vertical-align: top; padding: 0.2rem 0.9rem 0.2rem 0;
+  border-bottom: 1px solid #8884; }
+td { overflow-wrap: anywhere; min-width: 3.5em; }
+h1 { font-size: 1.05rem; }
+h2 { font-size: 1.05rem; margin: 1.4rem 0 0; }
+@media (max-width: 700px) { body { margin: 0.6rem; } }
+@media (prefers-color-scheme: dark) { body { color: #e6e6e6; background: #16181b; } }
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def tables_of(life: Life) -> list[Table]:
+    """Return the tables that have rows."""
+    failed = sorted(
+        ((failure, lane) for lane in life.lanes for failure in lane.failures),
+        key=lambda pair: (pair[0].at, pair[0].follows),
+    )
+    made = [
+        Table(
+            "States of the job",
+            ("FROM", "UTC", "FOR", "STATE", "WHY"),
+            [(*_when(life, s.begin), duration(s.seconds), s.state, s.text) for s in life.states],
+        ),
+        Table(
+            "Failures",
+            ("AT", "UTC", "WORKER", "CLASS", "MESSAGE"),
+            [(*_when(life, failure.at), lane.title, *_words(failure)) for failure, lane in failed],
+        ),
+        Table(
+            "Rounds",
+            ("AT", "UTC", "ROUND", "WORKERS", "WHY"),
+            [(*_when(life, r.at), str(r.number), r.members, r.reason) for r in life.rounds],
+        ),
+        Table(
+            "Workers",
+            ("WORKER", "NODE", "PODS", "FAILURES"),
+            [
+                (each.title, each.node, str(1 + len(each.starts)), str(len(each.failures)))
+                for each in life.lanes
+            ],
+        ),
+    ]
+    return [table for table in made if table.rows]
+
+
+def _when(life: Life, at: float) -> tuple[str, str]:
+    return duration(at), clock_of(life, at)
+
+
+def _words(failure: Failure) -> tuple[str, str]:
+    """Return class and message; a failure that only followed from another's has no message of its own."""
+    if failure.follows:
+        return WAITED if failure.what == ExitClass.HANG else FOLLOWED, ""
+    return failure.what, failure.text
+
+
+def page(life: Life) -> str:
+    """Return a web page: the verdict, the drawing, and the tables. It loads nothing from anywhere."""
+    heading, tables = escape(title(life)), "".join(map(_html, tables_of(life)))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body>\n<h1>{heading}</h1>\n"
+        f"<p>{escape(verdict(life))}</p>\n{draw(life)}\n{tables}</body></html>\n"
+    )
+
+
+def _html(table: Table) -> str:
+    cells = [[f"<td>{escape(plain(cell))}</td>" for cell in row] for row in table.rows]
+    body = "".join(f"<tr>{''.join(row)}</tr>\n" for row in cells)
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    shown = f"<table><tr>{head}</tr>\n{body}</table>"
+    return f'<h2>{escape(table.heading)}</h2>\n<div class="table">{shown}</div>\n'
