@@ -22,11 +22,11 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
 from agent import signals, standalone
+from agent.checkpoints.holder import CheckpointMemory
 from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
 from agent.facts.error_file import write_error_file
 from agent.facts.world import ExitReason
 from agent.logs import log_to_stderr
-from agent.memory.checkpoints import CheckpointMemory
 from agent.monitor import open_files
 from agent.monitor.oom import OomWatch
 from agent.rendezvous.handler import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler

@@ -40,9 +40,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agent.memory.pool import Pool
-from agent.memory.slot import Mark, Slot
-from crds.checkpoint_files import ENV_CHECKPOINT_FILE
+from agent.slots.format import Mark
+from agent.slots.pool import Pool
+from agent.slots.process_files import ENV_CHECKPOINT_FILE
+from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.own_slot import own_slot
 from dlr.checkpoint.state import restore

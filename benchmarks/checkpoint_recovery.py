@@ -45,7 +45,7 @@ SCRIPT = Path(__file__).with_name("heavy_ddp.py")
 SMALL_GIGABYTES = 0.01
 TIMEOUT_SECONDS = 60
 LONG_STEP_SECONDS = 2.0
-"""A peer has two of them to fetch a copy (`agent.memory.replication`)."""
+"""A peer has two of them to fetch a copy (`agent.slots.replication`)."""
 STEPS_BEFORE_KILL = 4
 REPLICAS_SECONDS = 120.0
 """The first copies come when the agents have been given the memory for them."""

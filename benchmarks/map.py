@@ -17,9 +17,8 @@ from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.shard_set import Definition
 from dlr.commands.map.manifest import HEARTBEAT_TIMEOUT_SECONDS
-from reconcilers.shards.lease import Crew, lease
-from reconcilers.shards.sets import ShardSet, Voice
-from reconcilers.shards.voices import voice_of
+from reconcilers.shards.lease import lease
+from reconcilers.shards.sets import Crew, ShardSet, Voice, voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 REPORT_SECONDS = 0.02

@@ -25,12 +25,11 @@ from typing import Any
 
 import torch
 
-from agent.memory.layout import Part, lay_out
-from agent.memory.slot import Mark, Slot
+from agent.slots.format import Mark, Part, lay_out
+from agent.slots.slot import Slot
 from dlr.checkpoint import saver, storage
 from dlr.checkpoint.plan import Piece
-from dlr.checkpoint.request import Request
-from dlr.checkpoint.sharing import Savers
+from dlr.checkpoint.sharing import Request, Savers
 from dlr.checkpoint.state import RNG, VALUES
 
 ROW_WIDTH = 16

@@ -19,9 +19,8 @@ from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.shard_set import Definition
 from reconcilers.shards.job_shards import LEAST_SECONDS, SECONDS_PER_WORKER
-from reconcilers.shards.lease import Crew, lease
-from reconcilers.shards.sets import ShardSet, Voice
-from reconcilers.shards.voices import voice_of
+from reconcilers.shards.lease import lease
+from reconcilers.shards.sets import Crew, ShardSet, Voice, voice_of
 
 BEGAN = datetime(2026, 11, 23, tzinfo=UTC)
 REPORT_SECONDS = 0.02

@@ -21,12 +21,11 @@ import torch
 
 from agent.connection.handshake import connect
 from agent.connection.listener import Listener
-from agent.memory.fetch import fetch
-from agent.memory.layout import Part, lay_out
-from agent.memory.pool import Pool
-from agent.memory.server import SlotServer
-from agent.memory.slot import Mark, Slot
-from agent.memory.wire import SERVICE
+from agent.slots.format import Mark, Part, lay_out
+from agent.slots.pool import Pool
+from agent.slots.server import SlotServer
+from agent.slots.slot import Slot
+from agent.slots.wire import SERVICE, fetch
 
 KEY = bytes(range(32))
 MARK = Mark(1, 10, 0, 1)

@@ -24,9 +24,9 @@ from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from reconcilers.observed.options import AgentSource
 from reconcilers.runtime.kinds import ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
-from reconcilers.worker.heartbeat import lease_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.job_pod import build_job_pod
+from reconcilers.worker.silences import lease_of
 
 PODS_A_SECOND = 300.0
 """That the scheduler binds, which is what kube-scheduler does without much to weigh."""

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 from controller.manager import Manager
-from controller.queue.controller import (
-    Controller,
-    MapFunction,
-    Predicate,
-    Source,
-    UnreadableController,
-)
+from controller.queue.controller import Controller, MapFunction, Predicate, Source, UnreadableController
 from controller.queue.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
 from controller.reconciler import Reconciler, Reporter, Request
 from controller.resources import Object, Resource
@@ -86,7 +80,6 @@ class ControllerBuilder:
             reconciler,
             workers=self._workers,
             metrics=manager.reconcile_metrics,
-            terminating=manager.client.terminating,
             timeout_seconds=self._timeout_seconds,
             reporter=self._reporter,
         )

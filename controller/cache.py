@@ -15,13 +15,7 @@ from controller.errors import Unavailable
 from controller.resources import Object, Resource
 from controller.salvage import Unreadable
 from controller.store import IndexFunction, Key, Memory, Store
-from controller.watch.informer import (
-    Handler,
-    Informer,
-    Shape,
-    UnreadableHandler,
-    WatchTiming,
-)
+from controller.watch.informer import Handler, Informer, Shape, UnreadableHandler, WatchTiming
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")

@@ -16,19 +16,12 @@ from controller.api import calls
 from controller.api.api_wait import current_wait
 from controller.api.calls import Call
 from controller.api.limiter import RequestLimiter
-from controller.api.namespaces import TerminatingNamespaces
-from controller.api.pages import LIST_PAGE_SIZE, SCAN_BYTES
-from controller.api.responses import (
-    Answer,
-    complete_items,
-    raise_for,
-    read_object,
-    read_page,
-)
+from controller.api.pages import LIST_PAGE_SIZE
+from controller.api.responses import Answer, complete_items, read_object, read_page
 from controller.api.transport import Transport, WatchStream
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ClientError, Gone, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
+from controller.errors import ClientError, Gone, Invalid, InvalidStatus, Unavailable
 from controller.resources import Object, Resource
 
 CALL_TIMEOUT_SECONDS = 10.0
@@ -57,7 +50,6 @@ class Client:
         self.contact = contact or Contact()
         self.call_timeout_seconds = call_timeout_seconds
         self._attempts = attempts
-        self.terminating = TerminatingNamespaces()
         self.observers: list[Observer] = []
         self._transport = Transport(connection)
         self._guard: Callable[[], None] | None = None
@@ -93,12 +85,6 @@ class Client:
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         return await self._object(calls.get(resource, name, namespace))
-
-    async def get_text(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
-        """The object as the server wrote it, which may be more than can be parsed."""
-        answer = await self._send_retrying(calls.get(resource, name, namespace))
-        raise_for(answer)
-        return answer.body
 
     async def list(
         self,
@@ -148,8 +134,7 @@ class Client:
         """One page: `items`, `metadata`, its size in `bytes`, and what could not be read in `unreadable`.
 
         Raises:
-            PageTooLarge: it has more than `most_bytes`; or an object in it cannot be read, and the others
-                would take long to be found.
+            PageTooLarge: it has more than `most_bytes`.
         """
         call = calls.list_page(
             resource,
@@ -161,19 +146,12 @@ class Client:
             most_bytes=most_bytes,
         )
         answer = await self._send_retrying(call)
-        page = await read_page(answer, SCAN_BYTES if most_bytes is not None else None)
+        page = await read_page(answer)
         page["items"], page["bytes"] = complete_items(page, resource), len(answer.body)
         return page
 
     async def create(self, resource: Resource, obj: Object) -> Object:
-        """Raises NamespaceTerminating, without asking again, where that was the answer a moment ago."""
-        namespace = obj["metadata"].get("namespace")
-        self.terminating.check(namespace)
-        try:
-            return await self._write(resource, calls.create(resource, obj))
-        except NamespaceTerminating:
-            self.terminating.note(namespace)
-            raise
+        return await self._write(resource, calls.create(resource, obj))
 
     async def try_create(self, resource: Resource, obj: Object) -> None:
         """Ask whether the object would be made, without making it: raises what `create` would raise.
@@ -182,7 +160,6 @@ class Client:
 
         https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
         """
-        self.terminating.check(obj["metadata"].get("namespace"))
         await self._object(calls.create(resource, obj, dry_run=True))
 
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:

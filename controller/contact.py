@@ -1,11 +1,7 @@
-"""The start of our unbroken contact with the API server.
+"""The start of our unbroken contact with the API server: no Lease counts as silent for longer than that.
 
-A worker's heartbeat is a Lease that only the API server can carry. When the server was away, or this
-process stood still, every Lease looks stale at once though every worker is well. So nobody is judged
-by a silence longer than our own unbroken contact: compare a Lease's age with `now - contact.since`.
-
-Only answers that took the server's storage to give count (the client decides): a server that greets
-but cannot reach its database carries no heartbeat.
+When the server was away, or this process stood still, every Lease looks stale though every worker is well.
+Only answers that took the server's storage to give count: without it a server carries no heartbeat.
 """
 
 from __future__ import annotations

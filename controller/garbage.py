@@ -1,10 +1,8 @@
 """Short pauses of Python's cyclic garbage collector beside a large cache.
 
-A full collection looks at every container there is, and nothing else runs meanwhile: 0.7 s with 10,000
-workers, again and again, since objects that replace each other look like growth. But what a cache holds is
-made of JSON and has no cycles. So whatever has survived a full collection is frozen: the next ones do not
-look at it, and it still goes when its last reference does. Once an hour all is looked at, for the little
-that had been alive by chance and became part of a cycle later.
+A full collection looks at every container there is, and nothing else runs meanwhile. But what a cache holds
+is made of JSON and has no cycles. So what has survived a full collection is frozen: the next ones do not
+look at it, and it still goes with its last reference. Once an hour all is looked at.
 """
 
 from __future__ import annotations

@@ -27,12 +27,7 @@ from controller.queue import metrics
 from controller.queue.controller import Controller
 from controller.resources import LEASES, Resource
 from controller.serving.metrics_access import MetricsAccess
-from controller.serving.servers import (
-    Health,
-    Listen,
-    Ports,
-    serve,
-)
+from controller.serving.servers import Health, Listen, Ports, serve
 from controller.tasks import Background, LoopThread
 
 PROGRESS_PERIOD_SECONDS = 5.0

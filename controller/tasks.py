@@ -1,11 +1,11 @@
-"""Tasks beside the main one: a group any of which may end it, and an event loop in a thread of its own."""
+"""Tasks beside the main one: groups, an event loop in a thread of its own, and calls that callers share."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -90,3 +90,32 @@ class LoopThread:
         self._stop = asyncio.Event()
         self._is_running.set()
         await self._stop.wait()
+
+
+class SharedCalls(Generic[T]):
+    """The calls under way, by key."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, asyncio.Task[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._tasks
+
+    async def ask(self, key: Hashable, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return or raise what the call under way for this key gives; make it if there is none.
+
+        It goes on if a waiter is cancelled.
+        """
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.create_task(call())
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(task)
+
+    def _forget(self, key: Hashable, done: asyncio.Task[T]) -> None:
+        del self._tasks[key]
+        if not done.cancelled():
+            done.exception()  # each waiter has raised it; all of them may have been cancelled

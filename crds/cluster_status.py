@@ -7,13 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
-from crds.cluster import (
-    MAX_TASKS,
-    MAX_TASKS_TEXT,
-    OFFSETS,
-    PORT_NAME,
-    TASKS_PATTERN,
-)
+from crds.cluster import MAX_TASKS, MAX_TASKS_TEXT, OFFSETS, PORT_NAME, TASKS_PATTERN
 from crds.model import Model, cel
 from crds.ranges import as_ranges, from_ranges
 

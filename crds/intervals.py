@@ -1,12 +1,7 @@
 """Sets of whole numbers as intervals, and the one text of sets in statuses: `0-41,43-999999999998`.
 
-A set of 10^12 elements costs no more than one of 10. An interval is (start, end), without its end; a set is a
-tuple of them that ascend and do not touch. `crds.ranges` writes indices by this module, `crds.leases` leases.
-
-A text beyond `READABLE_CHARACTERS` is packed, or half of 10,000 slots would have 18,000 characters; packed,
-any set of them has 2,300.
-
-Controller, agents and SDK share this module: it imports the standard library alone, on Python 3.10 too.
+An interval is (start, end), without its end; a set is a tuple of them that ascend and do not touch. A text
+beyond `READABLE_CHARACTERS` is packed. Standard library, Python 3.10: agents and SDK share this module.
 """
 
 from __future__ import annotations

@@ -3,10 +3,7 @@
     0.1.17=0-41;1.1.18=42-83,90      worker 0, incarnation 1, lease 17: elements 0 to 41; and worker 1's
 
 Where that would be long it is packed in columns: leases in the order of their numbers, then their ranges in
-the order of the elements, each with the place of its lease. Neighbours were given one after the other, so
-steps are small: 1,000 leases of two ranges take 10 KB.
-
-Controller and agents share this module, so it imports the standard library alone and runs on Python 3.10.
+the order of the elements, each with the place of its lease. Standard library, Python 3.10.
 """
 
 from __future__ import annotations

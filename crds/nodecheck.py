@@ -23,8 +23,7 @@ MAX_NODES = 10_000
 """Of one check."""
 
 Places = Annotated[
-    list[Annotated[int, Field(ge=0, lt=10_000)]],
-    Field(max_length=64, json_schema_extra=ATOMIC),
+    list[Annotated[int, Field(ge=0, lt=10_000)]], Field(max_length=64, json_schema_extra=ATOMIC)
 ]
 """Nodes by their places in `status.nodes`, counted from 0."""
 
@@ -117,8 +116,7 @@ class CheckRound(Model):
 
     number: Annotated[int, Field(ge=1)]
     tests: Annotated[
-        list[Annotated[Places, Field(min_length=1)]],
-        Field(max_length=5_000, json_schema_extra=ATOMIC),
+        list[Annotated[Places, Field(min_length=1)]], Field(max_length=5_000, json_schema_extra=ATOMIC)
     ] = Field(default_factory=list)
     """The members of each group, in rank order."""
     failed: Annotated[list[FailedTest], Field(max_length=5_000, json_schema_extra=ATOMIC)] = Field(

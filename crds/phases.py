@@ -6,7 +6,6 @@ from crds.wire import Word
 
 
 class JobPhase(Word):
-    CREATED = "Created"
     PENDING = "Pending"
     RUNNING = "Running"
     SCALING = "Scaling"

@@ -11,14 +11,7 @@ from crds.checkpoint_files import Tier
 from crds.intervals import PATTERN
 from crds.model import Indices, Model, cut
 from crds.phases import RendezvousPhase
-from crds.ranges import (
-    MAX_GROUPS,
-    MAX_INCARNATIONS_CHARACTERS,
-    OTHERS,
-    from_text,
-    grouped,
-    incarnations_of,
-)
+from crds.ranges import MAX_GROUPS, MAX_INCARNATIONS_CHARACTERS, OTHERS, from_text, grouped, incarnations_of
 
 MAX_WORLD_REASON = 384
 MAX_WAITS_FOR = 192

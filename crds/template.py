@@ -2,14 +2,12 @@
 
 A template is kept as it is, and the API server has the last word on it when the Pod is made. But what dlr
 itself reads or adds to must be a list where a list belongs. So the CRD says the shape of these fields, and
-how long they may be, and `kubectl apply` names the field. The model is as strict, but for the lengths, and it
-refuses a template that is nested too deeply to be copied. Amounts of CPU and memory are left to the API
+how long they may be, and `kubectl apply` names the field. Amounts of CPU and memory are left to the API
 server: one may be a number with a fraction, which no CRD can say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -28,8 +26,6 @@ MAX_ANNOTATION = 262_144
 _MAX_INT32 = (1 << 31) - 1
 MAX_ITEMS = 4_096
 """Of every other list and map: far more than there is room for in a Pod."""
-_KINDS: dict[str, type] = {"object": dict, "array": list, "string": str, "integer": int}
-_SHORTEST = {"array": "minItems", "string": "minLength"}
 
 
 def _object(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
@@ -119,39 +115,7 @@ def _template() -> Schema:
 POD_TEMPLATE_SCHEMA = _template()
 
 
-def fault_of(value: Any, schema: Schema = POD_TEMPLATE_SCHEMA, path: str = "") -> str | None:
-    """What is first wrong with the shape of a value, with the field's path; None if nothing is."""
-    if value is None and schema.get("nullable"):
-        return None
-    kind = schema["type"]
-    if not isinstance(value, _KINDS[kind]) or isinstance(value, bool):
-        return f"{path}: must be of type {kind}"
-    if isinstance(value, str | list) and len(value) < schema.get(_SHORTEST[kind], 0):
-        return f"{path}: must not be empty"
-    missing = [name for name in schema.get("required", ()) if isinstance(value, dict) and name not in value]
-    if missing:
-        return f"{path}.{missing[0]}: is required"
-    faults = (fault_of(inner, of, f"{path}{at}") for inner, of, at in _parts(value, schema))
-    return next((fault for fault in faults if fault is not None), None)
-
-
-def _parts(value: Any, schema: Schema) -> Iterator[tuple[Any, Schema, str]]:
-    """What is in a list or an object and has a schema of its own, with its place."""
-    if schema["type"] == "array":
-        yield from ((item, schema["items"], f"[{place}]") for place, item in enumerate(value))
-    elif schema["type"] == "object":
-        known, other = schema.get("properties", {}), schema.get("additionalProperties")
-        found = ((name, known.get(name, other)) for name in value)
-        yield from ((value[name], of, f".{name}") for name, of in found if of is not None)
-
-
-def _checked(template: dict[str, Any]) -> dict[str, Any]:
-    if (fault := fault_of(template)) is not None:
-        raise ValueError(fault.lstrip("."))
-    return check_depth(template)
-
-
 PodTemplate = Annotated[
-    dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA), AfterValidator(_checked)
+    dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA), AfterValidator(check_depth)
 ]
-"""Kept as it is. Raises ValueError, with the field's path, for one that the CRD would refuse."""
+"""Kept as it is."""

@@ -178,7 +178,7 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     status, key = job.status, _key(job)
     finished = status.phase is not None and status.phase.finished
     for phase in JobPhase:
-        yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.CREATED))
+        yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.PENDING))
     for class_ in FAILURES:
         yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
     yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))

@@ -63,17 +63,10 @@ from reconcilers.predicates import (
     plans_otherwise,
 )
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    ELASTICWORLDS,
-    NODECHECKS,
-    SCALEPLANS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import ReconciledCondition
-from reconcilers.runtime.unreadable import UnreadableReconciler
-from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
+from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
+from reconcilers.scale.writer import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.worker.companions import CheckCompanionReconciler, CompanionReconciler
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 from reconcilers.worker.shapes import keep_what_is_read
@@ -319,7 +312,7 @@ def _add_unreadable(manager: Manager, clock: Clock) -> None:
             ("scaleplan", SCALEPLANS),
         )
     }
-    reconciler = UnreadableReconciler(manager.client, manager.cache, manager.recorder, conditions)
+    reconciler = UnreadableReconciler(manager.cache, manager.recorder, conditions)
     ControllerBuilder(manager, "unreadable").for_unreadable().build(reconciler)
 
 

@@ -22,11 +22,11 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from agent.checkpoints.holder import CheckpointMemory
 from agent.environment import Environment
 from agent.facts.failure import Failure, failure_of_process
 from agent.facts.world import ExitReason, Verb, World
 from agent.kube.api import Api
-from agent.memory.checkpoints import CheckpointMemory
 from agent.network import SocketInterfaces
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.session import Session

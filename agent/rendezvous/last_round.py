@@ -6,11 +6,11 @@ import logging
 
 from torch.distributed import DistError
 
+from agent.checkpoints.holder import CheckpointMemory
 from agent.connection.store import PeerStore
 from agent.connection.store_server import round_prefix
 from agent.facts.world import Member, World
-from agent.memory.agreement import server_of_peer
-from agent.memory.checkpoints import CheckpointMemory
+from agent.rendezvous.agreement import server_of_peer
 from agent.rendezvous.meeting import ANNOUNCEMENT, Announcement
 from agent.session import Session
 

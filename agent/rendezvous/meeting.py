@@ -21,12 +21,12 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, DistStoreError, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
+from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
 from agent.connection.store import PeerStore
 from agent.connection.store_server import Values, round_prefix
 from agent.environment import Environment
 from agent.facts.world import World
-from agent.memory.agreement import Agreement
-from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
+from agent.rendezvous.agreement import Agreement
 from healthcheck.probes.tcp_store import open_store
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Meeting:
     rank 0 announces a TCPStore that it has opened for the training processes of the round, and a prefix of
     keys that no earlier meeting has used. Then all wait for all. So no process of a round is started
     before the last process of the rounds before it has ended on every member: what one saves on SIGTERM, all
-    can load. Here they also agree upon the checkpoint in memory that these go on from (`agent.memory`).
+    can load. Here they also agree upon the checkpoint in memory that these go on from (`agent.checkpoints`).
 
     Args:
         world: whose members meet.

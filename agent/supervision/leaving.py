@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
+from agent.checkpoints.holder import CheckpointMemory
 from agent.connection.listener import Inbox
 from agent.facts.world import Action, Verb, World
-from agent.memory.checkpoints import CheckpointMemory
 from agent.processes.processes import TrainingProcesses
 from agent.session import Session
 from agent.signals import deferred

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from agent.memory_file import memory_file
+from agent.slots.pages import memory_file
 
 MAX_BYTES = 64 << 10
 """The size of the largest datagram."""

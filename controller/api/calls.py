@@ -92,11 +92,7 @@ def replace(resource: Resource, obj: Object, subresource: str | None = None) -> 
 
 
 def patch(
-    resource: Resource,
-    name: str,
-    patch: Object,
-    namespace: str | None,
-    subresource: str | None = None,
+    resource: Resource, name: str, patch: Object, namespace: str | None, subresource: str | None = None
 ) -> Call:
     path = resource.path(namespace, name, subresource)
     return Call("PATCH", path, body=orjson.dumps(patch), content_type=MERGE_PATCH)
@@ -111,11 +107,7 @@ def delete(
     grace_period_seconds: int | None = None,
     propagation: str = "Background",
 ) -> Call:
-    options: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "propagationPolicy": propagation,
-    }
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
     if uid is not None:
         options["preconditions"] = {"uid": uid}
     if grace_period_seconds is not None:

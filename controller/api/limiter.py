@@ -1,26 +1,20 @@
 """How many requests may be on their way at once: as many as the API server answers promptly.
 
-Additive increase, multiplicative decrease, as in TCP: answers that come promptly while the limit is used up
-raise it by one a round trip; one that is late, or a sign of overload (429, 5xx, no answer), halves it, once
-for all that were sent before. So a server gets well that is slow because of us, and one that is slow for
-another reason is not made worse. Requests whose answers may wait for admission webhooks are never late:
-that says nothing of the server. Nor does the time for which our own event loop stood still. The next
-request to leave is of the flow whose turn it is.
+Additive increase, multiplicative decrease, as in TCP: prompt answers while the limit is used up raise it by
+one a round trip; one that is late, or a sign of overload (429, 5xx, no answer), halves it, once for all that
+were sent before. Requests whose answers may wait for admission webhooks are never late. Flows take turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from controller import clock
 from controller.api.fairness import FairQueue, current_flow
 from controller.errors import Unavailable
-
-TICK_SECONDS = 0.1
-
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +27,13 @@ SLOW_SECONDS = 1.0
 class RequestLimiter:
     """`async with limiter.slot():` around each request."""
 
-    def __init__(self, *, most: int = MOST, least: int = LEAST, slow_seconds: float = SLOW_SECONDS) -> None:
+    def __init__(self, *, most: int = MOST, least: int = LEAST) -> None:
         self._most = float(most)
         self._least = float(least)
-        self._slow_seconds = slow_seconds
         self._limit = self._most
         self._in_flight = 0
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._lowered_at = 0.0
-        self._loop_lag = LoopLag()
 
     @property
     def limit(self) -> int:
@@ -59,23 +51,22 @@ class RequestLimiter:
         """
         await self._enter()
         sent = clock.monotonic()
-        with self._loop_lag.measured() as lag_seconds:
-            try:
-                yield
-            except Unavailable as error:
-                if error.status is not None or error.processed:
-                    self._lower(sent)
-                raise
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                self._judge(sent, lag_seconds(), may_be_late)
-                raise
-            else:
-                self._judge(sent, lag_seconds(), may_be_late)
-            finally:
-                self._in_flight -= 1
-                self._admit()
+        try:
+            yield
+        except Unavailable as error:
+            if error.status is not None or error.processed:
+                self._lower(sent)
+            raise
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            self._judge(sent, may_be_late)
+            raise
+        else:
+            self._judge(sent, may_be_late)
+        finally:
+            self._in_flight -= 1
+            self._admit()
 
     async def _enter(self) -> None:
         if self._in_flight < self.limit and not self._waiting:
@@ -98,11 +89,10 @@ class RequestLimiter:
                 self._in_flight += 1
                 turn.set_result(None)
 
-    def _judge(self, sent: float, lag_seconds: float, may_be_late: bool) -> None:
-        """Adjust the limit to one answer, unless it was late for lying here or for a webhook."""
-        took_seconds = clock.monotonic() - sent
-        if took_seconds > self._slow_seconds:
-            if took_seconds - lag_seconds > self._slow_seconds and not may_be_late:
+    def _judge(self, sent: float, may_be_late: bool) -> None:
+        """Adjust the limit to one answer, unless it was late for a webhook."""
+        if clock.monotonic() - sent > SLOW_SECONDS:
+            if not may_be_late:
                 self._lower(sent)
         elif self._in_flight >= self.limit:
             self._limit = min(self._limit + 1 / self._limit, self._most)
@@ -113,39 +103,3 @@ class RequestLimiter:
         self._limit = max(self._limit / 2, self._least)
         self._lowered_at = clock.monotonic()
         log.info("API server is slow or overloaded, requests at once limit=%d", self.limit)
-
-
-class LoopLag:
-    """A timer that notes how much too late the loop gets round to it; it runs while somebody measures."""
-
-    def __init__(self) -> None:
-        self._measuring = 0
-        self._due: float | None = None
-        self._late_seconds = 0.0
-
-    @contextmanager
-    def measured(self) -> Iterator[Callable[[], float]]:
-        """What it gives tells, in seconds, by how much the loop has been late since the block began."""
-        self._measuring += 1
-        if self._due is None:
-            self._set_timer()
-        before = self._total()
-        try:
-            yield lambda: self._total() - before
-        finally:
-            self._measuring -= 1
-
-    def _total(self) -> float:
-        """Return the time late so far, with that of a timer that is overdue at this moment."""
-        overdue = 0.0 if self._due is None else max(0.0, clock.monotonic() - self._due)
-        return self._late_seconds + overdue
-
-    def _set_timer(self) -> None:
-        self._due = clock.monotonic() + TICK_SECONDS
-        asyncio.get_running_loop().call_at(self._due, self._tick)
-
-    def _tick(self) -> None:
-        self._late_seconds = self._total()
-        self._due = None
-        if self._measuring:
-            self._set_timer()

@@ -11,8 +11,6 @@ MOST_PAGE_BYTES = 2_500_000
 """Greatest size of a page of several objects; a larger one is dropped, and asked for in smaller pieces."""
 MOST_WHOLE_BYTES = 64_000_000
 """Greatest size of a list in one piece, which is asked for where the server has forgotten its pages."""
-SCAN_BYTES = 250_000
-"""Greatest size of a page of several objects that is searched for those that can be parsed: that is slow."""
 _STEP = 8
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 
 import orjson
 
 from controller import salvage
-from controller.errors import ApiError, ClientError, PageTooLarge, Unavailable, api_error
+from controller.errors import ApiError, ClientError, Unavailable, api_error
 from controller.resources import Object, Resource
-from controller.salvage import Unreadable
+from controller.salvage import TOO_DEEP, Unreadable
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,11 @@ def read_object(answer: Answer) -> Object:
     try:
         parsed = salvage.parsed(answer.body)
     except orjson.JSONDecodeError as error:
-        raise _no_json(answer, error) from error
+        raise Unavailable(
+            f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
+            "is the address really a Kubernetes API server?",
+            status=answer.status,
+        ) from error
     if not isinstance(parsed, dict):
         raise Unavailable(f"the API server answered with a {type(parsed).__name__}, not an object")
     return parsed
@@ -46,37 +53,19 @@ def raise_for(answer: Answer) -> None:
         raise error_of(answer)
 
 
-async def read_page(answer: Answer, most_scan_bytes: int | None) -> Object:
-    """The parsed page of a list, object by object where one of them cannot be parsed: `unreadable` has those.
-
-    Raises:
-        PageTooLarge: that would be more than so many bytes to look through.
-        Unavailable: it is no list.
-    """
+async def read_page(answer: Answer) -> Object:
+    """The parsed page of a list; `unreadable` has its objects that are nested too deeply."""
     raise_for(answer)
     try:
         return read_object(answer)
-    except Unavailable as error:
-        if most_scan_bytes is not None and len(answer.body) > most_scan_bytes:
-            raise PageTooLarge(len(answer.body), most_scan_bytes) from error
-        found = await salvage.in_thread(salvage.items_of, answer.body)
-        if found is None:
-            raise
-    metadata, texts = found
-    read = [await salvage.read(text) for text in texts]
-    return {
-        "metadata": metadata,
-        "items": [obj for obj in read if not isinstance(obj, Unreadable)],
-        "unreadable": [obj for obj in read if isinstance(obj, Unreadable)],
-    }
-
-
-def _no_json(answer: Answer, error: ValueError) -> Unavailable:
-    return Unavailable(
-        f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
-        "is the address really a Kubernetes API server?",
-        status=answer.status,
-    )
+    except Unavailable:
+        with suppress(orjson.JSONDecodeError, KeyError, TypeError):
+            page = await salvage.parsed_shallow(answer.body)
+            cut = [salvage.is_cut(item) for item in page["items"]]
+            unreadable = [Unreadable(salvage.named(obj), TOO_DEEP) for obj in compress(page["items"], cut)]
+            items = list(compress(page["items"], map(not_, cut)))
+            return {"metadata": page["metadata"], "items": items, "unreadable": unreadable}
+        raise
 
 
 def error_of(answer: Answer) -> ClientError:

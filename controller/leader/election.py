@@ -1,13 +1,10 @@
 """Leader election by a Lease, as decisions without I/O.
 
-Two rules keep leaders from overlapping. A holder counts its time from *before* it sent the write that
-renewed the Lease, and stops leading `renew_deadline` after that. A candidate counts from *after* it saw
-the Lease change, and takes it no sooner than the lease duration after that. Both look at their own
-monotonic clock only, never at the times written in the Lease. So as long as the deadline is shorter than
-the duration, the holder has stopped before a candidate may start, whatever the network does.
-
-Therefore a renewal counts however late its answer comes, and whichever answer shows it: that of the write
-itself, or of a later look, which finds the write's `renewTime` in the Lease.
+A holder counts its time from *before* it sent the write that renewed the Lease, and stops leading
+`renew_deadline` after that; a candidate counts from *after* it saw the Lease change, and takes it no sooner
+than the lease duration after that; each on its own monotonic clock. As the deadline is shorter than the
+duration, leaders never overlap. So a renewal counts however late its answer comes, and whichever answer
+shows it.
 """
 
 from __future__ import annotations

@@ -21,12 +21,7 @@ from controller import clock
 from controller.client import Client
 from controller.errors import AlreadyExists, ClientError, Conflict, NotFound
 from controller.leader import election
-from controller.leader.election import (
-    ElectionTiming,
-    Move,
-    Record,
-    Tenure,
-)
+from controller.leader.election import ElectionTiming, Move, Record, Tenure
 from controller.resources import LEASES
 
 log = logging.getLogger(__name__)

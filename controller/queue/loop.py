@@ -15,7 +15,6 @@ from typing import Any
 
 from controller.api.api_wait import ApiWait, current_wait
 from controller.api.fairness import current_flow
-from controller.api.namespaces import TerminatingNamespaces
 from controller.errors import (
     ClientError,
     Conflict,
@@ -52,7 +51,6 @@ class ReconcileLoop:
         *,
         workers: int,
         metrics: ReconcileMetrics,
-        terminating: TerminatingNamespaces,
         timeout_seconds: float = RECONCILE_TIMEOUT_SECONDS,
         reporter: Reporter | None = None,
     ) -> None:
@@ -61,7 +59,6 @@ class ReconcileLoop:
         self._reconciler = reconciler
         self._workers = workers
         self._metrics = metrics
-        self._terminating = terminating
         self._timeout_seconds = timeout_seconds
         self._reporter = reporter
         metrics.announce(name, workers)
@@ -91,14 +88,10 @@ class ReconcileLoop:
                     self._rest(request, _now() - started - wait.seconds)
 
     def _rest(self, request: Request, took_seconds: float) -> None:
-        """After a look that computed for long, the next one at the same object waits for as long again.
+        """After a look that computed for long, the next at the same object waits for as long.
 
-        What happens meanwhile is seen by one look. Else a thousand workers that become ready, one after the
-        other, would have their job looked at again and again. What the look has waited for the API server is
-        no reason: where that is slow, all that follows would come later still.
-
-        Args:
-            took_seconds: without that.
+        What happens meanwhile is seen by one look: else a thousand workers that become ready one after the
+        other would have their job looked at again and again.
         """
         if took_seconds < LONG_LOOK_SECONDS:
             self._queue.done(request)
@@ -108,14 +101,9 @@ class ReconcileLoop:
 
     async def process(self, request: Request) -> None:
         """One request, to its consequence for the queue."""
-        if self._put_off(request):
-            return
         started = time.perf_counter()
         try:
             result = await self._reconcile(request)
-        except NamespaceTerminating:
-            if not self._put_off(request):
-                self._queue.add_rate_limited(request)
         except Exception as error:
             self._failed(request, error)
             if self._reporter is not None and not _is_foreseen(error):
@@ -133,14 +121,6 @@ class ReconcileLoop:
             await report
         except Exception as error:
             log.info("could not be reported controller=%s object=%s error=%s", self.name, request, error)
-
-    def _put_off(self, request: Request) -> bool:
-        """What is in a namespace that is being deleted is left to the server, which takes it."""
-        seconds = self._terminating.seconds_left(request.namespace)
-        if seconds:
-            self._queue.forget(request)
-            self._queue.add_after(request, seconds)
-        return seconds > 0
 
     async def _reconcile(self, request: Request) -> Result:
         try:
@@ -207,6 +187,8 @@ def _severity(error: Exception, failures: int) -> int:
         return logging.DEBUG if failures == 1 else logging.INFO
     if isinstance(error, NotFound) and failures < LATE_CACHE_FAILURES:
         return logging.INFO  # it was deleted, and the cache has yet to hear of that
+    if isinstance(error, NamespaceTerminating):
+        return logging.INFO  # the server takes what is in there, and nothing more can be made
     return logging.WARNING
 
 
@@ -214,5 +196,5 @@ def make_queue(
     name: str, metrics: QueueMetrics, flow_of: Callable[[Request], Hashable] | None = None
 ) -> WorkQueue[Request]:
     queue: WorkQueue[Request] = WorkQueue(observer=metrics.observer(name), flow_of=flow_of)
-    metrics.follow(name, queue)
+    metrics.follow(name, queue.working_seconds)
     return queue

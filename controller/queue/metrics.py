@@ -5,12 +5,13 @@ One registry per manager, so that two in one process (tests, the embedded cluste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from controller.cache import Cache
 
 # Or every counter would be shown with a gauge of when it began, which Go's client does not do either.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -83,12 +84,6 @@ class ReconcileMetrics:
             self.total.labels(controller, result)
 
 
-class InWork(Protocol):
-    """A queue, as far as `_InWorkCollector` reads it."""
-
-    def working_seconds(self) -> list[float]: ...
-
-
 class QueueMetrics:
     """`workqueue_*`: what the queues of one manager hold."""
 
@@ -124,13 +119,13 @@ class QueueMetrics:
     def observer(self, name: str) -> QueueMetricsObserver:
         return QueueMetricsObserver(self, name)
 
-    def follow(self, name: str, queue: InWork) -> None:
-        """Shows what is in work in `queue` whenever the metrics are read."""
-        self._in_work.queues[name] = queue
+    def follow(self, name: str, working_seconds: Callable[[], list[float]]) -> None:
+        """Show for how long keys have been in work whenever the metrics are read."""
+        self._in_work.queues[name] = working_seconds
 
 
 class QueueMetricsObserver:
-    """One queue's `QueueObserver`."""
+    """The metrics of one queue."""
 
     def __init__(self, metrics: QueueMetrics, name: str) -> None:
         self._depth = metrics.depth.labels(name, name)
@@ -158,7 +153,7 @@ class _InWorkCollector(Collector):
     """Values that change with time alone, so they are computed when asked for."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, InWork] = {}
+        self.queues: dict[str, Callable[[], list[float]]] = {}
 
     def collect(self) -> Iterator[Metric]:
         labels = ("name", "controller")
@@ -172,26 +167,19 @@ class _InWorkCollector(Collector):
             "How many seconds has the longest running processor for workqueue been running",
             labels=labels,
         )
-        for name, queue in self.queues.items():
-            seconds = queue.working_seconds()
+        for name, working_seconds in self.queues.items():
+            seconds = working_seconds()
             unfinished.add_metric((name, name), sum(seconds))
             longest.add_metric((name, name), max(seconds, default=0.0))
         yield unfinished
         yield longest
 
 
-class Watches(Protocol):
-    """A cache, as far as `WatchCollector` reads it. Any thread may call it."""
-
-    def unreadable_counts(self) -> dict[str, int]: ...
-    def seconds_since_progress(self) -> dict[str, float]: ...
-
-
 class WatchCollector(Collector):
     """What the watches of one manager do not bring."""
 
-    def __init__(self, watches: Watches) -> None:
-        self._watches = watches
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
         unreadable = GaugeMetricFamily(
@@ -205,9 +193,9 @@ class WatchCollector(Collector):
             labels=("resource",),
             unit="seconds",
         )
-        for resource, count in self._watches.unreadable_counts().items():
+        for resource, count in self._cache.unreadable_counts().items():
             unreadable.add_metric((resource,), count)
-        for resource, seconds in self._watches.seconds_since_progress().items():
+        for resource, seconds in self._cache.seconds_since_progress().items():
             age.add_metric((resource,), seconds)
         yield unreadable
         yield age

@@ -12,10 +12,11 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from controller import clock
 from controller.api.fairness import FairQueue
+from controller.queue.metrics import QueueMetricsObserver
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +33,11 @@ class QueueShutDown(Exception):
     """There is no more work, and there will be none."""
 
 
-class QueueObserver(Protocol):
-    """What metrics want to know. Times are in seconds."""
-
-    def added(self, depth: int) -> None: ...
-    def taken(self, depth: int, waited_seconds: float) -> None: ...
-    def finished(self, worked_seconds: float) -> None: ...
-    def retried(self) -> None: ...
-
-
 class WorkQueue(Generic[K]):
     """Single producer-side calls are plain functions; only `get` and `drained` wait."""
 
     def __init__(
-        self, *, observer: QueueObserver | None = None, flow_of: Callable[[K], Hashable] | None = None
+        self, *, observer: QueueMetricsObserver | None = None, flow_of: Callable[[K], Hashable] | None = None
     ) -> None:
         """`flow_of` says which keys belong together; by default each is a flow of its own."""
         self._observer = observer
@@ -68,10 +60,6 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         """Keys ready to be worked on now."""
         return len(self._ready)
-
-    @property
-    def is_shut_down(self) -> bool:
-        return self._shut_down
 
     def add(self, key: K) -> None:
         """Wants `key` worked on as soon as possible. Any delayed wish for it is thereby fulfilled."""

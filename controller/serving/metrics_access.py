@@ -15,7 +15,7 @@ from controller import clock
 from controller.client import Client
 from controller.errors import ClientError
 from controller.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
-from controller.shared_calls import SharedCalls
+from controller.tasks import SharedCalls
 
 ALLOWED_SECONDS = 60.0
 REFUSED_SECONDS = 10.0

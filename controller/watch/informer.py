@@ -37,7 +37,6 @@ from controller.watch.reflector import (
     Page,
     ReadStream,
     Streamed,
-    StreamedUnreadable,
 )
 
 log = logging.getLogger(__name__)
@@ -194,7 +193,7 @@ class Informer:
         match answer:
             case Page() | Idled():
                 self.progressed_at = clock.monotonic()
-            case Streamed() | StreamedUnreadable() if isinstance(self._state, reflector.Watching):
+            case Streamed() if isinstance(self._state, reflector.Watching):
                 self.progressed_at = clock.monotonic()
             case Ended() if isinstance(before, reflector.Watching) and self._was_useful():
                 self.progressed_at = clock.monotonic()
@@ -431,13 +430,15 @@ class _CannotBeRead(Exception):
 
 
 async def _read_line(line: bytes) -> Answer:
+    is_cut = False
     try:
         event = salvage.parsed(line)
     except orjson.JSONDecodeError as error:
-        found = await salvage.in_thread(salvage.event_of, line)
-        if found is None:
+        try:
+            event = await salvage.parsed_shallow(line)
+        except orjson.JSONDecodeError:
             return Broke(reflector.UnexpectedAnswer(f"a watch line that is not JSON: {error}"))
-        return StreamedUnreadable(found[0], Unreadable(found[1], salvage.reason_of(error)))
+        is_cut = True
     if not isinstance(event, dict):
         return Broke(reflector.UnexpectedAnswer(f"a watch line that is a {type(event).__name__}"))
-    return Streamed(event)
+    return Streamed(event, is_cut)

@@ -24,7 +24,7 @@ from typing import TypeAlias
 from controller.api.responses import error_of_status, version_is_ahead
 from controller.errors import ApiError, ClientError, Gone, NotFound, PageTooLarge, TimedOut
 from controller.resources import Object
-from controller.salvage import Unreadable, named, strange_parts
+from controller.salvage import TOO_DEEP, Unreadable, named, strange_parts
 
 # --- states
 
@@ -103,14 +103,8 @@ class Streamed:
     """One event of the stream, as the server wrote it: `{"type": …, "object": …}`."""
 
     event: Object
-
-
-@dataclass(frozen=True)
-class StreamedUnreadable:
-    """One event of the stream whose object cannot be read."""
-
-    type: str
-    found: Unreadable
+    is_cut: bool = False
+    """Whether something in it was nested too deeply, and is not there."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +124,7 @@ class Broke:
     error: ClientError
 
 
-Answer: TypeAlias = Page | Opened | Streamed | StreamedUnreadable | Ended | Idled | Broke
+Answer: TypeAlias = Page | Opened | Streamed | Ended | Idled | Broke
 
 # --- what to tell
 
@@ -200,10 +194,8 @@ def step(state: State, answer: Answer) -> tuple[list[Event], State]:
             return [Failed(error)], Empty() if isinstance(error, ApiError) else state
         case Listed(resource_version), Opened():
             return [], Watching(resource_version)
-        case Watching(), Streamed(event):
-            return _streamed(state, event)
-        case Watching(), StreamedUnreadable(type_, found):
-            return _streamed_unreadable(state, type_, found)
+        case Watching(), Streamed():
+            return _streamed(state, answer)
         case Watching(resource_version), Ended() | Idled():
             return [], Listed(resource_version)
         case ((Listed() | Watching()), Broke(error)):
@@ -220,8 +212,8 @@ def _paged(state: Empty | Paging, page: Page) -> tuple[list[Event], State]:
     return [Replaced(items, unreadable)], Listed(page.resource_version)
 
 
-def _streamed(state: Watching, event: Object) -> tuple[list[Event], State]:
-    obj = event.get("object")
+def _streamed(state: Watching, answer: Streamed) -> tuple[list[Event], State]:
+    event, obj = answer.event, answer.event.get("object")
     if not isinstance(obj, dict):
         return _broke(state.resource_version, UnexpectedAnswer(f"a watch event without object: {event}"))
     match event.get("type"):
@@ -229,8 +221,10 @@ def _streamed(state: Watching, event: Object) -> tuple[list[Event], State]:
             code = obj.get("code")
             error = error_of_status(obj, http_status=code if isinstance(code, int) else 500)
             return _broke(state.resource_version, error)
-        case "ADDED" | "MODIFIED" | "DELETED" as type_ if reason := strange_parts(obj):
-            return _streamed_unreadable(state, type_, Unreadable(named(obj), reason), obj)
+        case "ADDED" | "MODIFIED" | "DELETED" as type_ if reason := _why_unreadable(obj, answer.is_cut):
+            found = Unreadable(named(obj), reason)
+            is_gone = type_ == "DELETED" and found.has_name
+            return [Deleted(found.obj) if is_gone else Skipped(found)], _at_version_of(state, obj)
         case "ADDED" | "MODIFIED":
             return [Applied(obj)], _at_version_of(state, obj)
         case "DELETED":
@@ -241,11 +235,8 @@ def _streamed(state: Watching, event: Object) -> tuple[list[Event], State]:
             return _broke(state.resource_version, UnexpectedAnswer(f"a watch event of type {other!r}"))
 
 
-def _streamed_unreadable(
-    state: Watching, type_: str, found: Unreadable, obj: Object | None = None
-) -> tuple[list[Event], State]:
-    event: Event = Deleted(found.obj) if type_ == "DELETED" and found.has_name else Skipped(found)
-    return [event], _at_version_of(state, found.obj if obj is None else obj)
+def _why_unreadable(obj: Object, is_cut: bool) -> str | None:
+    return strange_parts(obj) or (TOO_DEEP if is_cut else None)
 
 
 def _at_version_of(state: Watching, obj: Object) -> Watching:

@@ -30,23 +30,17 @@ from typing import Any, Literal, NoReturn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
-from agent.memory.slot import Mark, TooSmallError
-from crds.checkpoint_files import CheckpointTrouble
+from agent.slots.format import Mark
+from agent.slots.process_files import Notice
+from agent.slots.slot import TooSmallError
+from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving
-from dlr.checkpoint.given_slots import GivenSlots
 from dlr.checkpoint.interval import Pace, find_board, is_due
 from dlr.checkpoint.loading import Loading
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, calm_part, capture
-from dlr.checkpoint.surroundings import (
-    Notice,
-    Surroundings,
-    copy_seconds,
-    logger,
-    look_around,
-)
-from dlr.checkpoint.trouble import Trouble, quantity
+from dlr.checkpoint.surroundings import GivenSlots, Surroundings, Trouble, logger, look_around, quantity
 
 PREPARE_SECONDS = 5.0
 """From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
@@ -121,7 +115,7 @@ class Checkpointer:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
-        self._notice = Notice(self._here, self._path, keep)
+        self._notice = Notice(self._here)
 
     def find(self) -> int | None:
         """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
@@ -167,6 +161,8 @@ class Checkpointer:
             return None
         self._newest = loaded[0]
         self._notice.tell_loaded(*loaded)
+        if loaded[1] is Tier.MEMORY:
+            self._storage.persist_resumed()
         return self._newest
 
     def wait(self) -> None:
@@ -296,7 +292,7 @@ class Checkpointer:
             here.rank,
             lambda: find_board(here.world_size),
             here.failures_per_hour,
-            lambda: copy_seconds(here),
+            here.copy_seconds,
         )
 
     def _is_due(self, step: int, last: int) -> bool:

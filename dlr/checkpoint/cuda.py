@@ -9,7 +9,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Slot
+from agent.slots.slot import Slot
 
 Pair = tuple[Tensor, Tensor]
 """A view of a slot, and the tensor on a GPU that is to be copied there."""

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as described
 from torch.distributed.checkpoint.storage import WriteResult
 
-from agent.memory.slot import DamagedError
+from agent.slots.slot import DamagedError
 from dlr.checkpoint.storage import File
 
 _CLASSES = (

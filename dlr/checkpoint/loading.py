@@ -8,7 +8,9 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
 
-from agent.memory.slot import DamagedError, Mark
+from agent.slots.format import Mark
+from agent.slots.process_files import MemoryResume
+from agent.slots.slot import DamagedError
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
@@ -16,8 +18,7 @@ from dlr.checkpoint.modules import MismatchError, trained_among
 from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.state import restore
 from dlr.checkpoint.storage import Manifest, StorageError
-from dlr.checkpoint.surroundings import MemoryResume, Surroundings, logger
-from dlr.checkpoint.trouble import Trouble
+from dlr.checkpoint.surroundings import Surroundings, Trouble, logger
 from dlr.checkpoint.values import NotAllowedError
 
 LOST_SECONDS = 60.0

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from agent.memory.layout import Header, lay_out
-from agent.memory.slot import Mark, Slot, TooSmallError
+from agent.slots.format import Header, Mark, lay_out
+from agent.slots.slot import Slot, TooSmallError
 from dlr.checkpoint.cuda import GpuCopies, Pair
 from dlr.checkpoint.state import Captured, capacity
 from dlr.checkpoint.surroundings import logger

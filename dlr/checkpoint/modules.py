@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from agent.memory.layout import Part
+from agent.slots.format import Part
 from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
 
 

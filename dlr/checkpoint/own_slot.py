@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agent.memory.layout import Entry, Part
-from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from agent.slots.format import Commit, Entry, Mark, Part
+from agent.slots.slot import DamagedError, Slot
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.tensors import local_tensor

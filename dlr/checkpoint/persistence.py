@@ -1,34 +1,47 @@
-"""This process's side of saving to storage: its saver, and what becomes of each save."""
+"""This process's side of saving to storage: its saver, and what becomes of each save.
+
+A saver (`dlr.checkpoint.saver`) is a process that reads a request a line, writes that slot to storage, and
+ends with its input.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import dlr
-from agent.memory.saving import ask, start_saver
-from agent.memory.slot import Mark, Slot, TooSmallError
-from crds.checkpoint_files import CheckpointTrouble
+from agent.slots.format import Mark
+from agent.slots.slot import Slot, TooSmallError
+from crds.checkpoint_files import AFTER_FAILURE, CheckpointTrouble
 from dlr.checkpoint import storage
 from dlr.checkpoint.memory import Then, Writer, private_slot
-from dlr.checkpoint.request import Request
+from dlr.checkpoint.sharing import Request
 from dlr.checkpoint.state import Captured
-from dlr.checkpoint.surroundings import Surroundings, logger
-from dlr.checkpoint.trouble import Trouble
+from dlr.checkpoint.surroundings import Surroundings, Trouble, logger
 
 STILL_SECONDS = 600.0
 """So long a saver may stand still before nobody waits for it any more, since storage does not answer. One
 that writes, or looks for those of other ranks, does not stand still."""
+AFTER_FAILURE_SECONDS = 5.0
+"""From `load` to the request to write what was loaded, too: by then the restart is over."""
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 5.0
 """For a saver that was killed. It does not end while its storage does not answer."""
+PROGRAM = "dlr.checkpoint.saver"
+NICENESS = 5
+"""Nice value of a saver. Training has priority, at three to one; with more, a machine on which training
+leaves no core idle would let savers wait for minutes, and training for them when it ends."""
 
 
 class Persistence:
@@ -54,6 +67,10 @@ class Persistence:
         self._skipped = False
         """Whether a step was skipped since that one began."""
         self._leaves = False
+        self._after_failure: list[Saver] = []
+        """The savers of what this start goes on from."""
+        self._ended = threading.Event()
+        """Set when they have to end."""
 
     def prepare(self) -> None:
         """Start the saver, which takes seconds, before it is needed."""
@@ -103,11 +120,47 @@ class Persistence:
         def begin(slot: Slot, summed: Future[None], release: Callable[[], None]) -> None:
             done = threading.Event()
             self._under_way, self._skipped = (mark.step, done), False
-            if not _start_thread(self._run, self._request(mark, slot), summed, release, done):
+            if not _start_thread(self._run, self._request(mark, slot.path), summed, release, done):
                 release()
                 done.set()
 
         return begin
+
+    def persist_resumed(self) -> None:
+        """After a failure, have what this start goes on from written too, beside the training.
+
+        The agents say which slots: this rank's, or after a change of the world's size some of the old ranks'.
+        Each has a saver of its own, since the savers of all ranks wait for each other.
+        """
+        resume = self._here.resume
+        if resume is None or self._after_failure:
+            return
+        for rank, path in resume.persist.items():
+            mark = Mark(resume.round, resume.step, rank, resume.world_size)
+            request = replace(self._request(mark, path), attempt=f"{AFTER_FAILURE}{self._here.round}")
+            try:
+                slot = Slot.open(path)
+            except OSError as error:
+                logger.warning("step %d is not persisted after the failure: %s", mark.step, error)
+                continue
+            slot.lock(shared=True)  # so that the processes here write into their other slots
+            self._after_failure.append(saver := Saver())
+            if not _start_thread(self._persist_resumed, request, saver, slot):
+                slot.close()
+
+    def _persist_resumed(self, request: Request, saver: Saver, slot: Slot) -> None:
+        what = f"step {request.step} of rank {request.rank}"
+        try:
+            if self._ended.wait(AFTER_FAILURE_SECONDS):
+                return
+            error = saver.save(request, slot.unlock)
+        finally:
+            slot.close()
+        if error is None:
+            logger.info("%s is in %s too, after the failure", what, self._path)
+        elif not self._ended.is_set():
+            logger.warning("%s is not persisted to %s after the failure: %s", what, self._path, error)
+        saver.close()
 
     def leave(self) -> None:
         """Wait as `finish` does, before the last step is saved and this process ends.
@@ -137,6 +190,9 @@ class Persistence:
 
         A saver that stands still is left behind, which is told.
         """
+        self._ended.set()
+        for saver in self._after_failure:
+            saver.close()
         with dlr.busy(math.inf):  # however little the job's limit for a hang is
             if self._under_way is not None and not self._saver.is_abandoned:
                 self._await_saver(*self._under_way)
@@ -165,10 +221,10 @@ class Persistence:
                 return False
         return True
 
-    def _request(self, mark: Mark, slot: Slot) -> Request:
+    def _request(self, mark: Mark, slot: str) -> Request:
         here = self._here
         return Request(
-            slot.path,
+            slot,
             mark.step,
             mark.round,
             mark.rank,
@@ -294,13 +350,41 @@ class Saver:
     def _save(self, request: Request, has_read: Callable[[], None]) -> str | None:
         with self._starting:
             process = self._running()
-        return ask(process, request.encode(), has_read)
+        requests, answers = _stream(process.stdin), _stream(process.stdout)
+        requests.write(request.encode() + "\n")
+        requests.flush()
+        for line in answers:
+            answer = json.loads(line)
+            if "read" not in answer:
+                error: str | None = answer.get("error")
+                return error
+            has_read()
+        return f"the process that saves ended with {process.wait()}"
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or not self.runs:
             self._process = start_saver()
             self.is_abandoned = False
         return self._process
+
+
+def start_saver() -> subprocess.Popen[str]:
+    """Start a saver's process.
+
+    Raises:
+        OSError: there can be no other process.
+    """
+    # Whoever trains with dlr has its modules in the path, and perhaps none in the folder of the moment.
+    path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    saver = subprocess.Popen(
+        [sys.executable, "-m", PROGRAM],
+        env={**os.environ, **path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    os.setpriority(os.PRIO_PROCESS, saver.pid, os.nice(0) + NICENESS)
+    return saver
 
 
 def _start_thread(run: Callable[..., None], *arguments: object) -> bool:

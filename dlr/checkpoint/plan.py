@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from agent.memory.layout import Header
-from agent.memory.slot import Slot
+from agent.slots.format import Header
+from agent.slots.slot import Slot
 from dlr.checkpoint.state import RNG, VALUES
 
 Place = tuple[str, tuple[int, ...]]

@@ -22,18 +22,18 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from agent.memory.layout import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Part
-from agent.memory.slot import DamagedError, Mark, Slot, header_offset
-from agent.memory.wire import have_checked, read
+from agent.slots.format import CONTROL_BYTES, MAX_NUMBER, Entry, Header, Mark, Part, header_offset
+from agent.slots.process_files import MemoryResume
+from agent.slots.slot import DamagedError, Slot
+from agent.slots.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
 from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.outlines import Outline, boxes_of, first_to_open, outline_of, overlapping
 from dlr.checkpoint.own_slot import check_pickles
 from dlr.checkpoint.plan import Piece, holders, owner_of, pieces_of
+from dlr.checkpoint.sharing import different_pair, differing, digest, own_of_each
 from dlr.checkpoint.state import RNG, VALUES
-from dlr.checkpoint.surroundings import MemoryResume
 from dlr.checkpoint.tensors import local_tensor, part_of
-from dlr.checkpoint.unshared import different_pair, differing, digest, own_of_each
 from dlr.ranks import are_connected, from_all
 
 METADATA = ".metadata"

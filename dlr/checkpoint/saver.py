@@ -1,9 +1,9 @@
 """The saver: a process beside each training process that writes slots to storage.
 
-It reads requests, a line of JSON each, from its input, and answers with lines on its output. Training goes on
-meanwhile. When the training process ends, the saver finishes what was begun, and ends too. Under dlr, where
-the training process failed, the agent soon kills all that it leaves behind, the saver too: a step that is not
-complete by then does not reach the storage.
+`dlr.checkpoint.persistence` starts it as a program. It reads requests, a line of JSON each, from its input,
+and answers with lines on its output. Training goes on meanwhile. When the training process ends, the saver
+finishes what was begun, and ends too. Under dlr, where the training process failed, the agent soon kills all
+that it leaves behind, the saver too: a step that is not complete by then does not reach the storage.
 
 The savers of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
 """
@@ -25,18 +25,16 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan
 
-from agent.memory.slot import DamagedError, Slot
+from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.joined import METADATA, Joined, Part, part_of
 from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
-from dlr.checkpoint.request import Request
-from dlr.checkpoint.sharing import PART, SaveError, Savers
+from dlr.checkpoint.sharing import PART, Digest, Request, SaveError, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.unshared import Digest, digest
 from dlr.checkpoint.values import WITHIN, TensorReference, load_values
 
 

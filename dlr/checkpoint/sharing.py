@@ -11,22 +11,31 @@ The process group is the training's, so that savers have none.
     gave-up-<rank>     why it does not write: then rank 0 gives up too, and the others look at its file alone
 
 So both the files that are opened and the bytes that are read are linear in the number of ranks.
+
+Tensors may have contents of their own on each rank under one name, as by tensor or pipeline parallelism
+without DTensors. Sums say which differ. Buffers may, as BatchNorm's do. All others of data parallelism differ
+a little where ranks have different hardware, whose rounding errors add up; what rank 0 has stands for all of
+these. Where any tensor differs by more, ranks train different things: then each rank keeps its own of all.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+from torch import Tensor
+
+from agent.slots.format import Mark
 from dlr.checkpoint import storage
-from dlr.checkpoint.plan import Piece, Plans, divide, encode_plan, own_name
-from dlr.checkpoint.unshared import Digest, differing, own_of_each
+from dlr.checkpoint.plan import Piece, Place, Plans, divide, encode_plan, own_name
 
 T = TypeVar("T")
 
@@ -45,8 +54,43 @@ _PLACE = struct.Struct("<QQ")
 """Where a rank's share begins in the file of all shares, and how long it is. These come first, by rank."""
 
 
+Digest = list[float]
+"""Sums of the parts of a tensor."""
+
+ROUNDING = 0.01
+"""Digests that differ by a smaller share are of the same tensor. Gradients are the same on all ranks of data
+parallelism, so that rounding is far below it."""
+_DIGEST_PARTS = 32
+_AT_ONCE = 1 << 20
+"""Elements of which there are double-precision copies at a time."""
+
+
 class SaveError(Exception):
     """A step does not reach the storage; one clause says why."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a saver writes."""
+
+    slot: str
+    """Path of the slot."""
+    step: int
+    round: int
+    rank: int
+    world_size: int
+    path: str
+    """Folder of the checkpoints."""
+    attempt: str
+    job: str
+    keep: int | None
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.round, self.step, self.rank, self.world_size)
 
 
 @dataclass(frozen=True)
@@ -249,3 +293,68 @@ def _read(path: Path, start: int = 0, length: int | None = None) -> bytes:
     with path.open("rb") as file:
         file.seek(start)
         return file.read(-1 if length is None else length)
+
+
+# --- Tensors that differ between ranks ------------------------------------------------------------------
+
+
+def digest(tensor: Tensor) -> Digest | None:
+    """Sum up a tensor in parts; None where its numbers are no floating-point ones, which have no rounding."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if not tensor.is_floating_point():
+        return None
+    parts = tensor.reshape(-1).tensor_split(_DIGEST_PARTS)
+    return [
+        sum((piece.double().sum().item() for piece in torch.split(part, _AT_ONCE)), 0.0) for part in parts
+    ]
+
+
+def differing(pieces: Mapping[int, Sequence[Piece]]) -> set[str]:
+    """Names of tensors, but for buffers, of which ranks hold the same part with different contents.
+
+    Args:
+        pieces: of each rank.
+    """
+    return {piece.name for piece, _ in _pairs(pieces)}
+
+
+def different_pair(pieces: Mapping[int, Sequence[Piece]], name: str) -> dict[int, Sequence[Piece]]:
+    """Return a part of that tensor which two ranks hold with different contents, by rank."""
+    return next(pair for piece, pair in _pairs(pieces) if piece.name == name)
+
+
+def own_of_each(
+    pieces: Mapping[int, Sequence[Piece]], digests: Mapping[int, Mapping[str, Digest | None]]
+) -> set[str]:
+    """Names of the tensors of which each rank has its own.
+
+    Args:
+        pieces: of each rank.
+        digests: likewise, of the tensors that are `differing`.
+    """
+    names, rounded, is_far = differing(pieces), set[str](), False
+    for piece, pair in _pairs(pieces):
+        one, other = (digests[rank][piece.name] for rank in pair)
+        if one is None or other is None:
+            continue
+        rounded.add(piece.name)
+        (first,), (second,) = pair.values()
+        is_far = is_far or first.shape != second.shape or not _is_close(one, other)
+    return names if is_far else names - rounded
+
+
+def _pairs(pieces: Mapping[int, Sequence[Piece]]) -> Iterator[tuple[Piece, dict[int, Sequence[Piece]]]]:
+    """Each piece that differs from that of the first rank that has it, and both by rank."""
+    first: dict[Place, tuple[int, Piece]] = {}
+    for rank, of_rank in pieces.items():
+        for piece in of_rank:
+            if piece.is_buffer or piece.is_nothing:
+                continue
+            first_rank, known = first.setdefault(piece.place, (rank, piece))
+            if piece.content != known.content:
+                yield piece, {first_rank: [known], rank: [piece]}
+
+
+def _is_close(one: Digest, other: Digest) -> bool:
+    return math.dist(one, other) <= ROUNDING * math.hypot(*one)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from agent.memory.layout import Part
+from agent.slots.format import Part
 from dlr.checkpoint.modules import (
     MismatchError,
     check_modules,

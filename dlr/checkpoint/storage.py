@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.memory.sums import WordSum, sum_of
+from agent.slots.sums import WordSum, sum_of
 from crds.checkpoint_files import AFTER_FAILURE
 
 MANIFEST = "manifest.json"
@@ -50,7 +50,7 @@ class File:
     name: str
     nbytes: int
     sum: int
-    """The sum of its words, modulo 2⁶⁴ (`agent.memory.sums`)."""
+    """The sum of its words, modulo 2⁶⁴ (`agent.slots.sums`)."""
 
 
 @dataclass(frozen=True)

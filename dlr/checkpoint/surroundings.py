@@ -1,46 +1,35 @@
-"""What a training process is given: its rank, its job, and its agent's files."""
+"""What a training process is given (its rank, its job, its agent's slots), and what it tells of trouble."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
+from agent.slots.process_files import ENV_CHECKPOINT_FILE, ProcessFile
+from agent.slots.slot import Slot
 from agent.whole_file import replace_text
-from crds.checkpoint_files import ENV_CHECKPOINT_FILE, CheckpointerFile, Tier
+from crds.checkpoint_files import CheckpointTrouble
 from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
+from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 
 logger = logging.getLogger("dlr.checkpoint")
 
 
 @dataclass(frozen=True)
-class MemoryResume:
-    """What memory has of the checkpoint to go on from."""
-
-    round: int
-    step: int
-    world_size: int
-    slot: str | None
-    """Path of this rank's, if the world is as large as it was."""
-    shards: Mapping[int, str]
-    """Else where each old rank's is: a path, or tcp://host:port."""
-    is_last_resort: bool = False
-    """Whether any checkpoint in storage goes first: starts in a row began with this one and saved nothing."""
-    key: bytes = field(default=b"", repr=False)
-    """The key of the job, for what the agents of other Pods have."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """The rank and job of a training process, and its agent's files."""
+class Surroundings(ProcessFile):
+    """The rank and job of a training process, and what its agent gives it."""
 
     rank: int
     world_size: int
@@ -49,116 +38,132 @@ class Surroundings:
     attempt: str
     """The same on all ranks of one start of the training processes: 12 characters. Under dlr no other start
     has it; elsewhere another may, where the address and port of rank 0 are always the same."""
-    round: int = 0
-    slots: tuple[str, ...] = ()
-    """Paths of the slots that this process may write into."""
-    resume: MemoryResume | None = None
-    failures_per_hour: float | None = None
-    slots_of_pod: int | None = None
-    """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
     file: str = ""
     """The agent's file that describes its slots; empty without an agent."""
-    storage_file: str = ""
-    """The agent's file for what this process does with checkpoints."""
-    copy_seconds_file: str = ""
-    """The agent's file that has the seconds of a copy to another Pod."""
-    lost_step: int | None = None
-    """The newest that was in memory here, where nothing in memory is of use any more."""
 
 
 def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
     """Read the environment, the process group if there is one, and the agent's file."""
-    given = _read(environ.get(ENV_CHECKPOINT_FILE, ""))
+    file, given = environ.get(ENV_CHECKPOINT_FILE, ""), ProcessFile()
+    if file:
+        try:
+            given = ProcessFile.read(file)
+        except (OSError, ValueError) as error:
+            logger.warning("%s cannot be read (%s): there are no checkpoints in memory", file, error)
     if dist.is_available() and dist.is_initialized():
         rank, world_size = dist.get_rank(), dist.get_world_size()
     else:
         rank, world_size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     job = "/".join(filter(None, (environ.get(ENV_NAMESPACE), environ.get(ENV_JOB_NAME))))
-    start = [job, given.get("round")]
+    start: list[object] = [job, given.round]
     start += [environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
     start += [environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
-    return Surroundings(
-        rank,
-        world_size,
-        job,
-        hashlib.sha256(json.dumps(start).encode()).hexdigest()[:12],
-        given.get("round", 0),
-        tuple(given.get("slots", ())),
-        _memory_resume(given.get("resume")),
-        given.get("failuresPerHour"),
-        given.get("slotsOfPod"),
-        environ.get(ENV_CHECKPOINT_FILE, ""),
-        given.get("storageFile", ""),
-        given.get("copySecondsFile", ""),
-        given.get("lostStep"),
-    )
+    attempt = hashlib.sha256(json.dumps(start).encode()).hexdigest()[:12]
+    return Surroundings(rank, world_size, job, attempt, file, **vars(given))
 
 
-def copy_seconds(here: Surroundings) -> float:
-    """What the last copy to another Pod took, in seconds; 0 where there has been none."""
-    try:
-        return float(Path(here.copy_seconds_file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return 0.0
+class GivenSlots:
+    """The slots that the agent has for this process. Two processes in one slot would overwrite each other.
 
-
-class Notice:
-    """What this process tells its agent of its checkpoints. Outside of dlr nobody listens.
-
-    Args:
-        path: of the checkpoints in storage, so that the agent can have some written there.
-        keep: how many checkpoints stay there; None for all.
+    Raises:
+        RuntimeError: a Checkpointer uses them, of this process or of another one that has its environment.
     """
 
-    def __init__(self, here: Surroundings, path: Path, keep: int | None) -> None:
-        self._file = here.storage_file
-        self._content: CheckpointerFile = {
-            "path": str(path),
-            "job": here.job,
-            "keep": keep,
-            "round": here.round,
-        }
-        self._write()
+    def __init__(self, here: Surroundings) -> None:
+        self.slots: list[Slot] = []
+        self.refusal: str | None = None
+        """Why there are none, though the agent has some."""
+        self.holds_another = False
+        """Whether an earlier Checkpointer of this start has saved into them."""
+        self._claim = -1
+        if not here.slots:
+            return
+        try:
+            self._claim = _claim(here.file)
+            slots = [Slot.open(path) for path in here.slots]
+        except (OSError, ValueError) as error:
+            self.refusal = f"there are no checkpoints in memory, since the agent's cannot be opened: {error}"
+            self.release()
+            return
+        if any(slot.mark is not None and slot.mark.round == here.round for slot in slots):
+            self.holds_another = True
+            self.refusal = (
+                "there are no checkpoints in memory, since an earlier Checkpointer saved its own there"
+            )
+            self.release()
+            return
+        self.slots = slots
 
-    def tell_loaded(self, step: int, tier: Tier) -> None:
-        """`load` has brought back that step, from there."""
-        self._content["loaded"], self._content["tier"] = step, tier
-        self._write()
-
-    def tell_every(self, steps: int) -> None:
-        """So many steps are between two saves to memory."""
-        if self._content.get("every") != steps:
-            self._content["every"] = steps
-            self._write()
-
-    def _write(self) -> None:
-        if self._file:
-            with suppress(OSError):  # then the agent does not know
-                replace_text(Path(self._file), json.dumps(self._content))
+    def release(self) -> None:
+        """Let another Checkpointer use them."""
+        if self._claim >= 0:
+            fcntl.flock(self._claim, fcntl.LOCK_UN)  # forks of this process have the file open, too
+            os.close(self._claim)
+            self._claim = -1
 
 
-def _read(path: str) -> dict[str, Any]:
-    if not path:
-        return {}
+def _claim(file: str) -> int:
+    """Lock the file in which the agent names the slots, and return its descriptor. A start has its own file.
+
+    Raises:
+        OSError: it cannot be opened.
+        RuntimeError: it is locked.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            given: dict[str, Any] = json.load(file)
-    except (OSError, ValueError) as error:
-        logger.warning("%s cannot be read (%s): there are no checkpoints in memory", path, error)
-        return {}
-    return given
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RuntimeError(
+            "there is a Checkpointer in this process, or in another one that was started from it, and the "
+            "agent's memory is for one: give it all of the state, or close() it first"
+        ) from None
+    return descriptor
 
 
-def _memory_resume(given: Mapping[str, Any] | None) -> MemoryResume | None:
-    if not given or given["tier"] != "memory":
-        return None
-    shards = {int(rank): where for rank, where in given.get("shards", {}).items()}
-    return MemoryResume(
-        given["round"],
-        given["step"],
-        given["worldSize"],
-        given.get("slot"),
-        shards,
-        given.get("lastResort", False),
-        bytes.fromhex(given.get("key", "")),
-    )
+class Trouble:
+    """What does not work with this process's checkpoints, for the agent. Any thread may use it.
+
+    It becomes a condition and an Event of the job. It is in a file beside the progress record, which is
+    written when something begins to fail or works again, and not otherwise. Outside of dlr there is none.
+
+    Args:
+        environ: names the progress record.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        record = environ.get(ENV_PROGRESS_FILE)
+        self._path = Path(f"{record}{TROUBLE_SUFFIX}") if record else None
+        self._lock = threading.Lock()
+        self._told: dict[CheckpointTrouble, str] = {}
+        self._until: dict[CheckpointTrouble, float] = {}
+        """Until when (monotonic) something stays, whatever works since."""
+
+    def tell(self, kind: CheckpointTrouble, message: str, at_least_seconds: float = 0.0) -> None:
+        """Say that this fails now. What it said of it before is replaced.
+
+        Args:
+            at_least_seconds: so long it stays, for all to hear of it.
+        """
+        self._until[kind] = time.monotonic() + at_least_seconds
+        self._say({kind: message})
+
+    def works(self, *kinds: CheckpointTrouble) -> None:
+        """Say that these work, also after what an earlier process of this rank has told."""
+        news = [kind for kind in kinds if self._told.get(kind) != ""]
+        if news and (over := [kind for kind in news if time.monotonic() >= self._until.get(kind, 0.0)]):
+            self._say(dict.fromkeys(over, ""))
+
+    def _say(self, news: Mapping[CheckpointTrouble, str]) -> None:
+        with self._lock:
+            self._told.update(news)
+            if self._path is None:
+                return
+            with suppress(OSError):  # to tell is a courtesy
+                replace_text(self._path, json.dumps(self._told))
+
+
+def quantity(nbytes: float) -> str:
+    """At least so many bytes, as Kubernetes writes them: in whole Gi, or in Mi below 16 of these."""
+    unit, name = (2**30, "Gi") if nbytes >= 2**34 else (2**20, "Mi")
+    return f"{math.ceil(nbytes / unit)}{name}"

@@ -8,7 +8,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from agent.memory.layout import Part
+from agent.slots.format import Part
 
 _WITHOUT_OPERATIONS = frozenset(
     dtype

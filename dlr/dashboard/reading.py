@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from crds import names
 from crds.job_status import JobState
@@ -29,7 +30,7 @@ LOG_LINES = 300
 LOG_BYTES = 256 * 1024
 
 
-class Cluster:
+class ApiServer:
     """The API server of the user's kubeconfig. May be used by several threads.
 
     Args:
@@ -65,54 +66,45 @@ class Cluster:
         return question(self._api)
 
 
-class Watching:
-    """The API server for one view, with lists that a watch keeps up to date.
+class View(ABC):
+    """A page's content, read with lists that a watch keeps up to date.
 
     Args:
         namespace: the namespace of the questions; default: the kubeconfig's.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str | None = None) -> None:
-        self._cluster = cluster
-        self._namespace = namespace
+    def __init__(self, server: ApiServer, namespace: str | None = None) -> None:
+        self.server = server
+        self.namespace = namespace
         self._api: WatchingApi | None = None
 
+    @abstractmethod
+    def read(self) -> JSON: ...
+
     def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Ask as `Cluster.ask`. After a failure everything is read again."""
+        """Ask as `ApiServer.ask`. After a failure everything is read again."""
         try:
-            return self._cluster.ask(lambda api: question(self._watching(api)))
+            return self.server.ask(lambda api: question(self._watching(api)))
         except ApiError:
-            self.forget()
+            self.rest()
             raise
 
     def _watching(self, api: Api) -> WatchingApi:
         if self._api is None or self._api.connection is not api.connection:
-            self.forget()
-            self._api = WatchingApi(api.within(self._namespace))
+            self.rest()
+            self._api = WatchingApi(api.within(self.namespace))
         return self._api
 
-    def forget(self) -> None:
+    def rest(self) -> None:
+        """Drop what was kept for the next reading: no page is open."""
         if self._api is not None:
             self._api.forget()
         self._api = None
 
 
-class View(Protocol):
-    """A page's content."""
-
-    def read(self) -> JSON: ...
-
-    def rest(self) -> None:
-        """Drop what was kept for the next reading: no page is open."""
-
-
-class Fleet:
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._watching = Watching(cluster)
-
+class Fleet(View):
     def read(self) -> JSON:
-        of_all = self.cluster.all_namespaces
+        of_all = self.server.all_namespaces
 
         def ask(api: Api) -> JSON:
             jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
@@ -120,29 +112,24 @@ class Fleet:
             return fleet_page(jobs, leads, utc_now())
 
         try:
-            page = self._watching.ask(ask)
+            page = self.ask(ask)
         except ApiError as failure:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
             raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
-        return page | {"namespace": None if of_all else self.cluster.namespace}
-
-    def rest(self) -> None:
-        self._watching.forget()
+        return page | {"namespace": None if of_all else self.server.namespace}
 
 
-class JobView:
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self.cluster = cluster
-        self.namespace = namespace
+class JobView(View):
+    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+        super().__init__(server, namespace)
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
         """By rank, the worker and its Pod, as read last."""
         self.steps: StepTimes | None = None
-        self._watching = Watching(cluster, namespace)
 
     def read(self) -> JSON:
-        case, unread = self._watching.ask(lambda api: read_case(api, self.name))
+        case, unread = self.ask(lambda api: read_case(api, self.name))
         self.pods = _pods(case.job, case.workers)
         uid = case.job["metadata"]["uid"]
         if self.steps is None or self.steps.uid != uid:
@@ -153,9 +140,6 @@ class JobView:
             self.steps.add(_seconds_since_submission(case.job, case.now), speed)
         return job_page(case, self.steps.samples, unread)
 
-    def rest(self) -> None:
-        self._watching.forget()
-
     def log(self, rank: int) -> JSON:
         """Return the end of the log of the worker with that node rank.
 
@@ -163,13 +147,13 @@ class JobView:
             ApiError: what keeps it from being read, in a sentence.
         """
         if self.pods is None:
-            self.pods = self.cluster.ask(self._read_pods)
+            self.pods = self.server.ask(self._read_pods)
         if rank not in self.pods:
             raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank}.")
         worker, pod = self.pods[rank]
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
-        return {"pod": pod} | self.cluster.ask(lambda api: _log_of(api.within(self.namespace), pod))
+        return {"pod": pod} | self.server.ask(lambda api: _log_of(api.within(self.namespace), pod))
 
     def _read_pods(self, api: Api) -> dict[int, tuple[str, str | None]]:
         within = api.within(self.namespace)

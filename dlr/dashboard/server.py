@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from dlr.dashboard.feed import Feed, in_thread
-from dlr.dashboard.reading import Cluster, Fleet, JobView
+from dlr.dashboard.reading import ApiServer, Fleet, JobView
 from dlr.job.timeline.drawing import STYLE
 from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
 from dlr.kube.errors import ApiError, UsageError
@@ -68,10 +68,10 @@ HEADERS = {
 
 
 class Dashboard:
-    def __init__(self, cluster: Cluster, token: str | None = None) -> None:
-        self._cluster = cluster
+    def __init__(self, server: ApiServer, token: str | None = None) -> None:
+        self._server = server
         self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
-        self._fleet = Feed(Fleet(cluster))
+        self._fleet = Feed(Fleet(server))
         self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0
         self.opened = asyncio.Event()
@@ -148,7 +148,7 @@ class Dashboard:
                 del self._jobs[oldest]
             elif len(self._jobs) >= MOST_FEEDS:
                 raise web.HTTPServiceUnavailable(text="Too many jobs are looked at; close some pages.\n")
-            job = JobView(self._cluster, *key)
+            job = JobView(self._server, *key)
             self._jobs[key] = (job, Feed(job))
         self._jobs.move_to_end(key)
         return self._jobs[key]

@@ -7,7 +7,6 @@ Every failure is fit to be shown: a sentence. A command that can say something b
 from __future__ import annotations
 
 import copy
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -224,16 +223,8 @@ def _page(answer: urllib3.BaseHTTPResponse) -> JSON:
     except TooDeepError:
         from controller import salvage  # a training image need not have what it imports
 
-        metadata, texts = salvage.items_of(answer.data) or ({}, [])
-        return {"metadata": metadata, "items": [each for text in texts if (each := _readable(text))]}
-
-
-def _readable(text: bytes) -> JSON | None:
-    try:
-        found: JSON = json.loads(text)
-        return found
-    except RecursionError:
-        return None
+        page: JSON = salvage.parsed(salvage.shallow(answer.data))
+        return {**page, "items": [each for each in page["items"] if not salvage.is_cut(each)]}
 
 
 def _text(line: bytes) -> str:

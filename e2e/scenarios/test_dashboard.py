@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dlr.dashboard.reading import Cluster as Read
+from dlr.dashboard.reading import ApiServer as Read
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dlr.dashboard.reading import Cluster as Read
-from dlr.dashboard.reading import Job
+from dlr.dashboard.reading import ApiServer as Read
+from dlr.dashboard.reading import JobView
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from e2e import checks, elasticity, jobs
@@ -42,7 +42,7 @@ def assert_named(cluster: Cluster, observation: Observation, job: str, cause: st
     def api() -> Api:
         return Api(connect(str(cluster.kubeconfig), None, observation.namespace))
 
-    page = Job(Read(api, all_namespaces=False), observation.namespace, job).read()
+    page = JobView(Read(api, all_namespaces=False), observation.namespace, job).read()
     assert page["cause"] == cause and all(words in page["verdict"]["text"] for words in said)
 
 

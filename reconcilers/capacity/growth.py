@@ -19,11 +19,10 @@ from crds.job_status import Goodput, JobState, Opportunity
 from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from reconcilers.capacity.opportunity import Room, Step, begun_anew, next_step
-from reconcilers.capacity.rates import marginal_efficiency, rates_of
-from reconcilers.goodput.rounds import told_rounds
+from reconcilers.capacity.usage import marginal_efficiency, rates_of
+from reconcilers.goodput.rounds import reported_rounds
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.extra import extra_slots, opportunity_of, policy_of
-from reconcilers.observed.slots import Slot
+from reconcilers.observed.slots import Slot, extra_slots, opportunistic_policy, opportunity_of
 from reconcilers.observed.worker_state import POD_REFUSED, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.runtime.acts import Event
@@ -88,17 +87,13 @@ def taken_slots(job: ElasticJob, workers: Workers) -> frozenset[Slot]:
 
 
 def with_extra(
-    bounds: Bounds,
-    job: ElasticJob,
-    workers: Workers,
-    published: Rendezvous,
-    people: Iterable[Participant],
+    bounds: Bounds, job: ElasticJob, workers: Workers, published: Rendezvous, people: Iterable[Participant]
 ) -> Bounds:
     """The bounds of a world that does not wait for extra workers that find no node, or are taken.
 
     Where checkpoints are told, and are not in memory, a growth waits for the next.
     """
-    if policy_of(job) is None:
+    if opportunistic_policy(job) is None:
         return bounds
     extra, world = extra_of(job, workers, published), set(published.members)
     bounds = replace(bounds, desired=bounds.desired - len(extra.stuck) - len(extra.lost))
@@ -113,13 +108,7 @@ def keeps_in_memory(job: ElasticJob) -> bool:
 
 
 def grown(
-    job: ElasticJob,
-    workers: Workers,
-    published: Rendezvous,
-    refused: str,
-    now: datetime,
-    *,
-    is_quiet: bool,
+    job: ElasticJob, workers: Workers, published: Rendezvous, refused: str, now: datetime, *, is_quiet: bool
 ) -> Step | None:
     """What opportunistic growth makes of this look; None of a job that does not grow by itself.
 
@@ -127,7 +116,7 @@ def grown(
         refused: why the last count that growth asked for cannot be; empty if it can.
         is_quiet: no check, move, roll or failure is under way.
     """
-    policy, known = policy_of(job), opportunity_of(job)
+    policy, known = opportunistic_policy(job), opportunity_of(job)
     if policy is None or known is None:
         return None
     return next_step(policy, known, room_of(job, workers, published, refused, known, now, is_quiet), now)
@@ -140,7 +129,7 @@ def with_base(before: ElasticJob, uptake: Uptake, now: datetime) -> Uptake:
         before: the job as read.
     """
     job, request, known = uptake.job, uptake.request, before.status.scaling
-    scaling, policy = job.status.scaling, policy_of(job)
+    scaling, policy = job.status.scaling, opportunistic_policy(job)
     if scaling is None:
         return uptake
     is_asked = uptake.count_changed_from is not None or (request is not None and request.asks_count)
@@ -175,7 +164,7 @@ def to_give_back(job: ElasticJob) -> int | None:
     """
     known = job.status.scaling.opportunity if job.status.scaling is not None else None
     spec, unit = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy.node_unit
-    if known is None or spec is None or (policy_of(job) is not None and not job.spec.suspend):
+    if known is None or spec is None or (opportunistic_policy(job) is not None and not job.spec.suspend):
         return None
     asked = -(-max(known.base, spec.min_replicas or 0) // unit) * unit
     return asked if asked < spec.replicas else None
@@ -200,7 +189,7 @@ def with_step(job: DesiredJob, step: Step) -> DesiredJob:
 
 
 def events(step: Step) -> tuple[Event, ...]:
-    return (Event("Normal", GIVEN_BACK, step.told),) if step.told else ()
+    return (Event("Normal", GIVEN_BACK, step.message),) if step.message else ()
 
 
 def events_of_return(job: ElasticJob, count: int) -> tuple[Event, ...]:
@@ -222,7 +211,7 @@ def room_of(
     spec, unit = job.spec.replica_specs[names.WORKER], job.spec.elastic_policy.node_unit
     extra = extra_of(job, workers, published)
     members = len(published.members) if published.phase is Phase.FORMED else 0
-    told = told_rounds(workers.telling_steps, since=published.round)
+    told = reported_rounds(workers.telling_steps, since=published.round)
     figures = next((each for each in told if each.round == published.round), None)
     rates = rates_of(job.status.usage, members, figures)
     rate = rates.get(members)

@@ -1,13 +1,10 @@
 """Whether a job is to grow into free room, or to give some back (`elasticPolicy.opportunistic`). Pure.
 
 Free room is found by a *probe*: the count is raised by one unit, and the scheduler says whether its Pods get
-a node. So it works with every scheduler, quota and taint, and reads nobody else's Pods. Who trains is not
-disturbed by it: the world does not wait for Pods that find no node (`reconcilers/capacity/growth.py`).
-
-A probe that is placed is followed by a larger one at once (`FURTHER`), so that a growth by many is one
-restart and takes few probes. A probe that finds no node within `probeSeconds` is given back, and the next
-comes after half as long (`REST`): then quotas and queues are free for others a third of the time, and room
-is found within that half, where no growth is being measured and none was in vain.
+a node, while the world goes on without them. A probe that is placed is followed by a larger one at once
+(`FURTHER`), so that a growth by many is one restart. One that finds no node within `probeSeconds` is given
+back, and the next comes after half as long (`REST`), so that quotas and queues are free for others
+meanwhile.
 """
 
 from __future__ import annotations
@@ -81,7 +78,7 @@ class Step:
     count: int
     """The wanted count of workers."""
     look_again_seconds: float | None = None
-    told: str = ""
+    message: str = ""
     """Text of an Event: why workers that had a node are given back."""
 
 
@@ -174,7 +171,7 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
         else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
     )
     step = _back(known, room, left, reason, seconds, now, in_vain)
-    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+    return Step(step.known, step.count, step.look_again_seconds, message=reason)
 
 
 def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
@@ -191,7 +188,7 @@ def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: 
         reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
         left = room.count - room.starting
         step = _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
-        return Step(step.known, step.count, step.look_again_seconds, told=reason)
+        return Step(step.known, step.count, step.look_again_seconds, message=reason)
     first = known.grown_from if known.grown_from is not None else known.base
     found = max(room.count - first, room.unit)
     more = min(room.count + FURTHER * found, room.most)
@@ -215,7 +212,7 @@ def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime
         f"{policy.min_efficiency:.0%}"
     )
     step = _back(known, room, before, reason, REMEMBERED_SECONDS, now)
-    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+    return Step(step.known, step.count, step.look_again_seconds, message=reason)
 
 
 def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:

@@ -21,7 +21,7 @@ from crds.job_spec import OptimizeMode
 from crds.job_status import JobUsage, WorldSize
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase
-from reconcilers.capacity.rates import best_size, rates_of
+from reconcilers.capacity.usage import best_size, rates_of
 from reconcilers.observed.conditions import State, condition_of, stated
 from reconcilers.observed.resources import KINDS, mapping
 from reconcilers.observed.slots import training_types

@@ -10,8 +10,8 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import JobState
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.facts import Facts
-from reconcilers.goodput.comparable import counts_steps, tells_steps
 from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
+from reconcilers.goodput.rounds import counts_steps, tells_steps
 from reconcilers.observed.conditions import NextState, State, condition_of
 
 STEPS_KNOWN = "StepsKnown"

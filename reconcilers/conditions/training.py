@@ -12,7 +12,7 @@ from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, Conditio
 from crds.phases import JobPhase, RendezvousPhase
 from reconcilers.conditions.facts import Facts, Judge
 from reconcilers.observed.conditions import NextState, State, condition_of, data_of
-from reconcilers.observed.extra import extra_slots
+from reconcilers.observed.slots import extra_slots
 from reconcilers.observed.worker_state import SIDECARS_WELL, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event

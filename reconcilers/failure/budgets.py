@@ -1,25 +1,40 @@
 """What failures may cost before the job fails, and how long the next world waits after one.
 
-A budget lasts from one piece of new ground to the next: whoever gets further than ever before starts afresh.
-It belongs to the job for processes that failed in place, and to a worker for its Pods that ended.
-
-* Each class that spends has `restartCount` of its own; UserError and Unknown share one.
-* The same error three times in a row fails the job: trying again does not help. That is for errors of the
-  program's own: a Pod that ran out of memory comes back with more, one of a broken device on another node.
-* A failure that only follows from a peer's spends nothing, since somebody else was first. If nobody ever
-  turns out to have been, ten in a row are enough.
+A budget begins afresh when training gets further than ever before. The job has one for processes that failed
+in place, each worker one for its Pods that ended. Each class has `restartCount` of its own; UserError and
+Unknown share one. The same error of the program three times in a row fails the job. A failure that only
+follows from a peer's spends nothing, but ten in a row are enough.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crds.elasticworker import ExitClass
 from crds.failure_policy import FailureAction
-from crds.job_status import FailureBudget
-from reconcilers.failure.signature import signature_of
+from crds.job_status import MAX_SIGNATURE, FailureBudget
 from reconcilers.observed.exit_class import FREE
+
+_VARYING = re.compile(
+    r"""
+    \b0x[0-9a-fA-F]+                                        # addresses
+  | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b
+  | \b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{7,}\b                # digests
+  | (?<=tmp)[A-Za-z0-9_]{6,}                                # what tempfile and mktemp make up
+  | (?<=/tmp/)[^\s/'":]+
+  | [-+]?\d+(?:[.:,]\d+)*(?:[eE][-+]?\d+)?                  # numbers, times, IPv4 addresses with ports
+    """,
+    re.VERBOSE,
+)
+
+
+def signature_of(message: str) -> str:
+    """First line of the message, with a # for every number, address, digest and temporary name."""
+    first = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    return _VARYING.sub("#", first)[:MAX_SIGNATURE]
+
 
 ALIKE_LIMIT = 3
 CONSEQUENCES_LIMIT = 10

@@ -19,14 +19,7 @@ from crds.job_status import MAX_FAILURE, ElasticJobStatus, JobFailure
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
-from reconcilers.failure.incidents import (
-    Guilt,
-    Incident,
-    first_of,
-    in_one_line,
-    ranks_of,
-    step_in,
-)
+from reconcilers.failure.incidents import Guilt, Incident, first_of, in_one_line, ranks_of, step_in
 from reconcilers.observed.ending import is_well
 from reconcilers.observed.worker_state import current_report
 

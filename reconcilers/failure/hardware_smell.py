@@ -1,7 +1,7 @@
 """Failures that smell of hardware: after one of them, no earlier check of the job's nodes counts.
 
 A wrong suspicion costs one check, so the table takes in what is likely; but not what merely follows from a
-peer's death (consequences.py), or every process failure would be followed by a check.
+peer's death (`follows_from_a_peer`), or every process failure would be followed by a check.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from crds.agent_report import AgentFailure
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.exit_class import (
-    FREE,
-    classify_process,
-    names_device_fault,
-    xid_numbers,
-)
+from reconcilers.observed.exit_class import FREE, classify_process, names_device_fault, xid_numbers
 from reconcilers.observed.worker_state import current_report
 
 PATTERNS = (

@@ -15,8 +15,15 @@ from crds.job_status import ElasticJobStatus, FailureBudget, JobFailure
 from crds.rendezvous import Rendezvous
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
-from reconcilers.failure.facts import Blame, Break, Hold, failure_of_pod, last_failure
-from reconcilers.failure.ground import reached, reached_before
+from reconcilers.failure.facts import (
+    Blame,
+    Break,
+    Hold,
+    failure_of_pod,
+    last_failure,
+    reached,
+    reached_before,
+)
 from reconcilers.failure.hangs import (
     ANSWER_SECONDS,
     Inquiry,
@@ -128,11 +135,7 @@ class Assessment:
 
 
 def assess(
-    job: ElasticJob,
-    workers: Workers,
-    spare: Mapping[str, Overdrawn],
-    breaks: Sequence[Break],
-    now: datetime,
+    job: ElasticJob, workers: Workers, spare: Mapping[str, Overdrawn], breaks: Sequence[Break], now: datetime
 ) -> Assessment:
     """Assesses the failures that are reported by now.
 

@@ -9,8 +9,7 @@ from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
-from reconcilers.goodput.comparable import with_comparable_steps
-from reconcilers.goodput.rounds import told_rounds
+from reconcilers.goodput.rounds import reported_rounds, with_comparable_steps
 from reconcilers.observed.workers import Workers
 
 _DIGITS = 6
@@ -38,7 +37,7 @@ def goodput_now(job: ElasticJob, workers: Iterable[ElasticWorker], now: datetime
         return known
     goodput = known or begun(job, now)
     telling = with_comparable_steps(job, Workers(workers)).telling_steps
-    told = told_rounds(telling, since=goodput.round)
+    told = reported_rounds(telling, since=goodput.round)
     return with_ratio(with_rounds(goodput, told), job, now)
 
 

@@ -11,30 +11,219 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from controller.wording import first_line, shortened
+from crds import names
+from crds.agent_report import FailureCause, RoundProgress
 from crds.elasticjob import ElasticJob
-from crds.job_status import MAX_EPISODE_REASON, Episode, EpisodeFailure, Goodput, JobFailure, JobState
-from crds.phases import RendezvousPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.job_status import (
+    MAX_EPISODE_MEMBERS,
+    MAX_EPISODE_REASON,
+    MAX_EPISODES,
+    ElasticJobStatus,
+    Episode,
+    EpisodeFailure,
+    Goodput,
+    JobFailure,
+    JobState,
+)
+from crds.phases import JobPhase, RendezvousPhase
+from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
+from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.goodput.goodput import (
-    begun,
-    goodput_now,
-    in_state,
-    reassigned,
-    with_ratio,
-    with_rounds,
-)
-from reconcilers.goodput.job_history import episode_of, with_episode
-from reconcilers.goodput.rounds import first_step_at
-from reconcilers.goodput.state import (
-    NOT_YET_TRAINING,
-    Moment,
-    Transition,
-    transitions,
-)
-from reconcilers.observed.draft import Draft
+from reconcilers.goodput.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
+from reconcilers.goodput.rounds import all_run, first_step_at, last_step_at, reported_rounds
+from reconcilers.observed.roles import in_cluster
+from reconcilers.observed.slots import present_slots
+from reconcilers.observed.worker_state import stuck_by
+from reconcilers.observed.workers import Workers
+from reconcilers.world.participants import bounds_of
+
+_AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
+NOT_YET_TRAINING = (JobState.RECOVERING, JobState.FORMING)
+"""Of a formed world, before its first step."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One look at a job."""
+
+    job: ElasticJob
+    status: ElasticJobStatus
+    """The status that will be written."""
+    workers: Workers
+    now: datetime
+    checking: bool = False
+    """A check of its nodes goes on."""
+    broken_at: datetime | None = None
+    """When the world failed, if it is given up just now because it did."""
+
+    @cached_property
+    def reported(self) -> list[RoundProgress]:
+        """What agents have reported of the round that is counted last, and of later ones."""
+        goodput = self.job.status.goodput
+        return reported_rounds(self.workers.telling_steps, since=goodput.round if goodput else 0)
+
+    @property
+    def published(self) -> Rendezvous:
+        return self.job.status.rendezvous or Rendezvous()
+
+    @property
+    def world(self) -> Rendezvous:
+        return self.status.rendezvous or Rendezvous()
+
+
+@dataclass(frozen=True)
+class Transition:
+    state: JobState
+    at: datetime
+
+
+def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> list[Transition]:
+    """The states since the last look, the present one at the end; each other than the one before."""
+    found = [Transition(before.state, before.since)]
+
+    def becomes(state: JobState, at: datetime) -> None:
+        if state is not found[-1].state:
+            found.append(Transition(state, min(max(at, found[-1].at), moment.now)))
+
+    if before.state in NOT_YET_TRAINING and _has_told_steps(moment):
+        becomes(
+            JobState.TRAINING,
+            first_step_at(moment.published.round, moment.workers.telling_steps) or moment.now,
+        )
+    if moment.broken_at is not None:
+        becomes(JobState.RECOVERING, moment.broken_at)
+    if moment.status.phase is None or not moment.status.phase.finished:
+        recovering = moment.broken_at is not None or _recovers(before, history)
+        becomes(_state(found[-1].state, before, moment, recovering), moment.now)
+    return found
+
+
+def failed_at(
+    breaks: Sequence[Break], round_: int, workers: Sequence[ElasticWorker], now: datetime
+) -> datetime | None:
+    """When the world of this round failed; None if it has not, and some only leave it."""
+    failed = [b for b in breaks if not (b.trains_on or b.stops_in_good_order)]
+    if not failed:
+        return None
+    by_index = {worker.spec.index: worker for worker in workers if worker.spec.type == names.WORKER}
+    last_step = last_step_at(round_, workers)
+    return min(_break_time(b, by_index.get(b.index), last_step, now) for b in failed)
+
+
+def _break_time(
+    b: Break, worker: ElasticWorker | None, last_step: datetime | None, now: datetime
+) -> datetime:
+    """What is found out by waiting for it, a hang or a silent node, has failed since the last step."""
+    failure = b.report.failure if b.report is not None else None
+    if failure is not None:
+        hangs = failure.cause is FailureCause.HANG
+        return last_step if hangs and last_step is not None else failure.time
+    end = worker.status.last_exit if worker is not None else None
+    if worker is None or end is None or worker.status.phase is not WorkerPhase.FAILED:
+        return now
+    silent = end.exit_class is ExitClass.NODE_LOST
+    return last_step if silent and last_step is not None else end.time
+
+
+def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) -> JobState:
+    world = moment.world
+    if moment.status.phase is JobPhase.SUSPENDED:
+        return JobState.SUSPENDED
+    if in_cluster(moment.job):
+        trains = moment.status.phase in (JobPhase.RUNNING, JobPhase.SCALING)
+        begun = trains or moment.status.phase is JobPhase.RESTARTING
+        return JobState.TRAINING if trains else JobState.RECOVERING if begun else JobState.PENDING
+    if world.phase is RendezvousPhase.FORMED:
+        if _trains(last, before, moment):
+            return JobState.TRAINING
+    elif moment.checking:
+        return JobState.CHECKING
+    elif world.phase is RendezvousPhase.FORMING:
+        return JobState.PENDING
+    elif _too_few(moment):
+        return JobState.DOWN
+    return JobState.RECOVERING if recovering else JobState.FORMING
+
+
+def _trains(last: JobState, before: Goodput, moment: Moment) -> bool:
+    """A script that told steps trains from the first of a round on; one that tells none, while it runs."""
+    if moment.published.round == moment.world.round and last is JobState.TRAINING:
+        return True
+    if before.first_step is not None or moment.reported:
+        return False
+    return all_run(moment.world, moment.workers)
+
+
+def _has_told_steps(moment: Moment) -> bool:
+    """Whether members of the published world have reported steps of its round."""
+    published = moment.published
+    formed = published.phase is RendezvousPhase.FORMED
+    return formed and any(figures.round == published.round for figures in moment.reported)
+
+
+def _too_few(moment: Moment) -> bool:
+    """Not even with all who are on the way there are enough for a world."""
+    present = set(present_slots(moment.job, names.WORKER))
+    stuck = {
+        worker.spec.index
+        for worker in moment.workers
+        if worker.spec.type == names.WORKER and worker.spec.index in present and stuck_by(worker) is not None
+    }
+    return len(present - stuck) < bounds_of(moment.job).least
+
+
+def _recovers(before: Goodput, history: Sequence[Episode]) -> bool:
+    """Whether the last failure is not over yet. A check may have come between."""
+    if before.state is not JobState.CHECKING:
+        return before.state in _AFTER_A_FAILURE
+    earlier = (episode.state for episode in reversed(history) if episode.state is not JobState.CHECKING)
+    return next(earlier, JobState.PENDING) in _AFTER_A_FAILURE
+
+
+def with_episode(history: Sequence[Episode], episode: Episode) -> tuple[Episode, ...]:
+    """Appends the new stretch, unless it is the same as the last; when full, the oldest goes.
+
+    A round that fails before it has trained begins none: its failure is added to the last.
+    """
+    last = history[-1] if history else None
+    if last is not None and _what(last) == _what(episode):
+        failure = last.failure or episode.failure
+        return (*history[:-1], last.model_copy(update={"failure": failure}))
+    if last is not None and last.since > episode.since:
+        episode = episode.model_copy(update={"since": last.since})
+    return (*history, episode)[-MAX_EPISODES:]
+
+
+def episode_of(
+    state: JobState, since: datetime, world: Rendezvous, reason: str, failure: EpisodeFailure | None = None
+) -> Episode:
+    members = () if world.phase is RendezvousPhase.FORMING else world.members
+    return Episode(
+        state=state,
+        since=since,
+        round=world.round,
+        members=in_short(members),
+        reason=shortened(reason, MAX_EPISODE_REASON),
+        failure=failure,
+    )
+
+
+def in_short(members: Sequence[int]) -> str:
+    """Such as `0-3,6`; cut where it gets too long."""
+    text = as_ranges(members)
+    if len(text) <= MAX_EPISODE_MEMBERS:
+        return text
+    return text[: text.rindex(",", 0, MAX_EPISODE_MEMBERS - 1) + 1] + "…"
+
+
+def _what(episode: Episode) -> tuple[object, ...]:
+    return episode.state, episode.round, episode.members
+
 
 REFRESH_SECONDS = 60.0
 """The account is not brought up to date sooner, unless something in it changes."""
@@ -45,32 +234,24 @@ POINT = 0.01
 """A ratio that has moved by less is not written for itself."""
 
 
-@dataclass(frozen=True)
-class Account:
-    goodput: Goodput
-    history: tuple[Episode, ...]
-
-
-def with_account(moment: Moment, draft: Draft, age_seconds: float) -> Draft:
-    """The status that is to be, with the account in it.
+def with_account(moment: Moment, differs: bool, age_seconds: float) -> ElasticJobStatus:
+    """The moment's status, with the account in it where that is due.
 
     Args:
-        draft: of the moment's status: where nothing else is to be written, the account is left as it was,
-            until its ratio is too old.
-        age_seconds: how long ago the account was written.
+        differs: something else in the status is written; else the account stays until its ratio is too old.
+        age_seconds: time since the account was written.
     """
-    known = moment.job.status
+    known, status = moment.job.status, moment.status
     account = balanced(moment)
     if account is not None:
-        return draft.having(goodput=account.goodput, history=list(account.history))
-    if known.goodput is None or known.completion_time is not None or age_seconds < REFRESH_SECONDS:
-        return draft
-    if not draft.differs and age_seconds < refresh_seconds(moment.job, moment.now):
-        return draft
+        return status.model_copy(update={"goodput": account[0], "history": list(account[1])})
+    limit_seconds = REFRESH_SECONDS if differs else refresh_seconds(moment.job, moment.now)
+    if known.goodput is None or known.completion_time is not None or age_seconds < limit_seconds:
+        return status
     goodput = goodput_now(moment.job, moment.workers, moment.now)
-    if not draft.differs and not _has_moved(known.goodput, goodput):
-        return draft
-    return draft.having(goodput=goodput)
+    if not differs and not _has_moved(known.goodput, goodput):
+        return status
+    return status.model_copy(update={"goodput": goodput})
 
 
 def refresh_seconds(job: ElasticJob, now: datetime) -> float:
@@ -91,8 +272,8 @@ def _has_moved(written: Goodput, present: Goodput) -> bool:
     return abs(written.ratio - present.ratio) >= POINT
 
 
-def balanced(moment: Moment) -> Account | None:
-    """The account with what has changed since it was written last; None if that is nothing to write."""
+def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
+    """The account and the history with what has changed since they were written last; None if nothing has."""
     known = moment.job.status
     if known.phase is not None and known.phase.finished:
         return None
@@ -101,7 +282,7 @@ def balanced(moment: Moment) -> Account | None:
     goodput, history = _with_first_steps(before, earlier, moment)
 
     found = transitions(goodput, history, moment)
-    goodput = with_rounds(goodput, moment.told)
+    goodput = with_rounds(goodput, moment.reported)
     for transition in found[1:]:
         goodput = in_state(goodput, transition.state, transition.at)
     history = _with_blame(_with_episodes(history, found, moment), moment)
@@ -110,14 +291,14 @@ def balanced(moment: Moment) -> Account | None:
         goodput = in_state(goodput, goodput.state, moment.now)
     if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
         return None
-    return Account(with_ratio(goodput, moment.job, moment.now), history)
+    return with_ratio(goodput, moment.job, moment.now), history
 
 
 def _with_first_steps(
     goodput: Goodput, history: tuple[Episode, ...], moment: Moment
 ) -> tuple[Goodput, tuple[Episode, ...]]:
     """A script that told no steps was thought to train while it ran; it did so only from the first one on."""
-    published, told = moment.published, moment.told
+    published, told = moment.published, moment.reported
     taken_on_trust = goodput.state is JobState.TRAINING and goodput.first_step is None
     if not taken_on_trust or len(history) < 2 or not told or told[-1].round != published.round:
         return goodput, history
@@ -193,7 +374,7 @@ def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
             return f"check {moment.status.active_check}"
         case JobState.TRAINING:
             first = next(
-                (figures.first_step for figures in moment.told if figures.round == world.round), None
+                (figures.first_step for figures in moment.reported if figures.round == world.round), None
             )
             known = moment.world if moment.world.round == world.round else world
             where = f", {known.resume.tier.origin}" if known.resume else ""

@@ -46,12 +46,7 @@ def of_phase(of: Basis, status: ElasticJobStatus) -> Iterator[Event]:
 
 
 def of_world(
-    published: Rendezvous,
-    decision: Decision,
-    failures: Assessment,
-    workers: Workers,
-    *,
-    was_counted: bool,
+    published: Rendezvous, decision: Decision, failures: Assessment, workers: Workers, *, was_counted: bool
 ) -> Iterator[Event]:
     """That the world broke, changed or formed.
 

@@ -27,41 +27,33 @@ from reconcilers.conditions.table import SIZES, judged
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess
-from reconcilers.goodput.comparable import with_comparable_steps
-from reconcilers.goodput.ledger import refresh_seconds, seconds_to_refresh, with_account
-from reconcilers.goodput.state import Moment, failed_at
+from reconcilers.goodput.ledger import Moment, failed_at, refresh_seconds, seconds_to_refresh, with_account
+from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
 from reconcilers.job.scaling import giving_back, own_write, plan_scaling, refusal_of
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import ended, going_on, has_succeeded, over, suspended
-from reconcilers.job.workers import (
-    created,
-    needs_standby_update,
-    relaunches_of,
-    standby_updated,
-    standing_by,
-)
+from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.draft import Draft
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.observed.status_patch import merge_patch, validated_patch
 from reconcilers.observed.workers import WorkerPlan, plan_workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles import tasks
 from reconcilers.runtime.acts import Act, Event, create, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.scale.request import Origin, ScaleWrite
+from reconcilers.scale.request import Origin, ScaleWrite, pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import Uptake, is_asked, take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
 from reconcilers.scale.verdicts import Verdict, judge
 from reconcilers.shards import job_shards
-from reconcilers.world.breaks import broken_members
 from reconcilers.world.decision import ActiveCheck, Constraints, decide, resumed
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
-from reconcilers.world.rendezvous import Decision
+from reconcilers.world.rendezvous import Decision, broken_members
 
 MIN_ACTS = 100
 ACT_LOOKS = 10
@@ -97,10 +89,10 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     phase = seen.job.status.phase
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
-    slots = _slots(seen, now)
+    uptake, slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    look, uptake, beginning = _basis(seen, slots.surplus, now)
+    look, beginning = _basis(seen, slots.surplus, uptake, now)
     if seen.job.spec.suspend:
         back = giving_back(look.job, seen)
         plan = _written(look, suspended(look), look_again=back.look_again_seconds)
@@ -154,13 +146,12 @@ def most_acts(workers: int) -> int:
     return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
-def _slots(seen: Seen, now: datetime) -> WorkerPlan:
-    """Which workers are wanted. The count of a plan that removes some by name does not show which."""
+def _slots(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
+    """The requested scale, and the workers that are wanted by it."""
     job = seen.job
-    if is_asked(job):
-        fresh = freshness(job, seen.workers, seen.pods)
-        job = take_up(job, fresh, (), now, seen.vacant).job
-    return plan_workers(job, seen.workers, seen.published)
+    fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
+    uptake = growth.with_base(job, take_up(job, fresh, seen.managed_fields, now, seen.vacant), now)
+    return uptake, plan_workers(uptake.job, seen.workers, seen.published)
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
@@ -174,8 +165,10 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
     return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
 
 
-def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tuple[Basis, Uptake, Beginning]:
-    """The job as it is wanted by now, what was requested of its scale, and how it begins.
+def _basis(
+    seen: Seen, surplus: Collection[ElasticWorker], uptake: Uptake, now: datetime
+) -> tuple[Basis, Beginning]:
+    """The job as it is wanted by now, and how it begins.
 
     Args:
         surplus: the workers that are deleted; what they have done of their leases counts.
@@ -185,24 +178,21 @@ def _basis(seen: Seen, surplus: Collection[ElasticWorker], now: datetime) -> tup
         shards = job_shards.next_sets(job, seen.workers, surplus, now)
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
-    fresh = freshness(job, workers, seen.pods)
-    managed_fields = seen.raw["metadata"].get("managedFields") or ()
-    uptake = growth.with_base(job, take_up(job, fresh, managed_fields, now, seen.vacant), now)
     refused = refusal_of(seen, Origin.PROFILE)
-    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, managed_fields)
+    beginning = profile.begun(uptake, seen.history, refused, seen.has_begun, now, seen.managed_fields)
     wanted = with_departed(uptake.job, surplus)
     look = Basis(
         seen=seen,
         job=wanted if shards is None else wanted.having(**job_shards.written(shards)),
         workers=workers,
-        fresh=fresh,
+        fresh=freshness(job, workers, seen.pods),
         now=now,
         scale_requested=uptake.scale_requested,
         shards=shards,
         pods_accepted=refusal.judge(job, seen.trial, seen.has_begun, now),
         profiled=beginning.condition,
     )
-    return look, uptake, beginning
+    return look, beginning
 
 
 def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
@@ -384,16 +374,17 @@ def _written(
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status.conditions
     checking = status.active_check is not None
     moment = Moment(look.job, status, look.workers, look.now, checking, broken_at)
-    draft = with_account(moment, Draft(status, raw), look.seen.account_age_seconds)
-    draft = _with_usage(look, draft)
+    differs = bool(merge_patch(raw, status.to_wire()))
+    after = with_account(moment, differs, look.seen.account_age_seconds)
+    after = _with_usage(look, after, differs or after is not status)
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
     updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
     return Plan(
-        status_patch=draft.patch(),
+        status_patch=validated_patch(raw, after) if differs or after is not status else {},
         events=(
             *events,
-            *events_of_conditions(before, draft.status.conditions),
+            *events_of_conditions(before, after.conditions),
             *events_of_job.of_phase(look, status),
         ),
         acts=(*acts, *updates),
@@ -401,27 +392,20 @@ def _written(
     )
 
 
-def _with_usage(look: Basis, draft: Draft) -> Draft:
-    """The draft with what the job used, where the status is written anyway, or it is time to look and a
+def _with_usage(look: Basis, status: ElasticJobStatus, differs: bool) -> ElasticJobStatus:
+    """The status with what the job used, where it is written anyway (`differs`), or it is time to look and a
     condition changes. Until then, it stays in the agents' reports."""
-    phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
-    ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
-    draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
-    is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    if not is_due and not draft.differs:
-        return draft
-    status = draft.status
-    used = with_roles(look.job, status, look.workers)
-    facts = Facts(
-        look.job, look.workers, phase or JobPhase.PENDING, look.published, look.now, usage=used.usage
-    )
-    conditions = judged(SIZES, status.conditions, facts)
-    sized = draft.of(
-        observed_at(status.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
-    )
-    if not draft.differs and (conditions == status.conditions or not sized.differs):
-        return draft
-    return sized.having(usage=used.usage)
+    ends = status.phase is not None and (status.phase.finished or status.phase is JobPhase.SUSPENDED)
+    counted = with_rounds(status, look.workers, look.published, ends=ends)
+    differs = differs or counted is not status
+    if not differs and look.seen.account_age_seconds < refresh_seconds(look.job, look.now):
+        return status
+    used = with_roles(look.job, counted, look.workers)
+    phase = status.phase or JobPhase.PENDING
+    facts = Facts(look.job, look.workers, phase, look.published, look.now, usage=used.usage)
+    conditions = judged(SIZES, counted.conditions, facts)
+    sized = observed_at(counted.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
+    return sized.model_copy(update={"usage": used.usage}) if differs or sized != counted else status
 
 
 def _soonest(*seconds: float | None) -> float | None:

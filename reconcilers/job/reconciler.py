@@ -1,6 +1,6 @@
 """The ElasticJob reconciler: see, plan, apply.
 
-`JobView` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
+`JobReader` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
 comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
 from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
 decision has overtaken. The first act is the ElasticWorld, which follows from the status (`published.py`).
@@ -23,14 +23,9 @@ from controller.store import Memory
 from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.published import writes_of_world
-from reconcilers.job.seen import JobView, Seen
+from reconcilers.job.seen import JobReader, Seen
 from reconcilers.observed.options import PodOptions
-from reconcilers.runtime.acts import (
-    Act,
-    Verb,
-    carry_out,
-    tell,
-)
+from reconcilers.runtime.acts import Act, Verb, carry_out, tell
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
@@ -52,7 +47,7 @@ class ElasticJobReconciler(Reconciler):
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._view = JobView(client, cache, clock, pods or PodOptions())
+        self._view = JobReader(client, cache, clock, pods or PodOptions())
         self._scale = ScaleWriter(client, cache, recorder, clock)
         self._worlds = cache.store(ELASTICWORLDS)
         self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()

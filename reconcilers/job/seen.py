@@ -1,16 +1,20 @@
-"""Everything that one look at a job decides from: `Seen`, and `JobView`, which reads it from the caches."""
+"""Everything that one look at a job decides from: `Seen`, and `JobReader`, which reads it from the caches.
+
+Ages count on our own clock, from when we first saw a thing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import NODES, PODS, Object
-from controller.slices import Slices
-from controller.store import Memory
+from controller.slices import LARGE, computed
+from controller.store import Memory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -20,7 +24,6 @@ from reconcilers.capacity.profile import needs_history
 from reconcilers.conditions import refusal
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
-from reconcilers.job.ages import AgesView
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.ending import is_over
@@ -29,14 +32,85 @@ from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import training_types
+from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.request import RefusedRequest
 from reconcilers.scale.uptake import Vacant
+from reconcilers.scale.writer import JobPlans
+from reconcilers.shards.by_shards import holders_of, scaling_of
 from reconcilers.worker.trial import PodTrial, Trial
-from reconcilers.world.participants import Ages
+from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
+
+
+class _Heard(NamedTuple):
+    """What a worker's agent has said, and since when. Times are monotonic."""
+
+    version: str
+    """resourceVersion of the ElasticWorker; until it changes, there is nothing else to read."""
+    checking: str | None
+    """The check that the job carried out then."""
+    waits: Hashable
+    """The answer of `is_waiting`."""
+    waits_since: float
+    step: int | None
+    """Step of the last checkpoint that was ever reported."""
+    saved_since: float
+    behind_seconds: float | None
+    """The answer of `seconds_behind_checkpoint`; None if no checkpoint is reported now."""
+
+
+class AgesView:
+    """All count from when we first saw a thing."""
+
+    def __init__(self, workers: Store, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._heard: Memory[_Heard] = workers.memory()
+        self._idle = Observations(workers, monotonic)
+
+    def of(self, job: ElasticJob, workers: Workers, checking: str | None) -> Ages:
+        """
+        Args:
+            checking: the job's active check: who joins is seen to do so anew when it begins and ends.
+        """
+        now, joined, checkpoint = self._monotonic(), {}, {}
+        for worker in workers:
+            uid, version = worker.metadata.uid, worker.metadata.resource_version
+            known = self._heard.get(uid)
+            if known is None or known.version != version or known.checking != checking:
+                known = self._heard.put(uid, _heard(worker, checking, known, now))
+            joined[uid] = now - known.waits_since
+            if known.behind_seconds is not None:
+                checkpoint[uid] = max(now - known.saved_since, known.behind_seconds)
+        return Ages(joined, checkpoint, self._idle_seconds(job, workers, now))
+
+    def _idle_seconds(self, job: ElasticJob, workers: Workers, now: float) -> dict[str, float]:
+        if scaling_of(job) is None:
+            return {}
+        holders, idle = holders_of(job), {}
+        for worker in workers.training:
+            uid, holds = worker.metadata.uid, (worker.spec.index, worker.spec.incarnation) in holders
+            seconds = self._idle.age_seconds(uid, holds, now)
+            if not holds:
+                idle[uid] = seconds
+        return idle
+
+
+def _heard(worker: ElasticWorker, checking: str | None, before: _Heard | None, now: float) -> _Heard:
+    report = current_report(worker)
+    waits, told = is_waiting(report), checkpoint_of(report)
+    still = before if before and (before.waits, before.checking) == (waits, checking) else None
+    saved = before if before and told in (None, before.step) else None  # told no more, it is not made anew
+    return _Heard(
+        version=worker.metadata.resource_version,
+        checking=checking,
+        waits=waits,
+        waits_since=still.waits_since if still else now,
+        step=saved.step if saved else told,
+        saved_since=saved.saved_since if saved else now,
+        behind_seconds=None if told is None else seconds_behind_checkpoint(report),
+    )
 
 
 @dataclass(frozen=True)
@@ -81,6 +155,11 @@ class Seen:
         return self.job.status.rendezvous or Rendezvous()
 
     @property
+    def managed_fields(self) -> Sequence[Object]:
+        """The job's, if the server keeps them."""
+        return self.raw["metadata"].get("managedFields") or ()
+
+    @property
     def has_begun(self) -> bool:
         """Whether it has workers, or has had a world."""
         return has_begun(self.job, self.workers)
@@ -91,8 +170,8 @@ def has_begun(job: ElasticJob, workers: Workers) -> bool:
     return bool(workers or (job.status.rendezvous or Rendezvous()).round)
 
 
-class JobView:
-    """Reads what is there. All ages are by our own clock, from when we first saw a thing."""
+class JobReader:
+    """Reads what is there; a thread reads what is much."""
 
     def __init__(self, client: Client, cache: Cache, clock: Clock, pods: PodOptions) -> None:
         self._jobs = cache.store(ELASTICJOBS)
@@ -102,7 +181,7 @@ class JobView:
         self._plans = JobPlans(cache)
         self._checks = JobChecksView(client, cache)
         self._clock = clock
-        self._trial = PodTrial(client, cache, clock.monotonic, pods.agent)
+        self._trial = PodTrial(client, cache, pods.agent)
         self._tried_at: Memory[float] = self._jobs.memory()
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
@@ -116,58 +195,57 @@ class JobView:
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return None
         job = self._parse_job.parse(raw)
-        found, slices = await self._workers_of(job), Slices()
-        await slices.pause()
-        workers = Workers(found)
-        await slices.pause()
+        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
+        size = LARGE if needs_history(job) else len(found)
+        seen = await computed(size, self._read, job, raw, found)
+        if job.status.phase is not None and job.status.phase.finished:
+            return seen
+        checks = await self._checks.of(job, seen.workers)
+        checking = checks.active.metadata.name if checks.active else None
+        ages = await computed(len(seen.workers), self._ages.of, job, seen.workers, checking)
+        return replace(seen, checks=checks, ages=ages, trial=await self._try_pods(job, raw, seen.workers))
+
+    def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
+        workers = Workers(self._workers_of(found))
         plans = self._plans.unjudged(job.metadata.namespace, job.metadata.name, job.metadata.uid)
         if job.status.phase is not None and job.status.phase.finished:
             return Seen(job, raw, workers, plans)
-        checks = await self._checks.of(job, workers)
-        pods, outdated = await self._pods_of(job, workers)
-        ages = await self._ages.of(job, workers, checks.active.metadata.name if checks.active else None)
-        await slices.pause()
+        pods, outdated = self._pods_of(job, workers)
         return Seen(
             job=job,
             raw=raw,
             workers=workers,
             plans=plans,
-            vacant=await self._plans.vacant(job),
-            checks=checks,
+            vacant=self._plans.vacant(job),
             pods=pods,
             outdated_pods=outdated,
             nodes=self._nodes.list(),
-            ages=ages,
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
-            history=await self._history(job, workers),
-            neighbours=await self._neighbours(job, workers),
-            trial=await self._try_pods(job, raw, workers),
+            history=self._history(job, workers),
+            neighbours=self._neighbours(job, workers),
         )
 
-    async def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:
+    def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:
         if not needs_history(job) or has_begun(job, workers):
             return []
-        ended, slices = list[ElasticJob](), Slices()
-        for raw in self._jobs.list(job.metadata.namespace):
-            status = raw.get("status", {})
-            if status.get("usage") and status.get("completionTime"):
-                ended += self._parse_job.readable([raw])
-            await slices.pause()
-        return ended
+        found = ((raw, raw.get("status", {})) for raw in self._jobs.list(job.metadata.namespace))
+        ended = (raw for raw, status in found if status.get("usage") and status.get("completionTime"))
+        return list(self._parse_job.readable(ended))
 
-    async def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
-        """Looked for when what is told of the job's pace is news, and at no other time."""
+    def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
+        """Looked for when what is reported of the job's pace is news, and at no other time."""
         if news_of(job, workers) is None:
             return []
         nodes = {worker.status.node_name for worker in workers} - {None}
-        found, slices = list[Neighbour | None](), Slices()
-        for raw in self._workers.list():
-            status = raw.get("status", {})
-            is_other = job.metadata.uid not in owner_uids(raw) and status.get("phase") == "Running"
-            if is_other and status.get("nodeName") in nodes:
-                found += (_neighbour(job, other) for other in self._parse_worker.readable([raw]))
-            await slices.pause()
+        others = (
+            raw
+            for raw in self._workers.list()
+            if raw.get("status", {}).get("phase") == "Running"
+            and raw["status"].get("nodeName") in nodes
+            and job.metadata.uid not in owner_uids(raw)
+        )
+        found = (_neighbour(job, other) for other in self._parse_worker.readable(others))
         return sorted(filter(None, found), key=lambda each: (each.since, each.worker))
 
     async def _try_pods(self, job: ElasticJob, raw: Object, workers: Workers) -> Trial | None:
@@ -181,31 +259,23 @@ class JobView:
             self._tried_at.put(uid, self._clock.monotonic())  # after the answer, which may take long
         return trial
 
-    async def _workers_of(self, job: ElasticJob) -> list[ElasticWorker]:
-        found = workers_owned_by(self._workers, job.metadata.namespace, job.metadata.uid)
-        workers, slices = list[ElasticWorker](), Slices()
+    def _workers_of(self, found: list[Object]) -> Iterator[ElasticWorker]:
         found.reverse()
         while found:  # the cache may have newer ones by now: these are freed one by one, not all at the end
             raw = found.pop()
             if not raw["metadata"].get("deletionTimestamp"):
-                workers += self._parse_worker.readable([raw])
-            await slices.pause()
-        return workers
+                yield from self._parse_worker.readable([raw])
 
-    async def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
-        """`Seen.pods` and `Seen.outdated_pods`.
-
-        No Pod is outdated of a job that nobody has edited, nor any from before Pods told of their template.
-        """
+    def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
+        """`Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
         wanted = {type_: template_digest(job, type_) for type_ in training_types(job)}
-        is_edited, digests, outdated, slices = job.metadata.generation > 1, {}, 0, Slices()
+        is_edited, digests, outdated = job.metadata.generation > 1, {}, 0
         for worker in workers:
             name = pod_name(worker)
             pod = self._pods.get(worker.metadata.namespace, name)
             if pod is not None:
                 digests[name] = built_with(pod)
                 outdated += is_edited and _made_of_another(pod, wanted.get(worker.spec.type))
-            await slices.pause()
         return digests, outdated
 
     def _shards_age_seconds(self, job: ElasticJob) -> float:

@@ -102,11 +102,7 @@ def suspended(of: Basis) -> ElasticJobStatus:
 
 
 def ended(
-    of: Basis,
-    phase: JobPhase,
-    reason: str,
-    message: str,
-    failures: Assessment | None = None,
+    of: Basis, phase: JobPhase, reason: str, message: str, failures: Assessment | None = None
 ) -> ElasticJobStatus:
     """The status of a job that ends now, by failures or otherwise."""
     world = of.job.status.rendezvous

@@ -23,12 +23,7 @@ from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import new_worker, slot_of
-from reconcilers.runtime.acts import (
-    Act,
-    Event,
-    Verb,
-    create,
-)
+from reconcilers.runtime.acts import Act, Event, Verb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll

@@ -15,8 +15,8 @@ from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.nodes import MAX_MESSAGE
 from reconcilers.nodecheck.scope import new_check_worker
+from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
-from reconcilers.runtime.parallel import in_parallel
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 
 

@@ -18,7 +18,36 @@ from controller.salvage import parsed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.observed.token import give_token_to_agent
+
+TOKEN_VOLUME = "dlr-token"
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKEN_LIFE_SECONDS = 3607
+"""What Kubernetes asks for: the kubelet renews the token in time."""
+
+
+def give_token_to_agent(spec: Object) -> None:
+    """Mount the token in the first container of a Pod's spec, and have Kubernetes mount it in none.
+
+    A template that says itself whether tokens are mounted, or mounts something there, stays as it is.
+    https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/
+    """
+    container = spec["containers"][0]
+    mounts = container.get("volumeMounts") or []
+    is_mounted = any(str(mount.get("mountPath")).rstrip("/") == TOKEN_FOLDER for mount in mounts)
+    if is_mounted or spec.get("automountServiceAccountToken") is not None:
+        return
+    spec["automountServiceAccountToken"] = False
+    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_LIFE_SECONDS}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    volume = {"name": TOKEN_VOLUME, "projected": {"sources": sources}}
+    mount = {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True}
+    spec["volumes"] = [*(spec.get("volumes") or ()), volume]
+    container["volumeMounts"] = [*mounts, mount]
+
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' terminationGracePeriodSeconds."""
@@ -111,11 +140,7 @@ def owned_metadata(owner: Object, name: str) -> Object:
     return {
         "name": name,
         "namespace": metadata["namespace"],
-        "labels": {
-            names.LABEL_APP: names.APP,
-            **owner_label(owner),
-            names.LABEL_MANAGED_BY: names.MANAGER,
-        },
+        "labels": {names.LABEL_APP: names.APP, **owner_label(owner), names.LABEL_MANAGED_BY: names.MANAGER},
         "ownerReferences": [owner_reference(owner["kind"], metadata["name"], metadata["uid"])],
     }
 
@@ -176,7 +201,7 @@ def grace_seconds(spec: Object) -> int:
 
 
 def key_variable(owner_uid: str) -> Variables:
-    """The key of the Pod's job or check (`key.py`)."""
+    """The key of the Pod's job or check (`reconcilers/worker/access.py`)."""
     reference = {"name": names.key_secret(owner_uid), "key": names.KEY_FIELD}
     return {names.ENV_JOB_KEY: {"valueFrom": {"secretKeyRef": reference}}}
 

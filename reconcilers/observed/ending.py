@@ -1,15 +1,9 @@
 """How a worker's Pod is, and how it ended: the one judgement of that, and a pure function.
 
-The Pod's containers, each by its role, and what the agent of that very Pod reported are looked at together.
-The Pod's phase alone decides nothing: it says Running while a sidecar outlives the training container, Failed
-when a sidecar crashes after training has ended well, and Succeeded of a pipe whose last command ended well or
-of a shell that answers an eviction with exit code 0. What the job needs of a worker that has succeeded, the
-world says: one that is in a later round than it has finished is missing there (`world/breaks.py`).
-
-* Succeeded is what the agent calls so; where no agent has reported, none is certain to start (`launcher.py`)
-  and no launcher has begun (`agent/report/launch_mark.py`), a training container that left with exit code 0.
-* Failed is a Pod whose training container has ended otherwise, or that is deleted, lost, or cannot start.
-* A container that its kubelet starts again has not ended; how often it failed is told, to be counted.
+A Pod has succeeded if its agent says so; or, where none has reported, none is certain to start
+(`launcher.py`) and no launcher has begun, if its training container left with exit code 0. It has failed if
+its training container ended otherwise, or if it is deleted, lost, or cannot start. The Pod's phase alone
+decides nothing: a sidecar may outlive training or crash after it, and a shell may hide an exit code.
 """
 
 from __future__ import annotations
@@ -36,14 +30,11 @@ from reconcilers.observed.exit_class import (
     CONTAINER_REASONS,
     KILL_EXIT_CODES,
     PodEnd,
-    agent_silent,
     classify_container,
     classify_pod,
     classify_process,
     deleted,
-    heartbeat_lost,
     is_taken,
-    node_lost,
 )
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.observed.start import USUAL
@@ -118,7 +109,8 @@ def judge(seen: Situation) -> Judgement:
     if _has_said_so(seen) and training.end is not None and _says_nothing(training.end):
         return _ended_well()
     if seen.node_lost:
-        return _ended_well() if _has_said_so(seen) else _failed(node_lost(seen.node_lost))
+        lost = PodEnd(ExitClass.NODE_LOST, "NodeLost", message=seen.node_lost)
+        return _ended_well() if _has_said_so(seen) else _failed(lost)
     if seen.silence is not None and seen.silence.is_loss and may_run(training):
         end = _of_silence(pod["metadata"]["name"], seen.silence)
         return _ended_well() if _has_said_so(seen) else _failed(end)
@@ -168,9 +160,12 @@ def _has_said_so(seen: Situation) -> bool:
 
 
 def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
+    unheard = f"no heartbeat from {pod_name} for {silence.seconds:.0f} s"
     if silence.verdict is Verdict.NODE_LOST:
-        return heartbeat_lost(pod_name, silence.seconds, silence.node)
-    return agent_silent(pod_name, silence.seconds, silence.node)
+        message = f"{unheard}, and {silence.node}"
+        return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
+    message = f"{unheard}, although {silence.node}: its agent is stuck"
+    return PodEnd(ExitClass.UNKNOWN, "AgentSilent", message=message)
 
 
 def _is_over(pod: Object, containers: Sequence[Container]) -> bool:

@@ -1,12 +1,8 @@
-"""Why a Pod or a training process ended: one table (docs/failures.md).
-
-Read from the top, the first entry that fits decides.
+"""Why a Pod or a training process ended: one table, whose first entry that fits decides (docs/failures.md).
 
 * A Pod: its condition DisruptionTarget, `status.reason`, the container to blame (reason, exit code, text);
-  then a deletion, which is judged by the taints of the node; then the node's readiness, and the silence of
-  the agent (`reconcilers.observed.silence`).
-  Whether a Pod has ended at all, and whether well, is judged in `reconcilers.observed.ending`.
-* A training process: the cause that its agent tells, the signal or exit code, the text.
+  then a deletion, by the taints of the node.
+* A training process: the cause that its agent reports, the signal or exit code, the text.
 """
 
 from __future__ import annotations
@@ -20,8 +16,7 @@ import re2
 from crds import xids
 from crds.agent_report import AgentFailure, FailureCause
 from crds.elasticworker import ExitClass
-from crds.failure_texts import DAMAGED_CHECKPOINT
-from reconcilers.observed.consequences import follows_from_a_peer
+from crds.failure_texts import DAMAGED_CHECKPOINT, PeerDeathTexts
 from reconcilers.observed.containers import (
     Container,
     Role,
@@ -32,6 +27,14 @@ from reconcilers.observed.containers import (
     to_blame,
     words_of,
 )
+
+text_follows_from_a_peer = PeerDeathTexts(re2.compile).explain
+
+
+def follows_from_a_peer(failure: AgentFailure) -> bool:
+    """Whether a process failure is a mere consequence of another's, as far as its text tells."""
+    return failure.cause is None and text_follows_from_a_peer(failure.message, failure.log_tail)
+
 
 BY_TAINT = "DeletionByTaintManager"
 
@@ -62,10 +65,7 @@ POD_REASONS = {
 }
 """Pod status.reason, set by the kubelet and the node lifecycle controller."""
 
-CONTAINER_REASONS = {
-    "OOMKilled": ExitClass.OOM,
-    "ContainerStatusUnknown": ExitClass.NODE_LOST,
-}
+CONTAINER_REASONS = {"OOMKilled": ExitClass.OOM, "ContainerStatusUnknown": ExitClass.NODE_LOST}
 """State terminated.reason; ContainerStatusUnknown is what a kubelet finds of containers after a reboot."""
 
 PROGRAMS_REASONS = frozenset({"Error", "OOMKilled"})
@@ -212,27 +212,6 @@ def _is_lost(node: Mapping[str, Any]) -> bool:
 def _taints(node: Mapping[str, Any]) -> list[str]:
     """Their keys."""
     return [taint.get("key", "") for taint in node.get("spec", {}).get("taints") or ()]
-
-
-def node_lost(why: str) -> PodEnd:
-    """The Pod's node is not ready."""
-    return PodEnd(ExitClass.NODE_LOST, "NodeLost", message=why)
-
-
-def heartbeat_lost(pod_name: str, seconds: float, node: str) -> PodEnd:
-    """The agent's Lease was not renewed, and its node is lost too.
-
-    Args:
-        node: what is known of the node, as a clause.
-    """
-    message = f"no heartbeat from {pod_name} for {seconds:.0f} s, and {node}"
-    return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
-
-
-def agent_silent(pod_name: str, seconds: float, node: str) -> PodEnd:
-    """The agent's Lease was not renewed, although its node is well and other agents are heard."""
-    message = f"no heartbeat from {pod_name} for {seconds:.0f} s, although {node}: its agent is stuck"
-    return PodEnd(ExitClass.UNKNOWN, "AgentSilent", message=message)
 
 
 def classify_process(failure: AgentFailure) -> ExitClass:

@@ -1,15 +1,9 @@
 """What it means that an agent is silent: a worker is lost when its node, too, gives no sign of life. Pure.
 
-Agents and kubelets reach the API server by different ways. When only the agents' way is broken (a
-NetworkPolicy, throttling, an admission webhook, DNS), every agent falls silent at once while every node is
-well and training goes on. So silence alone ends no worker:
-
-* The node is lost as well: its kubelet has not renewed the node's Lease while we looked, or Kubernetes
-  calls the node not ready, or it is gone. The worker is lost, and its slot keeps off the node.
-* The node is well, and the agents of the same owner are heard but for very few: after a longer time-out the
-  agent itself is taken to be stuck. The worker gets a new Pod, and the node is not blamed. The others must
-  have been heard for a whole time-out: when a broken way is mended, some are heard sooner than others.
-* In any other case nothing is deleted: the job has the condition `AgentsSilent`.
+Where only the agents' way to the API server is broken, every agent falls silent at once while training goes
+on. So silence alone ends no worker. If the node is lost as well, the worker is lost and its slot keeps off
+the node. If the node is well and nearly all other agents have been heard for a whole time-out, the agent is
+stuck after a longer time-out: it gets a new Pod. In any other case the job has the condition `AgentsSilent`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""Which slots a replica type has: the first indices that are not retired, for `replicas` and `standby`.
+"""Which slots a replica type has: the first that are not retired, for `replicas` and `standby` together.
 
-No slot is one of those who stand by: whoever is not in the world, and ready, does (docs/elasticity.md). So
-`count` here is that of both together.
-
-A slot that is to be moved (`status.migrations`) stays wanted until another has taken its place. That other
-one, the target, exists besides the wanted. When all moves are done, the wanted are the same as if the sources
-had been retired to begin with; no slot but a source ever gives way to a target.
-
-A retired slot is vacant when nothing is left of its worker: no ElasticWorker, no Pod, no place in the world.
-Vacant slots come back into use, so that indices do not grow with a job's age: as targets of moves at once,
-for a greater count only when many are retired, because workers behind them change their rank by it.
+A slot that is moved (`status.migrations`) stays wanted until its target, which exists besides, has taken its
+place; then it is retired. A retired slot is vacant when no ElasticWorker, Pod or place in the world is left
+of it. Vacant slots are used again: as targets at once, for a greater count only when many are retired,
+because workers behind them change their rank by it. The last part is about extra workers, the highest slots.
 """
 
 from __future__ import annotations
@@ -22,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from controller.wording import some_of
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.job_spec import ReplicaSpec
-from crds.job_status import Moves
+from crds.elasticworker import ElasticWorker
+from crds.job_spec import Opportunistic, ReplicaSpec
+from crds.job_status import Moves, Opportunity
 from crds.phases import RendezvousPhase
 from reconcilers.observed.desired import DesiredJob
 
@@ -203,3 +198,33 @@ def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:
 def _slot_count(job: ElasticJob, type_: str) -> int:
     spec = job.spec.replica_specs.get(type_)
     return slot_count(spec) if spec else 0
+
+
+def opportunistic_policy(job: ElasticJob) -> Opportunistic | None:
+    return job.spec.elastic_policy.opportunistic if names.WORKER in job.spec.replica_specs else None
+
+
+def opportunity_of(job: ElasticJob) -> Opportunity | None:
+    """What is remembered; None of a job that does not grow by itself."""
+    if opportunistic_policy(job) is None or job.status.scaling is None:
+        return None
+    return job.status.scaling.opportunity
+
+
+def extra_slots(job: ElasticJob) -> frozenset[int]:
+    known = opportunity_of(job)
+    return frozenset() if known is None else frozenset(wanted_slots(job, names.WORKER)[known.base :])
+
+
+def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
+    known = opportunity_of(job)
+    if known is None or worker.spec.type != names.WORKER:
+        return False
+    place = place_of(job, names.WORKER, worker.spec.index)
+    return place is not None and place >= known.base
+
+
+def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:
+    """Returns the priority class of the worker's next Pod, where that is not for the template to say."""
+    policy = opportunistic_policy(job)
+    return policy.priority_class_name if policy is not None and is_extra(job, worker) else None

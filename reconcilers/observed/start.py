@@ -1,12 +1,9 @@
-"""Why a Pod that has a node does not start: what its status says, and what only its Events say.
+"""Why a Pod that has a node does not start: what its status says, and what only its Events say. Pure.
 
-A kubelet says in a container's status that an image cannot be pulled, or that a Secret of its environment is
-missing. That a volume cannot be mounted (its Secret, ConfigMap or claim is missing) stands in an Event alone:
-https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/. So the Events of a Pod that is late are
-read (`late_pods.py`); of a job's Pods, one at a time, only now and then, and ever more rarely: an API server
-has no index of Events, so each reading goes through all of the namespace's.
-
-Pure, and imported by the CLI, so it asks for no client.
+A kubelet reports in a container's status that an image or a Secret of its environment is missing, and in an
+Event alone that a volume cannot be mounted. So the Events of a Pod that is late are read (`maker.py`), of a
+job's Pods one at a time and ever more rarely: each reading goes through all Events of the namespace.
+https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/
 """
 
 from __future__ import annotations
@@ -147,7 +144,7 @@ def warning_of(events: Iterable[Object]) -> Hindrance:
     Once a kubelet pulls the image, the volumes are mounted, whatever it said of them before.
     """
     words = (e for e in events if _reporter(e) in REPORTERS and e.get("reason") != AMID_FAILURES)
-    newest = max(words, key=_told_at, default=None)
+    newest = max(words, key=_time_of, default=None)
     if newest is None or newest.get("type") != "Warning":
         return NOTHING
     return Hindrance(newest.get("reason") or "Warning", newest.get("message") or "")
@@ -158,7 +155,7 @@ def _reporter(event: Object) -> str | None:
     return str(component) if component else None
 
 
-def _told_at(event: Object) -> str:
+def _time_of(event: Object) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
 

@@ -23,11 +23,7 @@ class OfOurJobs(Reconciler):
     """
 
     def __init__(
-        self,
-        inner: Reconciler,
-        cache: Cache,
-        resource: Resource,
-        jobs_of: Callable[[Object], Iterable[str]],
+        self, inner: Reconciler, cache: Cache, resource: Resource, jobs_of: Callable[[Object], Iterable[str]]
     ) -> None:
         self._inner = inner
         self._jobs = cache.store(ELASTICJOBS)

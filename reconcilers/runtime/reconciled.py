@@ -14,7 +14,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import InvalidStatus
 from controller.events import EventRecorder
-from controller.reconciler import ReconcileTimeout, Reporter, Request, TerminalError
+from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
 from controller.resources import Object, Resource
 from controller.wording import shortened
 from crds.model import ConditionStatus, first_fault
@@ -132,3 +132,39 @@ def _owner(worker: Object) -> Object:
         return worker
     named = {"namespace": metadata.get("namespace"), "name": owner["name"], "uid": owner["uid"]}
     return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": named}
+
+
+REASON = "Unreadable"
+
+
+class UnreadableReconciler(Reconciler):
+    """Reports one object; a request has its resource in front of its name.
+
+    Args:
+        conditions: by resource, who writes the condition; others have none.
+    """
+
+    def __init__(
+        self, cache: Cache, recorder: EventRecorder, conditions: Mapping[Resource, ReconciledCondition]
+    ) -> None:
+        self._cache = cache
+        self._recorder = recorder
+        self._conditions = conditions
+
+    async def reconcile(self, request: Request) -> Result:
+        resource_name, _, name = request.name.partition("/")
+        resource, found = self._cache.unreadable_of(resource_name, (request.namespace, name))
+        if resource is None or found is None:
+            return Result()
+        reporter, obj = self._conditions.get(resource), found.obj
+        known, generation = condition_in(obj), obj["metadata"].get("generation", 0)
+        if reporter and (known.get("reason"), known.get("observedGeneration")) == (REASON, generation):
+            return Result()
+        message = (
+            f"dlr cannot read this {resource.kind}, and leaves it alone: {found.reason}; correct or delete it"
+        )
+        subject = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": obj["metadata"]}
+        self._recorder.event(subject, "Warning", REASON, message)
+        if reporter is not None:
+            await reporter.unreadable(obj, REASON, message)
+        return Result()

@@ -18,10 +18,9 @@ from crds.elasticworker import ElasticWorker
 from crds.phases import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.observed.builder import pod_name
-from reconcilers.observed.extra import opportunity_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.roles import ROLES, in_cluster
-from reconcilers.observed.slots import slots_of, training_types, wanted_slots
+from reconcilers.observed.slots import opportunity_of, slots_of, training_types, wanted_slots
 from reconcilers.roles.tasks import config_fault
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
@@ -122,10 +121,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 
 
 def refusal(
-    plan: ScalePlan,
-    job: ElasticJob,
-    workers: Sequence[ElasticWorker],
-    nodes: Collection[Mapping[str, Any]],
+    plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], nodes: Collection[Mapping[str, Any]]
 ) -> Refusal | None:
     """Why the plan cannot be carried out, if it cannot.
 

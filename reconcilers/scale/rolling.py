@@ -1,7 +1,7 @@
 """New resources go through a type's workers one node unit at a time, while the others train. Pure.
 
 Where the world is allowed without the unit, it goes first: a smaller world is published, its workers get new
-Pods, and join again. Where it is not, others come up in its place before it goes (`moving.py`). The next unit
+Pods, and join again. Where it is not, others come up in its place before it goes (`settle`). The next unit
 has its turn when all train together again.
 """
 
@@ -19,12 +19,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.resources import resources_digest, resources_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import (
-    Slot,
-    present_slots,
-    slots_of,
-    wanted_slots,
-)
+from reconcilers.observed.slots import Slot, present_slots, slots_of, wanted_slots
 from reconcilers.observed.worker_state import ENDED, current_report, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.world.participants import Bounds, Participant

@@ -57,18 +57,6 @@ class Uptake:
         return self.request is not None or self.count_changed_from is not None
 
 
-def counts_moved(job: ElasticJob) -> bool:
-    """Whether the spec wants another count than it did at the last look."""
-    known = job.status.replica_statuses
-    specs = job.spec.replica_specs
-    return any(t in known and known[t].desired != specs[t].replicas for t in training_types(job))
-
-
-def is_asked(job: ElasticJob) -> bool:
-    """Whether this look takes up a count or a request, which may change whose slots are wanted."""
-    return counts_moved(job) or pending(job) is not None
-
-
 def take_up(
     job: ElasticJob,
     fresh: Freshness,
@@ -170,10 +158,7 @@ def _count_before(job: ElasticJob) -> int | None:
 
 
 def _scaling(
-    job: ElasticJob,
-    request: ScaleRequest | None,
-    managed_fields: Sequence[Mapping[str, Any]],
-    now: datetime,
+    job: ElasticJob, request: ScaleRequest | None, managed_fields: Sequence[Mapping[str, Any]], now: datetime
 ) -> Scaling | None:
     """The scaling: the count and its origin.
 

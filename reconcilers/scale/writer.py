@@ -1,26 +1,80 @@
-"""Writing scale requests into jobs, and verdicts into ScalePlans."""
+"""ScalePlans in the cache, requests written into jobs, verdicts written into ScalePlans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ApiError, Conflict, NotFound
 from controller.events import EventRecorder
-from controller.resources import Object
+from controller.resources import PODS, Object
 from controller.store import Memory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan
+from reconcilers.observed.ownership import BY_JOB, number_label
+from reconcilers.observed.slots import Slot, vacant_slots
 from reconcilers.runtime.acts import carry_out, tell
 from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from reconcilers.runtime.refused import is_refusal
-from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.request import REFUSED_SECONDS, RefusedRequest, ScaleWrite, differing
+from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.verdicts import Verdict, refused_by_server, without_job
+
+BY_OWNER_JOB = "owner-job"
+
+
+class JobPlans:
+    def __init__(self, cache: Cache) -> None:
+        self._plans = cache.store(SCALEPLANS)
+        self._pods = cache.store(PODS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._parse = cache.models(SCALEPLANS, ScalePlan)
+
+    def unjudged(self, namespace: str | None, name: str, job_uid: str | None) -> list[ScalePlan]:
+        """The plans for a job that have no verdict yet; without the job, those that no earlier one owns."""
+        found = self._plans.by_index(BY_OWNER_JOB, f"{namespace}/{name}")
+        return list(self._parse.readable(r for r in found if not is_judged(r) and is_for(r, job_uid)))
+
+    def vacant(self, job: ElasticJob) -> Vacant:
+        """The job's retired slots of which nothing is left, and what is being deleted is still left."""
+        if not job.status.retired:
+            return {}
+        key = f"{job.metadata.namespace}/{job.metadata.name}"
+        workers = self._workers.by_index(BY_JOB, key)
+        there: set[Slot] = {(raw["spec"]["type"], raw["spec"]["index"]) for raw in workers}
+        for raw in self._pods.by_index(BY_JOB, key):
+            if (index := number_label(raw, names.LABEL_INDEX)) is not None:
+                there.add((raw["metadata"]["labels"][names.LABEL_TYPE], index))
+        return vacant_slots(job, there)
+
+
+def is_judged(plan: Object) -> bool:
+    return (plan.get("status") or {}).get("phase") is not None
+
+
+def is_for(plan: Object, job_uid: str | None) -> bool:
+    """Whether it is for this job: neither on its way out, nor owned by an earlier one of the same name."""
+    metadata = plan["metadata"]
+    owners = {o["uid"] for o in metadata.get("ownerReferences") or () if o["kind"] == ELASTICJOBS.kind}
+    return not metadata.get("deletionTimestamp") and (not owners or job_uid in owners)
+
+
+def pods_job(pod: dict[str, Any]) -> Iterable[str]:
+    """Index function: the job that a worker's Pod is of."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    ours = {names.LABEL_JOB, names.LABEL_TYPE, names.LABEL_INDEX} <= labels.keys()
+    return [f"{metadata['namespace']}/{labels[names.LABEL_JOB]}"] if ours else []
+
+
+def owner_job(plan: dict[str, Any]) -> Iterable[str]:
+    """Index function: the job that a ScalePlan is for."""
+    return [f"{plan['metadata']['namespace']}/{plan['spec']['ownerJob']}"]
 
 
 class ScaleWriter:

@@ -14,8 +14,7 @@ from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
 from crds.job_spec import ReplicaSpec, ShardScaling
 from reconcilers.observed.slots import wanted_slots
-from reconcilers.shards.sets import ShardSet, of_status
-from reconcilers.shards.voices import voices_of
+from reconcilers.shards.sets import ShardSet, of_status, voices_of
 
 MAX_REMOVED = 1_000
 """Slots that one request names; the rest goes with the next."""

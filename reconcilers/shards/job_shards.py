@@ -18,8 +18,7 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.shards.by_shards import expected_workers
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
-from reconcilers.shards.voices import crew_of
+from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, crew_of, of_status
 
 SHARDS_DONE = "ShardsDone"
 PULLING = "Pulling"

@@ -1,25 +1,21 @@
 """Leases of a job's shard sets, as one pure function: which worker works on what next.
 
-All that decides is in the job's own status, and the status is written with the resourceVersion that it was
-decided from. So of two controllers one alone gives out a range, and a crash leaves either all of a decision
-or none of it. What workers say (`Voice`) may be old: it counts only for the lease whose number it names, and
-what it says of that can only become more (more is done, more has failed).
-
-Sizes follow factoring: a lease is half of what is left, divided by the workers (Flynn Hummel, Schonberg and
-Flynn, "Factoring", CACM 35(8), 1992). The number of leases grows with the logarithm of the set, not with it;
-and where elements are short, not even so: at the end a lease is work for three seconds, of however many.
+A status write carries the resourceVersion that it was decided from, so a range is given out once, or not at
+all. What workers report (`Voice`) counts only for the lease whose number it names. Sizes follow factoring: a
+lease is half of what is left, divided by the workers (Flynn Hummel, Schonberg and Flynn, CACM 35(8), 1992);
+where elements are short, work for three seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
 from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
-from reconcilers.shards.sets import ShardSet, Tried, Voice, merged, nameless, part_of
+from reconcilers.shards.sets import Crew, ShardSet, Tried, Voice, merged, nameless, part_of
 
 MAX_LEASES = 10_000
 """Leases of all sets of a job at a time; packed they have 100 KB. Workers beyond them wait."""
@@ -33,18 +29,6 @@ says, it is guided self-scheduling at worst.
 """
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
-
-
-@dataclass(frozen=True)
-class Crew:
-    """The workers of a job."""
-
-    alive: Mapping[int, int]
-    """The incarnation of each worker whose Pod has not ended, by index."""
-    voices: Sequence[Voice]
-    """What their agents said last, of Pods that have ended too."""
-    members: int = 0
-    """How many train together."""
 
 
 def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet, ...]:

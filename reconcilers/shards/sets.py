@@ -6,12 +6,13 @@ again, failed for good, or done. Done is what is in none of the others, so nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
 from crds.agent_report import ShardsReport
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
 from crds.shard_set import MAX_SHARD_SETS, Definition
@@ -45,6 +46,18 @@ class Voice:
     """The number of the restoration that it asks for; 0 if for none."""
     undone: Intervals = NONE
     """What is to be done after that."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The workers of a job."""
+
+    alive: Mapping[int, int]
+    """The incarnation of each worker whose Pod has not ended, by index."""
+    voices: Sequence[Voice]
+    """What their agents said last, of Pods that have ended too."""
+    members: int = 0
+    """How many train together."""
 
 
 @dataclass(frozen=True)
@@ -182,3 +195,62 @@ def _histories_from_text(text: str) -> tuple[Tried, ...]:
         workers, _, elements = each.partition(":")
         found.append(Tried(tuple(int(worker) for worker in workers.split("+")), from_text(elements)))
     return tuple(found)
+
+
+def crew_of(workers: Iterable[ElasticWorker], going: Collection[str], members: int) -> Crew:
+    """The workers as far as shard sets go.
+
+    Args:
+        going: the uids of those that nothing more is leased to, though their Pods have not ended.
+        members: how many train together.
+    """
+    alive: dict[int, int] = {}
+    voices: list[Voice] = []
+    for worker in workers:
+        if not _has_ended(worker) and worker.metadata.uid not in going:
+            alive[worker.spec.index] = worker.spec.incarnation
+        voices += voices_of(worker)
+    return Crew(alive, voices, members)
+
+
+def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
+    """
+    Raises:
+        ValueError: what it says of its elements is no set.
+    """
+    return Voice(
+        worker=index,
+        incarnation=incarnation,
+        definition=definition_of(said),
+        lease=said.lease,
+        rest=from_text(said.rest),
+        failed=from_text(said.failed),
+        reason=said.reason,
+        wants=said.wants,
+        leaves=said.leaves,
+        restoration=said.restoration,
+        undone=from_text(said.undone),
+    )
+
+
+def voices_of(worker: ElasticWorker) -> Iterator[Voice]:
+    """Yields what the worker reports; the last report of an ended incarnation counts too."""
+    report = worker.status.agent
+    if report is None:
+        return
+    for said in report.shards or ():
+        try:
+            yield voice_of(worker.spec.index, report.incarnation, said)
+        except ValueError:
+            continue  # nothing is taken from a worker that says what makes no sense: its lease stays
+
+
+def _has_ended(worker: ElasticWorker) -> bool:
+    """A worker of a suspended job awaits its next Pod in the same incarnation, and that Pod knows nothing of
+    the lease: what the Pod before has said must have been counted by then."""
+    status, incarnation = worker.status, worker.spec.incarnation
+    if status.observed_incarnation != incarnation:
+        return False
+    last = status.history[-1] if status.history else None
+    is_gone = last is not None and last.incarnation == incarnation and last.ended_at is not None
+    return is_gone or status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)

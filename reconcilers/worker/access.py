@@ -1,59 +1,49 @@
-"""What the Pods of a job or check may do: an account, Role and RoleBinding of their own, which go with it.
+"""What the Pods of a job or check have of their own: an account, Role and RoleBinding, and a key.
 
-The agent in a Pod follows its job's ElasticWorld, or its check, patches its report and keeps its Lease. RBAC
-limits what it reads to that one object, and the admission policies in deploy/ what it writes. So a Pod learns
-nothing of other jobs in its namespace. It may read all NodeChecks there, since any of them may be one of its
-job.
-
-Each object is watched by our label, so that a look costs no request while it is there. One whose label was
-removed is not seen; that it is there is known by the refusal to make it, and asked again now and then.
+RBAC limits what the agent in a Pod reads to its ElasticWorld or its check and the NodeChecks of its
+namespace; the admission policies in deploy/ limit what it writes. The key is a Secret, which the controller
+may create and not read. It is replaced only while no Pod runs with it, or later Pods could not talk to the
+others.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
-from controller.resources import (
-    LEASES,
-    ROLEBINDINGS,
-    ROLES,
-    SERVICEACCOUNTS,
-    Object,
-    Resource,
-)
-from controller.shared_calls import SharedCalls
-from controller.store import Change
+from controller.resources import LEASES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Object, Resource
+from controller.store import Memory
+from controller.tasks import SharedCalls
+from crds import names
 from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name
+from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 
-Key = tuple[str, str, str]
-"""Kind, namespace and name."""
-
-RECHECK_SECONDS = 300.0
-"""For so long one without our label is taken to be there."""
+MOST_FOUND = 1_000
+"""Objects without our label that are remembered as there."""
+KEY_BYTES = 32
 MISSED_RECHECK_SECONDS = 5.0
-"""The same when a Pod was refused, perhaps because it is gone: of many such Pods not each is to ask."""
+"""Time between two looks at a Secret that Pods wait for: of many such Pods not each makes one."""
 
 
 class WorkerAccess:
-    """Makes what is missing."""
+    """Makes the account, Role and RoleBinding that are missing."""
 
-    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Client, cache: Cache) -> None:
         self._client = client
-        self._monotonic = monotonic
         kinds = (SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
         self._cached = {resource: cache.store(resource) for resource in kinds}
-        self._found: dict[Key, float] = {}
-        """When the API server said of one that it is there."""
+        self._found = set[tuple[str, str, str]]()
+        """Kind, namespace and name of objects that are there without our label."""
         self._making = SharedCalls[None]()
-        """By key of the object, which many workers that begin at once may want."""
-        for resource in self._cached:
-            cache.add_handler(resource, self._forget)
+        """By object, which many workers that begin at once may want."""
 
     async def ensure(self, owner: Object, account: str, *, missed: bool = False) -> None:
         """Make what is not there.
@@ -64,36 +54,73 @@ class WorkerAccess:
             missed: a Pod was refused, so that the cache may be wrong.
         """
         for resource, wanted in access_of(owner, account):
-            metadata = wanted["metadata"]
-            key = (resource.kind, metadata["namespace"], metadata["name"])
-            if not self._is_there(resource, key, missed=missed):
+            namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+            key = (resource.kind, namespace, name)
+            is_there = key in self._found or self._cached[resource].get(namespace, name) is not None
+            if missed or not is_there:
                 await self._making.ask(key, partial(self._make, resource, wanted, key))
 
-    async def _make(self, resource: Resource, wanted: Object, key: Key) -> None:
+    async def _make(self, resource: Resource, wanted: Object, key: tuple[str, str, str]) -> None:
         try:
             await self._client.create(resource, wanted)
         except AlreadyExists:
-            self._note(key)
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found.add(key)
 
-    def _is_there(self, resource: Resource, key: Key, *, missed: bool) -> bool:
-        """Whether it is there, as far as we know without a request."""
-        if not missed and self._cached[resource].get(*key[1:]) is not None:
-            return True
-        return self._is_known(key, MISSED_RECHECK_SECONDS if missed else RECHECK_SECONDS)
 
-    def _forget(self, change: Change) -> None:
-        if change.new is None:
-            obj = change.current
-            self._found.pop((obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]), None)
+class OwnerKeys:
+    """Makes the Secret before its owner's first Pod."""
 
-    def _is_known(self, key: Key, seconds: float) -> bool:
-        found_at = self._found.get(key)
-        return found_at is not None and self._monotonic() - found_at < seconds
+    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+        self._client = client
+        self._monotonic = monotonic
+        self._pods = cache.store(PODS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._made: dict[str, Memory[float]] = {
+            resource.kind: cache.store(resource).memory() for resource in (ELASTICJOBS, NODECHECKS)
+        }
+        """When an owner's Secret was found or made last, by kind and uid."""
+        self._making = SharedCalls[None]()
+        """By uid of the owner, whose workers may all begin at once."""
 
-    def _note(self, key: Key) -> None:
-        """What is too old to be believed goes, so that this grows no further than there are jobs."""
-        self._found = {k: at for k, at in self._found.items() if self._is_known(k, RECHECK_SECONDS)}
-        self._found[key] = self._monotonic()
+    async def ensure(self, owner: Object, *, missed: bool = False) -> None:
+        """Make the Secret, unless it is there or a Pod runs with its key.
+
+        Args:
+            owner: the ElasticJob or NodeCheck.
+            missed: a Pod waits for it, so that it is not there any more.
+        """
+        uid = owner["metadata"]["uid"]
+        if self._is_there(owner, missed=missed):
+            return
+        await self._making.ask(uid, lambda: self._make(owner))
+
+    async def _make(self, owner: Object) -> None:
+        if not self._is_in_use(owner):
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(SECRETS, secret_of(owner))
+        self._made[owner["kind"]].put(owner["metadata"]["uid"], self._monotonic())
+
+    def forget(self, owner: Object) -> None:
+        """Ask again before the next Pod: the owner has none any more, so it may have a new key."""
+        self._made[owner["kind"]].forget(owner["metadata"]["uid"])
+
+    def _is_there(self, owner: Object, *, missed: bool) -> bool:
+        """Whether nothing is to be asked for now."""
+        made_at = self._made[owner["kind"]].get(owner["metadata"]["uid"])
+        return made_at is not None and (not missed or self._monotonic() - made_at < MISSED_RECHECK_SECONDS)
+
+    def _is_in_use(self, owner: Object) -> bool:
+        """Whether a Pod runs with the key. Pods in other namespaces have none, whatever owner they name."""
+        namespace = owner["metadata"]["namespace"]
+        return any(
+            pod["metadata"]["namespace"] == namespace
+            and pod.get("status", {}).get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+            for worker in self._workers.by_index(BY_OWNER, owner["metadata"]["uid"])
+            for pod in self._pods.by_index(BY_OWNER, worker["metadata"]["uid"])
+        )
 
 
 def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
@@ -139,3 +166,16 @@ def _rule(resource: Resource, verbs: list[str], subresource: str = "") -> Object
 def _object(resource: Resource, owner: Object, name: str) -> Object:
     metadata = owned_metadata(owner, name)
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+
+
+def secret_of(owner: Object) -> Object:
+    """The Secret to create, with a new key."""
+    key = secrets.token_hex(KEY_BYTES)
+    return {
+        "apiVersion": SECRETS.api_version,
+        "kind": SECRETS.kind,
+        "metadata": owned_metadata(owner, names.key_secret(owner["metadata"]["uid"])),
+        "type": "Opaque",
+        "immutable": True,
+        "data": {names.KEY_FIELD: base64.b64encode(key.encode()).decode()},
+    }

@@ -1,19 +1,18 @@
 """What a worker is there for: the training of an ElasticJob, or the test of a node for a NodeCheck.
 
 The Worker reconciler keeps Pods; what it has to know of their owner for that is an Assignment: the Pod that
-the worker gets (`job_pod.py`, `check_pod.py`), when it may go, and what has to be there before it.
+the worker gets (`job_pod.py`), when it may go, and what has to be there before it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import ClassVar, TypeAlias
 
 from controller.cache import Cache
 from controller.resources import NODES, Object
-from controller.slices import LARGE, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -24,109 +23,30 @@ from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
 from reconcilers.observed.builder import grace_seconds
-from reconcilers.observed.extra import is_extra
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import slot_count
+from reconcilers.observed.slots import is_extra, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
-from reconcilers.worker.check_pod import CHECK_GRACE_SECONDS, CHECK_HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
 from reconcilers.worker.gang import PodGroup, pod_group_of
-from reconcilers.worker.job_pod import build_job_pod
-from reconcilers.worker.whole import WholeObjects
+from reconcilers.worker.job_pod import (
+    CHECK_GRACE_SECONDS,
+    CHECK_HEARTBEAT_TIMEOUT_SECONDS,
+    build_check_pod,
+    build_job_pod,
+)
+from reconcilers.worker.shapes import WholeObjects
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 
 
 @dataclass(frozen=True)
-class Assignment(ABC):
-    """What the owner of a worker wants of it."""
-
-    worker: ElasticWorker
-    owner: Object
-    """The job or the check as the API server has it, to tell Events on."""
-
-    @property
-    @abstractmethod
-    def released(self) -> bool:
-        """Whether the worker may go: it gets no new Pod, and to lose the one it has is no failure."""
-
-    @property
-    def ended(self) -> WorkerPhase | None:
-        """How the job that it is there for has ended, if it has."""
-        return None
-
-    @property
-    @abstractmethod
-    def heartbeat_timeout_seconds(self) -> float:
-        """Time for which its agent may be silent."""
-
-    @property
-    @abstractmethod
-    def workers(self) -> int:
-        """How many of its kind start with it, itself included."""
-
-    @property
-    def is_probe(self) -> bool:
-        """Whether its Pod is to find out whether there is room: its owner waits to hear that it has a node,
-        before it runs; and nobody else is told of what becomes of it."""
-        return False
-
-    @property
-    def failure_rules(self) -> Sequence[FailureRule]:
-        """What its owner says to particular ends."""
-        return ()
-
-    @property
-    def restart_count(self) -> int:
-        """How many failures of one class the worker's budget allows."""
-        return 0
-
-    @property
-    def topology_keys(self) -> Sequence[str]:
-        """Labels of nodes that say what they share, as far as its agent is to know it."""
-        return ()
-
-    @property
-    @abstractmethod
-    def pod_group(self) -> PodGroup | None:
-        """What has to be there before the Pod."""
-
-    @abstractmethod
-    def build_pod(self) -> Object:
-        """The Pod to create for the worker's incarnation, without what is injected."""
-
-    async def built(self) -> Object:
-        """The same; a thread builds one of a large template."""
-        return await computed(LARGE if self.is_large else 1, self.build_pod)
-
-    @property
-    @abstractmethod
-    def is_large(self) -> bool:
-        """Whether the template was too large for the cache."""
-
-    @abstractmethod
-    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
-        """The same for who is about to build the Pod.
-
-        Raises:
-            Conflict: the owner has changed since the cache saw it.
-        """
-
-    @property
-    @abstractmethod
-    def wants_agent(self) -> bool:
-        """Whether the agent is to be injected into its Pod."""
-
-    @abstractmethod
-    def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
-        """Until the Pod of a released worker is to be deleted; None if it may stay."""
-
-
-@dataclass(frozen=True)
-class JobAssignment(Assignment):
+class JobAssignment:
     """To train, until the job is suspended or finished. One that is resumed stays suspended until its status
     says otherwise: until then its reconciler has to see which Pods are on their way out."""
 
+    worker: ElasticWorker
+    owner: Object
+    """The job as the API server has it, for Events."""
     job: ElasticJob
     whole: ElasticJob | None = None
     """The job with all of its template, where `job` has not; for its Pod alone."""
@@ -138,25 +58,30 @@ class JobAssignment(Assignment):
 
     @property
     def released(self) -> bool:
+        """Whether the worker may go: it gets no new Pod, and to lose the one it has is no failure."""
         phase = self.job.status.phase
         is_halted = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
         return self.job.spec.suspend or is_halted or self._replica is None
 
     @property
     def ended(self) -> WorkerPhase | None:
+        """How the job has ended, if it has."""
         phase = self.job.status.phase
         return None if phase is None else _ENDS.get(phase)
 
     @property
     def heartbeat_timeout_seconds(self) -> float:
+        """Time for which its agent may be silent."""
         return float(self.job.spec.elastic_policy.heartbeat_timeout_seconds)
 
     @property
     def workers(self) -> int:
+        """How many of its kind start with it, itself included."""
         return 0 if self._replica is None else slot_count(self._replica)
 
     @property
     def is_probe(self) -> bool:
+        """Whether its Pod looks for free room: the job waits for its node, and no Event reports it."""
         return is_extra(self.job, self.worker)
 
     @property
@@ -165,46 +90,68 @@ class JobAssignment(Assignment):
 
     @property
     def restart_count(self) -> int:
+        """How many failures of one class the worker's budget allows."""
         return 0 if self._replica is None else self._replica.restart_count
 
     @property
     def topology_keys(self) -> Sequence[str]:
+        """Node labels that name what nodes share, as far as the agent needs them."""
         memory = None if self._replica is None else self._replica.memory_checkpoint
         return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
 
     @property
     def pod_group(self) -> PodGroup | None:
+        """The PodGroup that has to be there before the Pod."""
         return pod_group_of(self.job) if self.worker.spec.type == names.WORKER else None
 
     def build_pod(self) -> Object:
+        """The Pod to create for the worker's incarnation, without what is injected."""
         return build_job_pod(self.job, self.worker, self.whole)
 
     @property
     def is_large(self) -> bool:
+        """Whether the template was too large for the cache."""
         return self.whole is not None
 
-    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+    async def with_whole_template(self, objects: WholeObjects) -> JobAssignment:
+        """The same, to build the Pod.
+
+        Raises:
+            Conflict: the owner has changed since the cache saw it.
+        """
         whole = await objects.job(self.job)
         return self if whole is self.job else replace(self, whole=whole)
 
     @property
     def wants_agent(self) -> bool:
+        """Whether the agent is injected into its Pod."""
         has_agent = self.worker.spec.type == names.WORKER or in_cluster(self.job)
         return has_agent and self.job.spec.agent.inject
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
+        """Time until the Pod of a released worker is deleted; None if it may stay."""
         return run_policy.seconds_to_cleaning(self.job, self.worker.spec.type, pod_ended=pod_ended, now=now)
 
 
 @dataclass(frozen=True)
-class CheckAssignment(Assignment):
+class CheckAssignment:
     """To test its node, until the check has its verdicts or was given up."""
 
+    worker: ElasticWorker
+    owner: Object
     check: NodeCheck
     node: Object | None
     image: str
-    is_whole: bool = False
-    """Whether the check's template was cut in the cache, and is whole here."""
+    is_large: bool = False
+
+    ended: ClassVar[None] = None
+    is_probe: ClassVar[bool] = False
+    failure_rules: ClassVar[Sequence[FailureRule]] = ()
+    restart_count: ClassVar[int] = 0
+    topology_keys: ClassVar[Sequence[str]] = ()
+    pod_group: ClassVar[None] = None
+    wants_agent: ClassVar[bool] = True
+    heartbeat_timeout_seconds: ClassVar[float] = CHECK_HEARTBEAT_TIMEOUT_SECONDS
 
     @property
     def released(self) -> bool:
@@ -212,31 +159,15 @@ class CheckAssignment(Assignment):
         return phase is not None and phase.finished
 
     @property
-    def heartbeat_timeout_seconds(self) -> float:
-        return CHECK_HEARTBEAT_TIMEOUT_SECONDS
-
-    @property
     def workers(self) -> int:
         return len(self.check.status.nodes)
-
-    @property
-    def pod_group(self) -> PodGroup | None:
-        return None
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
 
-    async def with_whole_template(self, objects: WholeObjects) -> Assignment:
+    async def with_whole_template(self, objects: WholeObjects) -> CheckAssignment:
         whole = await objects.check(self.check)
-        return self if whole is self.check else replace(self, check=whole, is_whole=True)
-
-    @property
-    def is_large(self) -> bool:
-        return self.is_whole
-
-    @property
-    def wants_agent(self) -> bool:
-        return True
+        return self if whole is self.check else replace(self, check=whole, is_large=True)
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken
@@ -246,6 +177,9 @@ class CheckAssignment(Assignment):
             return None
         grace = CHECK_GRACE_SECONDS if template is None else grace_seconds(template["spec"])
         return run_policy.seconds_to_leave(grace, completed, now)
+
+
+Assignment: TypeAlias = JobAssignment | CheckAssignment
 
 
 class Assignments:

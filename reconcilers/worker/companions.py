@@ -17,21 +17,10 @@ from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import (
-    NETWORKPOLICIES,
-    PODDISRUPTIONBUDGETS,
-    SERVICES,
-    Object,
-    Resource,
-)
+from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.observed.builder import (
-    companion_metadata,
-    owned_metadata,
-    owned_name,
-    owner_label,
-)
+from reconcilers.observed.builder import companion_metadata, owned_metadata, owned_name, owner_label
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.observed.roles import in_cluster
@@ -39,12 +28,7 @@ from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS
 from reconcilers.runtime.refused import is_refusal
-from reconcilers.worker.gang import (
-    UNAVAILABLE_RETRY_SECONDS,
-    PodGroup,
-    not_served,
-    pod_group_of,
-)
+from reconcilers.worker.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
 
 RECHECK_SECONDS = 60.0
 """PodGroups are not watched, since a cluster need not know them; nor are the few Services."""

@@ -1,11 +1,7 @@
 """Gang scheduling: the PodGroup of a job's workers, and how its Pods are enlisted in it.
 
-The group's minimum is the job's: none of its Pods is placed before there is room for that many. Workers alone
-are in it: other types (parameter servers, evaluators) could fill the minimum, and nothing would train.
-
-Pods wait for their PodGroup: one that comes before it is refused, or scheduled alone. The API server is asked
-whether it is there, since a cluster need not know PodGroups, and what is not known cannot be watched. All
-Pods of a job that wait at once are told the same answer.
+Its minimum is the job's, and workers alone are in it: other types could fill the minimum, and nothing would
+train. Pods wait for it. A cluster need not serve PodGroups, so they are read and not watched.
 
 * Volcano: https://volcano.sh/en/docs/podgroup/
 * coscheduling of scheduler-plugins: https://scheduler-plugins.sigs.k8s.io/docs/plugins/coscheduling/

@@ -13,14 +13,7 @@ from collections.abc import Sequence
 
 from controller.resources import Object
 from crds import names
-from reconcilers.observed.launcher import (
-    LAUNCHERS,
-    PYTHON,
-    SHELL,
-    launched,
-    launcher_of,
-    place_of_text,
-)
+from reconcilers.observed.launcher import LAUNCHERS, PYTHON, SHELL, launched, launcher_of, place_of_text
 from reconcilers.observed.options import AgentSource
 
 VOLUME = "dlr-agent"

@@ -6,30 +6,84 @@ A Pod comes last, since its agent begins with the others. What is refused is tri
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import ApiError, Forbidden
+from controller.errors import ApiError, ClientError, Forbidden
 from controller.events import EventRecorder
-from controller.resources import LEASES, PODS, Object
+from controller.resources import EVENTS, LEASES, PODS, Object
+from controller.slices import LARGE, computed
 from controller.store import Memory
 from controller.wording import shortened
 from crds.elasticworker import MAX_MESSAGE
 from reconcilers.observed.builder import pod_name, service_account
+from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import Leftover, belongs_to, ensure
-from reconcilers.observed.start import lacks_key
+from reconcilers.observed.start import (
+    AGAIN_SECONDS,
+    LATE_SECONDS,
+    Asked,
+    Hindrance,
+    is_starting,
+    lacks_key,
+    next_reading,
+    unfinished_before_training,
+    warning_of,
+)
 from reconcilers.observed.worker_state import POD_REFUSED
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
-from reconcilers.worker.access import WorkerAccess
+from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerAccess
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gang import GangGate, Obstacle
-from reconcilers.worker.heartbeat import lease_of
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.key import MISSED_RECHECK_SECONDS, OwnerKeys
-from reconcilers.worker.whole import WholeObjects
+from reconcilers.worker.shapes import WholeObjects
+from reconcilers.worker.silences import lease_of
+
+
+class LatePods:
+    """The Events of Pods that are late."""
+
+    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+        self._client = client
+        self._monotonic = monotonic
+        self._starting = Observations(cache.store(PODS), monotonic)
+        jobs = cache.store(ELASTICJOBS)
+        self._asked: Memory[Asked] = jobs.memory()
+
+    async def hindrance_of(self, pod: Object, owner: Object) -> tuple[Hindrance | None, float | None]:
+        """Why it does not start, if it is late; and seconds until it might be, or is to be looked at again.
+
+        A container that runs before training is the reason, or what its Events say: None if they were not
+        read, `NOTHING` if they say of nothing that lasts.
+        """
+        if not is_starting(pod):
+            return None, None
+        age_seconds = self._starting.age_seconds(pod["metadata"]["uid"], True)
+        if age_seconds < LATE_SECONDS:
+            return None, LATE_SECONDS - age_seconds
+        if (container := unfinished_before_training(pod)) is not None:
+            return container, None
+        uid = owner["metadata"]["uid"]
+        reading = next_reading(self._asked.get(uid), pod["metadata"]["uid"], self._monotonic())
+        if reading is None:
+            return None, AGAIN_SECONDS
+        self._asked.put(uid, reading)
+        return await self._warning(pod), AGAIN_SECONDS
+
+    async def _warning(self, pod: Object) -> Hindrance | None:
+        """None if we may not read Events."""
+        metadata = pod["metadata"]
+        selector = f"involvedObject.uid={metadata['uid']}"
+        try:
+            found = await self._client.list(EVENTS, metadata["namespace"], field_selector=selector)
+        except ClientError:
+            return None
+        return warning_of(found["items"])
+
 
 LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
@@ -45,7 +99,7 @@ class PodMaker:
         self._whole = WholeObjects(client)
         self._leases = cache.store(LEASES)
         self._agent = options.agent
-        self._access = WorkerAccess(client, cache, clock.monotonic)
+        self._access = WorkerAccess(client, cache)
         self._keys = OwnerKeys(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._refusals: Memory[str] = cache.store(ELASTICWORKERS).memory()
@@ -90,7 +144,7 @@ class PodMaker:
             ApiError: the API server refuses one of them.
         """
         assignment = await assignment.with_whole_template(self._whole)
-        pod = await assignment.built()
+        pod = await computed(LARGE if assignment.is_large else 1, assignment.build_pod)
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
         account = service_account(pod["spec"])

@@ -25,12 +25,7 @@ from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.conditions import condition_of, with_condition
-from reconcilers.observed.containers import (
-    TERMINAL_PHASES,
-    containers_of,
-    may_run,
-    training_container,
-)
+from reconcilers.observed.containers import TERMINAL_PHASES, containers_of, may_run, training_container
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, number_label
 from reconcilers.observed.silence import Silence, why_not_ready
@@ -41,16 +36,9 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment, Assignments
 from reconcilers.worker.gang import Obstacle
-from reconcilers.worker.late_pods import LatePods
-from reconcilers.worker.maker import PodMaker
+from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
-from reconcilers.worker.worker_status import (
-    REPORT_READABLE,
-    Observation,
-    is_on_its_way,
-    is_over,
-    observe,
-)
+from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on_its_way, is_over, observe
 
 BY_NODE = "node"
 

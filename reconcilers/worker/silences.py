@@ -1,29 +1,238 @@
-"""Gathers what an agent's silence is judged by (`silence.py`): its Lease, its node's, and its company."""
+"""What an agent's silence is judged by (`silence.py`): its Lease, its node's, and its company.
+
+Leases of nodes are read while an agent on the node is silent, and not watched: kubelets of 5,000 nodes renew
+500 Leases a second. https://kubernetes.io/docs/concepts/architecture/leases/#node-heart-beats
+"""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
+from controller.errors import Forbidden, NotFound
 from controller.resources import LEASES, NODES, Object
 from controller.slices import Slices
-from crds.elasticworker import WorkerPhase
-from reconcilers.observed.builder import heartbeat_seconds
+from controller.store import Change, Memory, Store
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from reconcilers.observed.builder import heartbeat_seconds, labels_of, owner_reference
+from reconcilers.observed.containers import containers_of, training_container
+from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.observed.silence import (
+    DEFAULT_NODE_LEASE_SECONDS,
     Company,
+    NodeLease,
+    NodeWitness,
     Silence,
     Verdict,
     company_of,
     judge_silence,
+    witness_of,
 )
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment
-from reconcilers.worker.heartbeat import Heartbeats
-from reconcilers.worker.node_leases import NodeLeases
+
+
+def lease_of(
+    worker: ElasticWorker, pod: dict[str, Any] | None, timeout_seconds: float, now: datetime
+) -> dict[str, Any]:
+    """The Lease to create for a worker; its agent renews it under the Pod's name.
+
+    One that is made again, since somebody deleted it, counts as renewed just now if the Pod's agent has
+    reported: so an agent that never renews it is silent from now on.
+    https://kubernetes.io/docs/concepts/architecture/leases/
+    """
+    spec: dict[str, Any] = {"leaseDurationSeconds": int(timeout_seconds)}
+    if pod is not None and _has_reported(worker, pod):
+        renewed = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec |= {"holderIdentity": pod["metadata"]["name"], "renewTime": renewed}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": worker.metadata.name,
+            "namespace": worker.metadata.namespace,
+            "labels": labels_of(worker),
+            "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
+        },
+        "spec": spec,
+    }
+
+
+class Heartbeats:
+    """Ages of the workers' Leases."""
+
+    def __init__(self, client: Client, leases: Store, contact: Contact, clock: Clock) -> None:
+        self._client = client
+        self._contact = contact
+        self._clock = clock
+        self._pods = Observations(leases, clock.monotonic)
+        """By Lease, the Pod whose renewals count, and the run of its training container."""
+        self._renewals = Observations(leases, clock.monotonic)
+        self._renewed: Memory[bool] = leases.memory()
+
+    def note(self, change: Change) -> None:
+        """A handler of the cache: when we have seen a renewal. It wakes nobody (`more_than_a_renewal`)."""
+        uid, renewed = change.current["metadata"]["uid"], change.current.get("spec", {}).get("renewTime")
+        self._renewals.age_seconds(uid, renewed)
+        if change.old is not None and change.old.get("spec", {}).get("renewTime") != renewed:
+            self._renewed.put(uid, True)
+
+    def age_seconds(
+        self, lease: dict[str, Any] | None, pod: dict[str, Any], worker: ElasticWorker
+    ) -> float | None:
+        """How long this Pod's agent has been silent; None if it was never heard.
+
+        Never longer than our own unbroken contact with the API server: its outage is nobody's silence.
+        """
+        renewed = _renewal(lease, pod)
+        if lease is None or renewed is None or not _has_reported(worker, pod):
+            return None
+        uid = lease["metadata"]["uid"]
+        return min(
+            self._renewals.age_seconds(uid, renewed),
+            self._pods.age_seconds(uid, (pod["metadata"]["uid"], _run_of(pod))),
+            self._clock.monotonic() - self._contact.since,
+        )
+
+    def was_renewed(self, lease: dict[str, Any]) -> bool:
+        """Whether this process has seen a renewal come, and did not only find one when it began."""
+        return self._renewed.get(lease["metadata"]["uid"]) is True
+
+    def seconds_since_renewal(self, lease: dict[str, Any]) -> float | None:
+        """How long the Lease has not been renewed, by any Pod; None if it never was."""
+        renewed = lease.get("spec", {}).get("renewTime")
+        if not renewed:
+            return None
+        unchanged = self._renewals.age_seconds(lease["metadata"]["uid"], renewed)
+        return min(unchanged, self._clock.monotonic() - self._contact.since)
+
+    async def confirmed_age_seconds(
+        self, lease: dict[str, Any], pod: dict[str, Any], worker: ElasticWorker
+    ) -> float:
+        """The same after asking the API server itself, so that a stalled watch of ours condemns nobody."""
+        metadata = lease["metadata"]
+        try:
+            fresh = await self._client.get(LEASES, metadata["name"], metadata["namespace"])
+        except NotFound:
+            return self.age_seconds(lease, pod, worker) or 0.0
+        return self.age_seconds(fresh, pod, worker) or 0.0
+
+
+def _renewal(lease: dict[str, Any] | None, pod: dict[str, Any]) -> str | None:
+    spec = (lease or {}).get("spec", {})
+    if spec.get("holderIdentity") != pod["metadata"]["name"]:
+        return None
+    renewed = spec.get("renewTime")
+    return str(renewed) if renewed else None
+
+
+def _run_of(pod: dict[str, Any]) -> tuple[bool, int]:
+    """A value that changes whenever the training container ends or is started again, and so its agent."""
+    training = training_container(containers_of(pod))
+    return training.is_running, training.restarted_ends
+
+
+def _has_reported(worker: ElasticWorker, pod: dict[str, Any]) -> bool:
+    """What the Lease says may be a Pod's of the same name, from before the job was suspended."""
+    report = worker.status.agent
+    return report is not None and report.pod_uid == pod["metadata"]["uid"]
+
+
+NODE_LEASE_NAMESPACE = "kube-node-lease"
+READ_AGAIN_SECONDS = 1.0
+"""Workers of one node share what was read, for so long."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _NodeLeaseRead:
+    """A node's Lease as it was read; times are by our own monotonic clock."""
+
+    renewal: str
+    renewal_seen_at: float
+    first_read_at: float
+    read_at: float
+    duration_seconds: float
+
+    def lease(self, now: float, silent_seconds: float) -> NodeLease:
+        unchanged, observed = now - self.renewal_seen_at, now - self.first_read_at
+        most = silent_seconds  # which is never longer than our own contact with the API server
+        return NodeLease(min(unchanged, most), min(observed, most), self.duration_seconds)
+
+
+class NodeLeases:
+    """What nodes say of themselves, beside their agents."""
+
+    def __init__(self, client: Client, nodes: Store, clock: Clock) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._clock = clock
+        self._seen: Memory[_NodeLeaseRead] = nodes.memory()
+        self._is_forbidden = False
+
+    async def witness(self, name: str, silent_seconds: float) -> NodeWitness:
+        """What is known now of the node of an agent that has been silent for so long; by one read at most."""
+        node = self._nodes.get(None, name) if name else None
+        if name and node is None:
+            return witness_of(name, None, None, is_gone=await self._is_gone(name))
+        lease = await self._lease(name, node, silent_seconds) if node is not None else None
+        return witness_of(name, node, lease, is_gone=False)
+
+    async def _is_gone(self, name: str) -> bool:
+        """Whether the API server itself has no such node: the cache may be behind."""
+        try:
+            await self._client.get(NODES, name)
+        except NotFound:
+            return True
+        return False
+
+    async def _lease(self, name: str, node: Object, silent_seconds: float) -> NodeLease | None:
+        """None if there is none, or we may not read it."""
+        uid, now = node["metadata"]["uid"], self._clock.monotonic()
+        seen = self._seen.get(uid)
+        if seen is None or now - seen.read_at >= READ_AGAIN_SECONDS:
+            spec = await self._read(name)
+            if spec is None:
+                self._seen.forget(uid)
+                return None
+            seen = self._seen.put(uid, _after(seen, spec, self._clock.monotonic()))
+        return seen.lease(self._clock.monotonic(), silent_seconds)
+
+    async def _read(self, name: str) -> Object | None:
+        try:
+            lease = await self._client.get(LEASES, name, NODE_LEASE_NAMESPACE)
+        except NotFound:
+            return None
+        except Forbidden as error:
+            if not self._is_forbidden:
+                log.warning(
+                    "cannot read Leases of nodes, so a dead node is noticed only when Kubernetes calls it "
+                    "not ready; allow the controller to get leases in %s error=%s",
+                    NODE_LEASE_NAMESPACE,
+                    error,
+                )
+            self._is_forbidden = True
+            return None
+        spec: Object = lease.get("spec") or {}
+        return spec
+
+
+def _after(seen: _NodeLeaseRead | None, spec: Object, now: float) -> _NodeLeaseRead:
+    renewal = str(spec.get("renewTime", ""))
+    duration = float(spec.get("leaseDurationSeconds") or DEFAULT_NODE_LEASE_SECONDS)
+    if seen is None:
+        return _NodeLeaseRead(renewal, now, now, now, duration)
+    renewal_seen_at = seen.renewal_seen_at if renewal == seen.renewal else now
+    return _NodeLeaseRead(renewal, renewal_seen_at, seen.first_read_at, now, duration)
+
 
 SLACK_SECONDS = 0.1
 LOOK_SECONDS = 10.0

@@ -1,19 +1,14 @@
 """Whether the API server would take a job's Pods: one of each type is tried by a dry run, before any is made.
 
-A dry run goes through admission and validation like the real request, and stores nothing
-(https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run). The Pod that is tried is the type's
-first, with all that dlr adds to it, but for its PodGroup: a scheduler's webhook may turn Pods away until the
-group is admitted, which says nothing of the template.
-
-Some answers say nothing of the template either, so the job goes on as if it had not been tried, and the
-workers tell what becomes of their Pods: a quota that is used up gets room when others end, a webhook may
-refuse dry runs as such, and rights that our own account lacks are nothing that a job should fail for.
+It is the type's first Pod, without its PodGroup, for which webhooks may turn Pods away. Answers that say
+nothing of the template are no refusal: a quota that is used up, a webhook without dry runs, a right that dlr
+lacks.
+https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -30,21 +25,20 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import SchedulingPolicy
 from reconcilers.observed.builder import service_account
-from reconcilers.observed.extra import policy_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.quantities import parse, whole
 from reconcilers.observed.resources import KINDS, mapping, resources_of
 from reconcilers.observed.roles import in_cluster
-from reconcilers.observed.slots import training_types
+from reconcilers.observed.slots import opportunistic_policy, training_types
 from reconcilers.observed.workers import new_worker
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.tasks import config_fault
-from reconcilers.runtime.parallel import in_parallel
+from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.refused import is_denial
 from reconcilers.worker.access import WorkerAccess
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.whole import WholeObjects
+from reconcilers.worker.shapes import WholeObjects
 
 MAX_FAULTS = 8
 """Fields that are named of those that the API server refuses."""
@@ -81,12 +75,10 @@ class Trial:
 
 
 class PodTrial:
-    def __init__(
-        self, client: Client, cache: Cache, monotonic: Callable[[], float], agent: AgentSource | None
-    ) -> None:
+    def __init__(self, client: Client, cache: Cache, agent: AgentSource | None) -> None:
         self._client = client
         self._whole = WholeObjects(client)
-        self._access = WorkerAccess(client, cache, monotonic)
+        self._access = WorkerAccess(client, cache)
         self._agent = agent
 
     async def of(self, job: ElasticJob, raw: Object) -> Trial:
@@ -123,7 +115,7 @@ class PodTrial:
 
     async def _of_extra(self, job: ElasticJob, type_: str, pod: Object) -> Trial:
         """Tries the Pods by which the job grows, which differ by their priority."""
-        policy = policy_of(job)
+        policy = opportunistic_policy(job)
         if policy is None or type_ != names.WORKER:
             return Trial(Answer.ACCEPTED)
         spec = {key: value for key, value in pod["spec"].items() if key != "priority"}

@@ -1,14 +1,9 @@
-"""What an ElasticWorker's status says of its Pod: a pure function of what was read.
+"""The status of an ElasticWorker, as a pure function of what was read of its Pod.
 
-An incarnation's end is final: once Failed or Succeeded, its status stays until the ElasticJob reconciler
-raises `spec.incarnation`. So a node that comes back from the dead changes nothing.
-
-An end is counted once, whatever was observed or written in between: `status.lastExit` names the incarnation
-and the Pod whose end was counted last, and incarnations end in their order. So a late write of an ex-leader
-(`phase: Running`) is set right by the next look, and counts nothing.
-
-A Pod that is replaced because a check found its node faulty has no end of its own: that it was taken off is
-counted with the first look at the next incarnation, in one write.
+The end of an incarnation is final until the ElasticJob reconciler raises `spec.incarnation`, and is counted
+once: `status.lastExit` names the incarnation and Pod whose end was counted last. So a late write of an
+ex-leader counts nothing. A Pod that is replaced because its node is faulty has no end of its own: that is
+counted with the first look at the next incarnation.
 """
 
 from __future__ import annotations
@@ -24,36 +19,12 @@ from crds.failure_policy import FailureAction, FailureRule
 from crds.model import Condition, ConditionStatus
 from reconcilers.failure import budgets
 from reconcilers.observed.conditions import condition_of, with_condition
-from reconcilers.observed.ending import (
-    Judgement,
-    Situation,
-    failed_sidecars,
-    judge,
-)
+from reconcilers.observed.ending import Judgement, Situation, failed_sidecars, judge
 from reconcilers.observed.exit_class import PodEnd
 from reconcilers.observed.silence import Silence, Verdict
-from reconcilers.observed.start import (
-    NOTHING,
-    RUNS_BEFORE,
-    STARTED,
-    Hindrance,
-    hindrance_of,
-)
-from reconcilers.observed.worker_state import (
-    AGENT_HEARD,
-    ENDED,
-    SCHEDULED,
-    SIDECARS_WELL,
-    current_report,
-)
-from reconcilers.worker.ends import (
-    counted,
-    ended,
-    is_counted,
-    replaced,
-    taken_off,
-)
-from reconcilers.worker.worker_history import with_lives
+from reconcilers.observed.start import NOTHING, RUNS_BEFORE, STARTED, Hindrance, hindrance_of
+from reconcilers.observed.worker_state import AGENT_HEARD, ENDED, SCHEDULED, SIDECARS_WELL, current_report
+from reconcilers.worker.ends import counted, ended, is_counted, replaced, taken_off, with_lives
 
 REPORT_READABLE = "ReportReadable"
 """Condition of an ElasticWorker: there, and False, while nobody can read what its agent reports."""
@@ -99,45 +70,29 @@ class Observation:
 def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
     """The new status, without the agent's part."""
     status = _of_the_pod(worker, seen, now)
-    conditions = _with_report_fault(status.conditions, worker.status.report_fault, now)
+    fault = worker.status.report_fault
+    ignored = "the report is ignored until the agent writes another"
+    message = f"status.{shortened(fault, MAX_FAULT)}; {ignored}" if fault else ""
+    conditions = _shown(status.conditions, REPORT_READABLE, "ReportUnreadable", message, now)
     silence = seen.silence if status.phase not in ENDED else None
-    conditions = _with_silence(conditions, silence, status.pod_name or "", now)
-    if status.phase is not WorkerPhase.FAILED:
-        conditions = _with_sidecars(conditions, seen.pod, now)
+    # A new leader has not listened for long enough to say anything else than before.
+    if silence is None or silence.verdict is not Verdict.UNDECIDED:
+        about = ""
+        if silence is not None and silence.verdict is Verdict.SILENT:
+            about = f"no heartbeat from {status.pod_name or ''}, and {silence.node}; the Pod is left alone"
+        conditions = _shown(conditions, AGENT_HEARD, "NoHeartbeat", about, now)
+    if status.phase is not WorkerPhase.FAILED and seen.pod is not None:
+        conditions = _shown(conditions, SIDECARS_WELL, "SidecarFailed", failed_sidecars(seen.pod), now)
     return status if conditions == status.conditions else status.model_copy(update={"conditions": conditions})
 
 
-def _with_report_fault(conditions: list[Condition], fault: str, now: datetime) -> list[Condition]:
-    """The conditions with `ReportReadable` while the agent's report cannot be read."""
-    if not fault:
-        return [condition for condition in conditions if condition.type != REPORT_READABLE]
-    message = f"status.{shortened(fault, MAX_FAULT)}; the report is ignored until the agent writes another"
-    return with_condition(
-        conditions, REPORT_READABLE, ConditionStatus.FALSE, "ReportUnreadable", message, now
-    )
-
-
-def _with_silence(
-    conditions: list[Condition], silence: Silence | None, pod: str, now: datetime
+def _shown(
+    conditions: list[Condition], type_: str, reason: str, message: str, now: datetime
 ) -> list[Condition]:
-    """The conditions with `AgentHeard` while its agent is silent and nothing is done about it."""
-    if silence is not None and silence.verdict is Verdict.UNDECIDED:
-        return conditions  # a new leader has not listened for long enough to say anything else
-    if silence is None or silence.verdict is not Verdict.SILENT:
-        return [condition for condition in conditions if condition.type != AGENT_HEARD]
-    message = f"no heartbeat from {pod}, and {silence.node}; the Pod is left alone"
-    return with_condition(conditions, AGENT_HEARD, ConditionStatus.FALSE, "NoHeartbeat", message, now)
-
-
-def _with_sidecars(conditions: list[Condition], pod: dict[str, Any] | None, now: datetime) -> list[Condition]:
-    """The conditions with `SidecarsWell` once a sidecar failed; of a Pod that is gone, as they were."""
-    if pod is None:
-        return conditions
-    if failures := failed_sidecars(pod):
-        return with_condition(
-            conditions, SIDECARS_WELL, ConditionStatus.FALSE, "SidecarFailed", failures, now
-        )
-    return [condition for condition in conditions if condition.type != SIDECARS_WELL]
+    """The conditions with one that is False, and there only with a message."""
+    if not message:
+        return [condition for condition in conditions if condition.type != type_]
+    return with_condition(conditions, type_, ConditionStatus.FALSE, reason, message, now)
 
 
 def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
@@ -216,11 +171,7 @@ def _without_pod(
 
 
 def _with_pod(
-    worker: ElasticWorker,
-    status: ElasticWorkerStatus,
-    pod: dict[str, Any],
-    seen: Observation,
-    now: datetime,
+    worker: ElasticWorker, status: ElasticWorkerStatus, pod: dict[str, Any], seen: Observation, now: datetime
 ) -> ElasticWorkerStatus:
     has_run = status.phase is WorkerPhase.RUNNING and status.pod_uid == pod["metadata"]["uid"]
     named = status.model_copy(

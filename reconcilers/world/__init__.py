@@ -1,7 +1,6 @@
 """The world as desired state: who trains together in which round. Pure.
 
-`participants.py` turns workers into participants, `breaks.py` finds members that have left their world,
-`moving.py` lets one slot take another's place, `judge` in `rendezvous.py` answers with the world that they
+`participants.py` turns workers into participants, `judge` in `rendezvous.py` answers with the world that they
 make, and `decide` in `decision.py` with the one to publish, within the constraints (docs/contract.md,
-"States"). Above are nodecheck and job; below is failure, for breaks.
+"States"). Above are nodecheck and job; below is failure.
 """

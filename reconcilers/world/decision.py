@@ -18,12 +18,13 @@ from crds.rendezvous import Rendezvous, Resume
 from reconcilers.failure.facts import Blame, Hold
 from reconcilers.observed.slots import named
 from reconcilers.observed.workers import Workers
-from reconcilers.world.moving import settle
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import (
     MAX_BREAKS,
     Decision,
     awaiting_checkpoint,
+    broken_members,
+    checkpoint_wait,
     form,
     given_up,
     is_ending,
@@ -31,6 +32,71 @@ from reconcilers.world.rendezvous import (
     last_call,
     leaves_dead_peers,
 )
+
+
+@dataclass(frozen=True)
+class Settled:
+    participants: list[Participant]
+    """The participants; those that go without a world are marked as leaving."""
+    look_again_seconds: float | None = None
+    awaits_checkpoint: bool = False
+
+
+def settle(
+    published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Settled:
+    """A target that is not ready does not count yet; one that is takes over, unless its source trains.
+
+    Then it waits for other targets on their way and for the next checkpoint, as newcomers do; and as long as
+    the world is ending, or would be smaller without the source.
+    """
+    targets = [p for p in participants if p.replaces is not None]
+    if not targets:
+        return Settled(list(participants))
+    ready = {p.index for p in targets if p.joinable}
+    trains = _trains(published, participants)
+    patient = {p.index for p in targets if p.index in ready and p.replaces in trains}
+    eager = _with(participants, ready - patient)
+    if not patient:
+        return Settled(eager)
+    people = _with(participants, ready)
+    if broken_members(published, eager):
+        return Settled(people)  # there is a new round anyway
+    if is_ending(published, participants) or _would_shrink(published, people, bounds):
+        return Settled(eager)
+    newcomers = [p for p in targets if p.index in patient]
+    on_the_way = any(p.index not in ready and p.replaces in trains for p in targets)
+    for_checkpoint = checkpoint_wait(published, participants, newcomers, bounds, now)
+    wait = max(last_call(newcomers, bounds) if on_the_way else 0.0, for_checkpoint)
+    awaits = for_checkpoint > 0 or published.checkpoint_awaited_since is not None
+    return Settled(eager, wait, awaits) if wait > 0 else Settled(people)
+
+
+def _trains(published: Rendezvous, participants: Sequence[Participant]) -> frozenset[int]:
+    """The members that are in their world as they should be."""
+    if published.phase is not RendezvousPhase.FORMED:
+        return frozenset()
+    return frozenset(published.members) - {b.index for b in broken_members(published, participants)}
+
+
+def _with(participants: Sequence[Participant], targets: Collection[int]) -> list[Participant]:
+    """Return the participants with these targets in place of their sources, without the other targets."""
+    places = {p.replaces: p.index for p in participants if p.index in targets}
+    return [
+        replace(p, leaving=f"worker {places[p.index]} takes the place of worker {p.index}")
+        if p.index in places
+        else p
+        for p in participants
+        if p.replaces is None or p.index in targets
+    ]
+
+
+def _would_shrink(published: Rendezvous, people: Sequence[Participant], bounds: Bounds) -> bool:
+    """Whether the world would lose more than those who leave it: not all who stay need be there any more."""
+    members = set(published.members)
+    stays = all(p.joinable or p.leaving for p in people if p.index in members)
+    return not stays or bounds.floor(sum(p.joinable for p in people)) < len(members)
+
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
 
@@ -111,7 +177,7 @@ def blaming(world: Rendezvous, blame: Blame | None) -> Rendezvous:
 def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
     """The checkpoint that the published round goes on from, by rank 0's report; None before that.
 
-    Its agents agree upon it when they meet (`agent/memory/resume.py`), and it is published for people alone.
+    Its agents agree upon it when they meet (`agent/slots/resume.py`), and it is published for people alone.
     """
     if published.phase is not RendezvousPhase.FORMED or not published.members:
         return None

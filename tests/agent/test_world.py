@@ -32,7 +32,7 @@ members = st.lists(
 worlds = st.builds(World, st.integers(0, 5), st.sampled_from(RendezvousPhase), members)
 rounds = st.integers(0, 5)
 states = st.sampled_from(AgentState)
-alive_phases = st.sampled_from(["", "Created", "Pending", "Running", "Scaling", "Restarting"])
+alive_phases = st.sampled_from(["", "Pending", "Running", "Scaling", "Restarting"])
 phases = st.one_of(alive_phases, st.sampled_from(["Succeeded", "Failed", "Suspended"]))
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from agent.memory.pool import Pool
+from agent.slots.pool import Pool
 from tests.checkpoint.worlds import Slots, lines, run, start
 
 SLOT_BYTES = 48 << 20

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from agent.memory.slot import Mark, Slot
+from agent.slots.format import Mark
+from agent.slots.slot import Slot
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.own_slot import OwnSlot
-from dlr.checkpoint.request import Request
+from dlr.checkpoint.sharing import Request
 from dlr.checkpoint.state import capture, restore
 
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from agent.memory.slot import Commit, Mark, Slot
+from agent.slots.format import Commit, Mark
+from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Layout, Writer, private_slot
 from dlr.checkpoint.state import capture

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.slot import Commit, DamagedError, Mark
+from agent.slots.format import Commit, Mark
+from agent.slots.slot import DamagedError
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.own_slot import own_slot
@@ -33,7 +34,7 @@ def flip(data: bytearray | memoryview, bit: int) -> None:
 def test_a_bit_in_a_slot() -> None:
     mark, chance, found = Mark(3, 7, 0, 1), random.Random(3), 0
     slot = saved(state(7), mark)
-    used = slot.used_bytes()
+    used = slot.header().slot_bytes
     whole = bytes(slot.bytes(0, used))
     for number in range(FLIPS):
         bit = chance.randrange(64 * 8) if number % 3 == 0 else chance.randrange(4096 * 8, used * 8)

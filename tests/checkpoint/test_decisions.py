@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.ao.quantization import PerChannelMinMaxObserver
 from torch.testing._internal.two_tensor import TwoTensor
 
-from agent.memory.slot import Mark
+from agent.slots.format import Mark
 from dlr.checkpoint import interval
 from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, is_due, next_interval
 from dlr.checkpoint.memory import Layout

@@ -19,7 +19,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Commit, Mark, Slot
+from agent.slots.format import Commit, Mark
+from agent.slots.slot import Slot
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Copy, Writer, private_slot

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from dlr.checkpoint import sharing, storage
 from dlr.checkpoint.plan import Piece, Plans, divide, encode_plan, own_name
-from dlr.checkpoint.sharing import SaveError, Savers
-from dlr.checkpoint.unshared import Digest
+from dlr.checkpoint.sharing import Digest, SaveError, Savers
 
 FOLDER = ""
 OPENED: Counter[str] = Counter()

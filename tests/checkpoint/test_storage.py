@@ -26,9 +26,11 @@ import torch.distributed.checkpoint as dcp
 
 import dlr.checkpoint.persistence as persistence_module
 from agent.connection.listener import Listener
-from agent.memory.pool import Pool
-from agent.memory.server import SlotServer
-from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from agent.slots.format import Commit, Mark
+from agent.slots.pool import Pool
+from agent.slots.process_files import MemoryResume
+from agent.slots.server import SlotServer
+from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
@@ -39,8 +41,7 @@ from dlr.checkpoint.reading import in_slots
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
-from dlr.checkpoint.surroundings import MemoryResume, Surroundings, look_around
-from dlr.checkpoint.trouble import Trouble
+from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
 from tests.checkpoint.states import assert_whole, request, saved, set_step, state, write
 
 
@@ -72,7 +73,7 @@ def test_memory_that_starts_have_ended_with_gives_way_to_storage_and_is_not_give
     stored: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = saved(state(7), Mark(1, 7, 0, 1))
-    resume = {"tier": "memory", "round": 1, "step": 7, "worldSize": 1, "slot": slot.path, "lastResort": True}
+    resume = {"round": 1, "step": 7, "world_size": 1, "slot": slot.path, "is_last_resort": True}
     (tmp_path / "file").write_text(json.dumps({"round": 4, "slots": [], "resume": resume}))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     if stored is not None:
@@ -142,6 +143,43 @@ def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_pat
     (tmp_path / "step-6" / "manifest.json").write_text("damaged")
     persist(after_failure, lambda: None)
     assert storage.read_manifest(tmp_path / "step-6").step == 6
+
+
+def after_failure(folder: Path, slot: Slot, mark: Mark) -> Persistence:
+    """Saving in a process that has loaded a slot after a failure."""
+    resume = MemoryResume(mark.round, mark.step, mark.world_size, slot.path, persist={mark.rank: slot.path})
+    return Persistence(folder, Surroundings(0, 1, "", "a", round=2, resume=resume), None, Trouble())
+
+
+def test_what_training_goes_on_from_after_a_failure_is_written_to_storage_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistence_module, "AFTER_FAILURE_SECONDS", 0.0)
+    mark = Mark(1, 6, 0, 1)
+    saving = after_failure(tmp_path, saved(state(6), mark), mark)
+    saving.persist_resumed()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "step-6").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (manifest := choose(tmp_path, here())) is not None and manifest.step == 6
+    saving.close()
+
+
+def test_no_process_writes_into_a_slot_that_is_written_to_storage_after_a_failure_until_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistence_module, "AFTER_FAILURE_SECONDS", 600.0)
+    slot, mark = Slot.create("dlr-slot", 1 << 20), Mark(1, 6, 0, 1)
+    of_process = Slot.open(slot.path)
+    saving = after_failure(tmp_path, slot, mark)
+    saving.persist_resumed()
+    assert not of_process.lock(shared=False)
+    saving.close()
+    deadline = time.monotonic() + 60
+    while not of_process.lock(shared=False):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_a_new_checkpoint(
@@ -319,7 +357,7 @@ def test_a_state_that_cannot_be_saved_or_does_not_fit_ends_no_training(
 ) -> None:
     descriptor = os.memfd_create("small")
     os.ftruncate(descriptor, 8192)
-    told = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "resume": {"tier": "storage"}}
+    told = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "resume": None}
     (tmp_path / "file").write_text(json.dumps(told))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     made = state(1)
@@ -339,7 +377,7 @@ def test_a_state_that_cannot_be_saved_or_does_not_fit_ends_no_training(
 def test_an_agent_that_names_no_slots_of_a_checkpoint_is_told_of_as_one_that_has_damaged_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: dict[str, str]
 ) -> None:
-    resume = {"tier": "memory", "round": 1, "step": 7, "worldSize": 2, "shards": shards}
+    resume = {"round": 1, "step": 7, "world_size": 2, "shards": shards}
     (tmp_path / "file").write_text(json.dumps({"round": 2, "slots": [], "resume": resume}))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=None)
@@ -389,7 +427,7 @@ def test_a_checkpointer_that_is_closed_leaves_no_files_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = [private_slot(capture(state(1))) for _ in range(3)]
-    told = {"round": 1, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    told = {"round": 1, "slots": [slot.path for slot in slots], "resume": None}
     (tmp_path / "file").write_text(json.dumps(told))
     for given in ("", str(tmp_path / "file")):
         monkeypatch.setenv("DLR_CHECKPOINT_FILE", given)

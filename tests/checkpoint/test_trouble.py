@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Mark, Slot
+from agent.slots.format import Mark
+from agent.slots.slot import Slot
 from crds.checkpoint_files import CheckpointTrouble
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 from dlr import progress
@@ -26,8 +27,7 @@ from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
-from dlr.checkpoint.surroundings import Surroundings
-from dlr.checkpoint.trouble import Trouble, quantity
+from dlr.checkpoint.surroundings import Surroundings, Trouble, quantity
 from tests.checkpoint.states import request, saved, state
 
 
@@ -69,7 +69,7 @@ def test_a_slot_that_is_too_small_is_told_with_the_size_that_would_do(
 ) -> None:
     descriptor = os.memfd_create("small")
     os.ftruncate(descriptor, 8192)
-    given = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "slotsOfPod": 600}
+    given = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "slots_of_pod": 600}
     (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
@@ -98,8 +98,8 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     given = {
         "round": 2,
         "slots": [slot.path for slot in slots],
-        "resume": {"tier": "storage"},
-        "lostStep": 120,
+        "resume": None,
+        "lost_step": 120,
     }
     (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
@@ -205,7 +205,7 @@ def test_a_training_that_begins_without_load_is_told_before_a_failure_shows_it(
 def test_whoever_begins_anew_beside_what_memory_has_is_told(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"round": 2, "slots": [], "resume": {"tier": "memory", "round": 1, "step": 86, "worldSize": 1}}
+    given = {"round": 2, "slots": [], "resume": {"round": 1, "step": 86, "world_size": 1}}
     (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
@@ -221,7 +221,7 @@ def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
 ) -> None:
     """Two would write over one another, and what another one loaded after a failure could be either's."""
     slots = [private_slot(capture(state(1))) for _ in range(3)]
-    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": None}
     (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     checkpointer = Checkpointer(tmp_path / "a", state(1), every=1, persist_every=2)
@@ -249,7 +249,7 @@ def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storag
 ) -> None:
     """As before the first save: nobody knew that the state does not fit, and all steps were lost."""
     slots = [private_slot(capture({"epoch": 1})) for _ in range(3)]
-    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": {"tier": "storage"}}
+    given = {"round": 2, "slots": [slot.path for slot in slots], "resume": None}
     (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
     monkeypatch.setattr(leaving, "boundary", lambda step: "memory" if step == 3 else None)
@@ -422,7 +422,7 @@ def test_what_others_of_the_same_start_write_is_not_cleared_away(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {".step-5.a", ".step-6.a", "step-3", ".other"}
 
 
-def test_what_training_writes_is_not_cleared_away_by_savers_that_an_agent_starts_after_a_failure(
+def test_what_training_writes_is_not_cleared_away_by_savers_of_what_it_goes_on_from_after_a_failure(
     tmp_path: Path,
 ) -> None:
     for name in (".step-4.a", ".step-5.failure-7", ".step-6.a", ".step-5.failure-6"):

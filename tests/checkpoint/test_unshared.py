@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.plan import Piece
-from dlr.checkpoint.unshared import differing, digest, own_of_each
+from dlr.checkpoint.sharing import differing, digest, own_of_each
 from tests.checkpoint.worlds import Slots, lines, run, start
 
 

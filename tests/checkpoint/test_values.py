@@ -30,8 +30,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from agent.memory.layout import Part, lay_out
-from agent.memory.slot import Mark, Slot
+from agent.slots.format import Mark, Part, lay_out
+from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
 from dlr.checkpoint.state import RNG, VALUES, capture, restore
 from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
@@ -586,7 +586,7 @@ def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     made: list[Checkpointer] = []
 
     def begin(slot: Slot) -> Checkpointer:
-        resume = {"tier": "memory", "round": 1, "step": 7, "worldSize": 1, "slot": slot.path}
+        resume = {"round": 1, "step": 7, "world_size": 1, "slot": slot.path}
         (tmp_path / "file").write_text(json.dumps({"round": 4, "slots": [], "resume": resume}))
         monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
         made.append(Checkpointer(tmp_path / "path", state(0), persist_every=None))

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.memory.slot import Mark, Slot
+from agent.slots.format import Mark
+from agent.slots.slot import Slot
 from tests.checkpoint import training
 from tests.forks import forks
 from tests.ports import free_port
@@ -78,10 +79,10 @@ def resume_of(slots: Slots, world: int, rank: int) -> dict[str, Any] | None:
     """What the agent tells a rank of a world to go on from."""
     newest = slots.newest()
     if newest is None:
-        return {"tier": "storage"}
+        return None
     mark = newest[0][0]
     slots.reset_newer(mark.step, mark.round)
-    told = {"tier": "memory", "round": mark.round, "step": mark.step, "worldSize": mark.world_size}
+    told = {"round": mark.round, "step": mark.step, "world_size": mark.world_size}
     if mark.world_size == world:
         return {**told, "slot": newest[rank][1]}
     return {**told, "shards": {str(old): path for old, (_, path) in newest.items()}}
@@ -115,7 +116,7 @@ def start(
         }
         if slots is not None:
             file = folder / f"checkpoint-{rank}.json"
-            told = resume_of(slots, world, rank) if resume == "newest" else {"tier": "storage"}
+            told = resume_of(slots, world, rank) if resume == "newest" else None
             file.write_text(json.dumps({"round": round, "slots": slots.paths(rank), "resume": told}))
             env["DLR_CHECKPOINT_FILE"] = str(file)
         arguments_of_rank = [str(folder / "out"), str(folder / "path"), *arguments]

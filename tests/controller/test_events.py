@@ -4,16 +4,16 @@ from contextlib import asynccontextmanager, suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.correlation import (
+from controller.errors import Forbidden, NotFound, Unavailable
+from controller.events import (
     BUCKET_BURST,
     COMBINED_PREFIX,
     SIMILAR_LIMIT,
     Correlator,
+    EventRecorder,
     Occurrence,
     Subject,
 )
-from controller.errors import Forbidden, NotFound, Unavailable
-from controller.events import EventRecorder
 from controller.resources import EVENTS
 from tests.controller import virtual_time
 

@@ -6,7 +6,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.api.api_wait import current_wait
-from controller.api.namespaces import TerminatingNamespaces
 from controller.errors import Conflict, Invalid, InvalidStatus, NamespaceTerminating, NotFound, Unavailable
 from controller.queue.loop import ReconcileLoop, make_queue
 from controller.queue.metrics import QueueMetrics, ReconcileMetrics
@@ -61,7 +60,6 @@ def play(
     workers=1,
     timeout_seconds=120.0,
     requests=(JOB,),
-    terminating=None,
     reporter=None,
 ):
     """Runs it for that long in virtual time, starting with `requests`; returns the metrics' reader."""
@@ -75,7 +73,6 @@ def play(
             reconciler,
             workers=workers,
             metrics=ReconcileMetrics(registry),
-            terminating=terminating or TerminatingNamespaces(),
             timeout_seconds=timeout_seconds,
             reporter=reporter,
         )
@@ -282,35 +279,13 @@ def test_stop_waits_for_what_is_in_work():
     assert finished == pytest.approx([20])
 
 
-def test_what_is_in_a_namespace_that_goes_is_left_alone_and_looked_at_now_and_then(caplog):
-    terminating = TerminatingNamespaces()
+def test_what_is_in_a_namespace_that_goes_comes_back_ever_more_rarely_and_is_no_warning(caplog):
     caplog.set_level("INFO", logger="controller")
-
-    async def create():
-        terminating.check("ns")
-        terminating.note("ns")  # as the client does with the server's refusal
-        raise NamespaceTerminating(403, "Forbidden", "it is being terminated")
-
-    many = [Request("ns", f"job-{index}") for index in range(100)]
-    reconciler = Scripted(*[create] * 1000)
-    read = play(reconciler, 35.0, requests=many, terminating=terminating)
-    assert reconciler.calls == pytest.approx([0.0, 10.0, 20.0, 30.0]), "one for all"
-    assert not read("controller_runtime_reconcile_errors_total")
-    assert [record.getMessage() for record in caplog.records] == [
-        "namespace is being terminated, nothing more is made in it namespace=ns"
-    ]
-
-
-def test_another_namespace_does_not_wait_for_one_that_goes():
-    terminating = TerminatingNamespaces()
-
-    async def create():
-        terminating.note("ns")
-        raise NamespaceTerminating(403, "Forbidden", "it is being terminated")
-
-    reconciler = Scripted(create)
-    play(reconciler, 5.0, requests=(JOB, Request("other", "a")), terminating=terminating)
-    assert reconciler.calls == [0.0, 0.0]
+    refusal = NamespaceTerminating(403, "Forbidden", "it is being terminated")
+    reconciler, reports = Scripted(*[refusal] * 1000), Reports()
+    play(reconciler, 60.0, reporter=reports)
+    assert len(reconciler.calls) < 20 and not reports.errors
+    assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 @pytest.mark.parametrize("error", [InvalidStatus(422, "Invalid", "too many"), TerminalError("too long")])

@@ -68,7 +68,7 @@ class Marking(Reconciler):
         found = self.manager.cache.store(ELASTICJOBS).get(request.namespace, request.name)
         if found is not None and "status" not in found:
             await self.manager.client.patch(
-                ELASTICJOBS, request.name, {"status": {"phase": "Created"}}, "ns", subresource="status"
+                ELASTICJOBS, request.name, {"status": {"phase": "Pending"}}, "ns", subresource="status"
             )
             self.manager.recorder.event(found, "Normal", "Created", "seen")
         return Result()

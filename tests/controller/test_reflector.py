@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.errors import Gone, Invalid, NotFound, Unavailable
-from controller.salvage import Unreadable
+from controller.salvage import TOO_DEEP, Unreadable
 from controller.store import Store
 from controller.watch.reflector import (
     Applied,
@@ -25,7 +25,6 @@ from controller.watch.reflector import (
     Replaced,
     Skipped,
     Streamed,
-    StreamedUnreadable,
     Watching,
     step,
     want,
@@ -148,9 +147,10 @@ def test_an_object_with_strange_metadata_is_skipped_and_the_watch_goes_on(type, 
 
 
 def test_an_object_that_cannot_be_read_moves_the_version_on():
-    found = Unreadable(obj("a", 7), "it is nested too deeply")
-    assert step(Watching("5"), StreamedUnreadable("MODIFIED", found)) == ([Skipped(found)], Watching("7"))
-    assert step(Watching("5"), StreamedUnreadable("DELETED", found)) == ([Deleted(found.obj)], Watching("7"))
+    found = Unreadable(obj("a", 7), TOO_DEEP)
+    for type_, told in (("MODIFIED", Skipped(found)), ("DELETED", Deleted(found.obj))):
+        streamed = Streamed({"type": type_, "object": obj("a", 7)}, is_cut=True)
+        assert step(Watching("5"), streamed) == ([told], Watching("7"))
 
 
 class ModelServer:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.shared_calls import SharedCalls
+from controller.tasks import SharedCalls
 
 
 async def test_all_who_come_meanwhile_get_the_answer_of_one_call_and_those_after_it_another() -> None:

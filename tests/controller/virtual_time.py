@@ -27,10 +27,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
-    def stand_still(self, seconds: float) -> None:
-        """As by code that computes for so long and lets nothing else run."""
-        self._jumping.now += seconds
-
     def time(self) -> float:
         return self._jumping.now
 
@@ -52,9 +48,3 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def stand_still(seconds: float) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop.stand_still(seconds)

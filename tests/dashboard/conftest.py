@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dlr.dashboard import feed as feeds
-from dlr.dashboard.reading import Cluster
+from dlr.dashboard.reading import ApiServer
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -74,7 +74,7 @@ async def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
     for number in range(4):
         node = {"metadata": {"name": f"node-{number}"}, "status": {}}
         server.answers[f"GET /api/v1/nodes/node-{number}"] = node
-    cluster = Cluster(lambda: Api(connect(None, None, None)), all_namespaces=False)
+    cluster = ApiServer(lambda: Api(connect(None, None, None)), all_namespaces=False)
     session = aiohttp.ClientSession(read_bufsize=2**22)
     async with serve(Dashboard(cluster), 0) as url, session:
         yield Served(url, server, session)

@@ -14,8 +14,8 @@ from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from localcluster.pod_security import LATEST_MINOR, Level, Standard, violations
 from reconcilers.observed.options import AgentSource
-from reconcilers.worker.check_pod import build_check_pod
 from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.job_pod import build_check_pod
 from tests.reconcilers.build import check, check_worker
 
 RESTRICTED = Standard(Level.RESTRICTED)

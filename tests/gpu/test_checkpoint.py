@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from agent.memory.pool import Pool
-from agent.memory.slot import DamagedError, Mark, Slot
+from agent.slots.format import Mark
+from agent.slots.pool import Pool
+from agent.slots.slot import DamagedError, Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.state import capture

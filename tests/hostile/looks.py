@@ -31,13 +31,13 @@ from reconcilers.metrics import job_samples, worker_samples
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
-from reconcilers.scale.job_plans import is_for
 from reconcilers.scale.verdicts import without_job
+from reconcilers.scale.writer import is_for
 from reconcilers.worker.assignment import JobAssignment
-from reconcilers.worker.check_pod import build_check_pod
 from reconcilers.worker.companions import budget_of, service_of
 from reconcilers.worker.gang import pod_group_of
 from reconcilers.worker.injection import inject_agent
+from reconcilers.worker.job_pod import build_check_pod
 from reconcilers.worker.trial import cluster_fault, memory_checkpoint_fault
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW

@@ -32,7 +32,7 @@ from crds.agent_report import PROTOCOL
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
-from reconcilers.worker.node_leases import NODE_LEASE_NAMESPACE
+from reconcilers.worker.silences import NODE_LEASE_NAMESPACE
 from tests.reconcilers.build import in_lists
 
 PATIENCE_SECONDS = 60.0

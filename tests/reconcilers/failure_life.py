@@ -21,9 +21,9 @@ from reconcilers.job.status import ended
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
-from reconcilers.world.breaks import broken_members
 from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Ages, bounds_of, participants_of
+from reconcilers.world.rendezvous import broken_members
 from tests.reconcilers.build import NOW, failure, job, report, worker
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING

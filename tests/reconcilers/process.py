@@ -13,7 +13,6 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from controller.api.namespaces import TerminatingNamespaces
 from controller.cache import Cache
 from controller.errors import ClientError
 from controller.queue.controller import Controller, Source
@@ -230,7 +229,6 @@ class Client:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._api = process.api
-        self.terminating = TerminatingNamespaces()
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
         self._live()

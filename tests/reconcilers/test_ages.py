@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from hypothesis import given
@@ -12,7 +11,7 @@ from controller.cache import Models
 from controller.store import Store
 from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker
-from reconcilers.job.ages import AgesView
+from reconcilers.job.seen import AgesView
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
@@ -75,5 +74,5 @@ def test_ages_are_those_of_who_asks_each_worker_in_each_look(looks: list[tuple[A
             store.apply(told(f"w{life}", version, state, step, pod))
         seconds[0] += 1.0
         found = models.parse(store.list()[0])
-        ages = asyncio.run(view.of(job(), Workers([found]), checking))
+        ages = view.of(job(), Workers([found]), checking)
         assert ages == asked_each_time(found, checking, joined, saved)

@@ -29,7 +29,7 @@ COMPUTED = {
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("events.py", "end.reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
-    ("unreadable.py", "REASON"): {"Unreadable"},
+    ("reconciled.py", "REASON"): {"Unreadable"},
     ("maker.py", "POD_REFUSED"): {"PodRefused"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
     ("job_finding.py", "new.reason"): {
@@ -128,7 +128,7 @@ def test_every_condition_is_documented() -> None:
     types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
     types |= {kind.type for kind in (*TABLE, *SIZES)}
     for path, name, call in calls():
-        if name == "with_condition":
+        if name in ("with_condition", "_shown"):
             said = ast.unparse(call.args[1])
             module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
             types |= CONDITIONS_OF.get(said) or {getattr(module, said)}
@@ -136,7 +136,7 @@ def test_every_condition_is_documented() -> None:
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:
-    places = {"with_condition": 3, "State": 1}
+    places = {"with_condition": 3, "_shown": 2, "State": 1}
     found = (literals(call.args[places[name]]) for _, name, call in calls() if name in places)
     reasons = set[str]().union(*(each for each in found if each))
     assert reasons <= quoted([row[2] for row in rows("Conditions")])

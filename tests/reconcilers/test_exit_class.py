@@ -6,14 +6,14 @@ import pytest
 
 from crds.agent_report import AgentFailure
 from crds.elasticworker import ExitClass
-from reconcilers.failure.signature import MAX_SIGNATURE, signature_of
-from reconcilers.observed.consequences import text_follows_from_a_peer
+from reconcilers.failure.budgets import MAX_SIGNATURE, signature_of
 from reconcilers.observed.exit_class import (
     CAUSES,
     FREE,
     classify_pod,
     classify_process,
     deleted,
+    text_follows_from_a_peer,
 )
 from tests.reconcilers.build import failure, pod, terminated
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.correlation import Correlator, Occurrence, Subject
+from controller.events import Correlator, Occurrence, Subject
 from crds.agent_report import AgentState
 from crds.elasticworker import WorkerPhase
 from crds.rendezvous import Rendezvous

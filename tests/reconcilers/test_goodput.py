@@ -18,7 +18,7 @@ from reconcilers.goodput.goodput import (
     seconds_by_state,
     with_rounds,
 )
-from reconcilers.goodput.rounds import told_rounds
+from reconcilers.goodput.rounds import reported_rounds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 
@@ -66,7 +66,7 @@ def test_of_a_round_the_member_that_came_furthest_speaks_and_of_equals_the_lowes
         member(1, figures(1, 1, 9, 2.0)),
         member(0, figures(1, 1, 8, 1.0)),
     ]
-    assert told_rounds(workers) == [figures(1, 1, 9, 2.0)]
+    assert reported_rounds(workers) == [figures(1, 1, 9, 2.0)]
 
 
 def test_figures_that_come_after_the_next_round_was_formed_still_count() -> None:
@@ -133,12 +133,12 @@ def test_whatever_is_seen_of_a_life_the_account_is_what_its_step_log_says(
             told = [stretch.figures(round_, steps), stretch.figures(round_, behind)]
             workers = [member(index, *ended[-3:], each) for index, each in enumerate(told)]
             if data.draw(st.booleans()):  # or the controller is away
-                goodput = with_rounds(goodput, told_rounds(workers))
+                goodput = with_rounds(goodput, reported_rounds(workers))
         ended.append(stretch.figures(round_, stretch.steps))
         if data.draw(st.booleans()) or len(ended) % 3 == 0:
-            goodput = with_rounds(goodput, told_rounds([member(0, *ended[-3:])]))
+            goodput = with_rounds(goodput, reported_rounds([member(0, *ended[-3:])]))
             goodput = Goodput.model_validate(goodput.to_wire())  # another controller goes on
-    goodput = with_rounds(goodput, told_rounds([member(0, *ended[-3:])]))
+    goodput = with_rounds(goodput, reported_rounds([member(0, *ended[-3:])]))
 
     redone, reached = 0, life[0].first - 1
     for stretch in life:

@@ -10,7 +10,7 @@ from controller.store import Change, Store
 from crds.elasticworker import ElasticWorker
 from reconcilers.predicates import more_than_a_renewal
 from reconcilers.runtime.clock import Clock
-from reconcilers.worker.heartbeat import Heartbeats
+from reconcilers.worker.silences import Heartbeats
 from tests.reconcilers.build import pod, report, worker
 
 LEASE: dict[str, Any] = {

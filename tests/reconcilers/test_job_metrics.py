@@ -92,7 +92,7 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     scraped.put(running_job())
     found = scraped.samples()
     assert found["dlr_job_phase"][("Running",)] == 1
-    assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 8
+    assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 7
     assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
     assert found["dlr_job_restarts_total"] == {(): 3}
     assert {k: v for k, v in found["dlr_job_failures"].items() if v} == {("UserError",): 2, ("Hang",): 1}
@@ -156,7 +156,7 @@ def test_world_that_is_being_given_up_trains_nobody(scraped: Scraped) -> None:
 def test_new_job_is_pending_and_has_no_goodput(scraped: Scraped) -> None:
     scraped.put(job())
     found = scraped.samples()
-    assert found["dlr_job_phase"][("Created",)] == 1
+    assert found["dlr_job_phase"][("Pending",)] == 1
     assert found["dlr_job_restarts_total"] == {(): 0}
     assert found["dlr_job_state"][("Pending",)] == 1
     assert "dlr_job_goodput_ratio" not in found and "dlr_job_step" not in found

@@ -9,7 +9,7 @@ from controller.client import Client
 from controller.reconciler import Request
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
-from reconcilers.job.seen import JobView
+from reconcilers.job.seen import JobReader
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observed.options import PodOptions
 from reconcilers.runtime.clock import Clock
@@ -43,7 +43,7 @@ async def test_a_job_has_the_workers_that_it_owns_in_its_namespace_and_that_stay
         raw_worker(2, owner="uid-of-the-job-before"),
         raw_worker(3, deletionTimestamp="2026-01-01T12:00:00Z"),
     )
-    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
     assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w1"]
 
 
@@ -58,11 +58,11 @@ async def test_a_worker_that_cannot_be_read_hides_none_of_its_siblings() -> None
     broken = raw_worker(1, resourceVersion="2")
     broken["spec"]["index"] = "one"
     cache.store(ELASTICWORKERS).apply(broken)
-    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
     assert seen is not None and [each.metadata.uid for each in seen.workers] == ["w0", "w2"]
     assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 1
     cache.store(ELASTICWORKERS).apply(raw_worker(1, resourceVersion="3"))
-    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
     assert seen is not None and len(seen.workers) == 3
     assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 0
 
@@ -71,7 +71,7 @@ async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None
     spoiled = raw_worker(1)
     spoiled["status"]["agent"] = report(1).to_wire() | {"since": "2026-01-01T00:00:00+99:99"}
     cache = cached(job(status={"phase": "Succeeded"}), raw_worker(0), spoiled)
-    seen = await JobView(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
+    seen = await JobReader(cast(Client, None), cache, Clock(), PodOptions()).of(Request("default", "digits"))
     assert seen is not None and [each.status.agent for each in seen.workers] == [None, None]
     assert seen.workers[1].status.phase is WorkerPhase.RUNNING
     assert seen.workers[1].status.report_fault.startswith("agent.since: ")

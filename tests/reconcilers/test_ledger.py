@@ -24,16 +24,18 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.goodput.goodput import goodput_now, seconds_by_state
-from reconcilers.goodput.job_history import episode_of, in_short, with_episode
 from reconcilers.goodput.ledger import (
     REFRESH_SECONDS,
     REFRESH_SHARE,
+    Moment,
     balanced,
+    episode_of,
+    failed_at,
+    in_short,
     refresh_seconds,
     with_account,
+    with_episode,
 )
-from reconcilers.goodput.state import Moment, failed_at
-from reconcilers.observed.draft import Draft
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -73,7 +75,7 @@ class Life:
         account = balanced(moment)
         if account is not None:
             self.writes += 1
-            status = status.model_copy(update={"goodput": account.goodput, "history": list(account.history)})
+            status = status.model_copy(update={"goodput": account[0], "history": list(account[1])})
         stored = ElasticJobStatus.model_validate(status.to_wire())
         self.job = self.job.model_copy(update={"status": stored})
 
@@ -450,8 +452,8 @@ def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:
     moment = Moment(
         life.job, life.job.status.model_copy(update=status), Workers(life.workers), later(life.seconds)
     )
-    draft = with_account(moment, Draft(moment.status, stored), age_seconds)
-    return merge_patch(stored, draft.status.to_wire())
+    differs = bool(merge_patch(stored, moment.status.to_wire()))
+    return merge_patch(stored, with_account(moment, differs, age_seconds).to_wire())
 
 
 def test_in_between_it_goes_with_other_writes_at_most_once_a_minute(training: Life) -> None:

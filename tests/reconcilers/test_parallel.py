@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from reconcilers.runtime.parallel import PARALLEL_WRITES, in_parallel
+from reconcilers.runtime.acts import PARALLEL_WRITES, in_parallel
 
 
 async def test_ten_thousand_calls_are_never_more_tasks_than_run_at_once() -> None:

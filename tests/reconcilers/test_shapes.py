@@ -16,13 +16,13 @@ from reconcilers.scale.request import MAX_CHARACTERS
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.shapes import (
     WHOLE_BYTES,
+    WholeObjects,
     kept_of_check,
     kept_of_job,
     kept_of_plan,
     kept_of_pod,
     kept_of_worker,
 )
-from reconcilers.worker.whole import WholeObjects
 from tests.reconcilers.build import worker
 
 JUNK = {f"k{n}": {"a": 1, "b": []} for n in range(20_000)}
@@ -189,7 +189,7 @@ async def test_a_job_that_was_cut_and_has_changed_since_is_a_conflict_and_a_smal
 
 
 async def test_what_is_remembered_of_whole_jobs_is_bounded(monkeypatch):
-    monkeypatch.setattr("reconcilers.worker.whole.MOST_BYTES", 2_000_000)
+    monkeypatch.setattr("reconcilers.worker.shapes.MOST_BYTES", 2_000_000)
     for_all = WholeObjects(Server(job(JUNK)))
     for number in range(12):
         for_all._client.raw["metadata"]["uid"] = f"u{number}"

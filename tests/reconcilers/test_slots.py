@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from reconcilers.observed import slots as slots_module
 from reconcilers.observed.desired import DesiredJob
-from reconcilers.observed.extra import extra_slots, is_extra
 from reconcilers.observed.slots import (
     FEW_RETIRED,
     Slots,
+    extra_slots,
+    is_extra,
     place_of,
     present_slots,
     slots_of,

@@ -28,7 +28,7 @@ from reconcilers.observed.start import (
     warning_of,
 )
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.worker.late_pods import LatePods
+from reconcilers.worker.maker import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
 from tests.reconcilers.judging import judge

@@ -14,8 +14,8 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.steps_known import STEPS_KNOWN, seconds_to_notice
-from reconcilers.goodput.comparable import with_comparable_steps
 from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
+from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.observed.conditions import NextState
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker

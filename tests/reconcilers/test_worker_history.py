@@ -15,7 +15,7 @@ from crds.elasticworker import (
     WorkerPhase,
 )
 from reconcilers.observed.worker_state import ENDED
-from reconcilers.worker.worker_history import RELEASED
+from reconcilers.worker.ends import RELEASED
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, later, pod, report, terminated, worker
 

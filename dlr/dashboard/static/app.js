@@ -286,7 +286,7 @@ function stacksPart(shown) {
     el("h2", {}, "Stacks"),
     stacks.processes
       ? el("p", {}, `${answered}, the odd ones first${silent}`)
-      : el("p", { class: "quiet" }, "The command ", el("code", {}, `dlr job stacks ${name}`), " asks all processes where they are; what it finds is shown here, too."),
+      : el("p", { class: "quiet" }, "The command ", el("code", {}, `dlr job stacks ${name}`), " collects the stacks of all processes; they are shown here, too."),
     stacks.lines.length ? el("pre", { tabindex: 0, "aria-label": "Stacks" }, stacks.lines.join("\n")) : null,
     stacks.leftOut ? el("p", { class: "quiet" }, `… and ${stacks.leftOut} lines more`) : null,
   ];
@@ -323,6 +323,7 @@ function eventsPart(events) {
 /* ---- ranks ---- */
 
 const MODES = [["lag", "step lag"], ["slowness", "step time"], ["failure", "last failure"]];
+const CELL_COLORS = { "as usual": badColor(0), "far from usual": badColor(1), unknown: badColor(null), "lower half dark: does not train": "linear-gradient(#009e73 50%, #00573f 50%)" };
 let cellAt = () => undefined;
 
 function makeRanks() {
@@ -338,6 +339,7 @@ function makeRanks() {
     el("div", { class: "tools", role: "group", "aria-label": "Colour by" }, MODES.map(([name, title]) =>
       el("button", { type: "button", "data-mode": name, onclick: () => { mode = name; parts.delete("grid"); renderRanks(update.page.ranks); } }, title))),
     el("div", { class: "ranks" }, canvas),
+    legend(CELL_COLORS, new Set(Object.keys(CELL_COLORS))),
     el("p", { id: "tip", class: "quiet" }),
     el("div", { id: "worst" }));
 }
@@ -363,7 +365,7 @@ function renderRanks(grid) {
   const title = MODES.find(([name]) => name === mode)[1];
   canvas.setAttribute("aria-label", `${grid.workers} workers on ${grid.nodes.length} nodes, coloured by ${title}`);
   const tip = document.getElementById("tip");
-  if (!tip.textContent) tip.textContent = `Green is as usual, orange is not, grey is not known; half dark does not train. A click shows the log.${grid.perCell > 1 ? ` Each cell is the worst of ${grid.perCell} ranks.` : ""}`;
+  if (!tip.textContent) tip.textContent = `A click on a cell shows its log.${grid.perCell > 1 ? ` Each cell is the worst of ${grid.perCell} ranks.` : ""}`;
   const worst = cells.filter((cell) => (BADNESS[mode](cell) || 0) > 0.05).sort((one, other) => BADNESS[mode](other) - BADNESS[mode](one)).slice(0, 8);
   part("worst", worst, () => worst.length ? el("ul", {}, worst.map((cell) => el("li", {}, cellLine(cell), cell.rank === null ? null : el("span", {}, " ",
     el("button", { type: "button", "data-key": `log-${cell.rank}`, onclick: () => followLog(cell.rank, true) }, "log"))))) : el("p", { class: "quiet" }, grid.workers ? "No rank is unlike the others." : "The job has no workers."));

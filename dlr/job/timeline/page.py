@@ -22,7 +22,8 @@ body { font: 14px/1.45 system-ui, sans-serif; margin: 1.5rem; max-width: 1400px;
 table { border-collapse: collapse; margin: 0.4rem 0 1.4rem; }
 th, td { text-align: left; vertical-align: top; padding: 0.2rem 0.9rem 0.2rem 0;
   border-bottom: 1px solid #8884; }
-td { overflow-wrap: anywhere; min-width: 3.5em; }
+td:not(:last-child) { white-space: nowrap; }
+td:last-child { overflow-wrap: anywhere; min-width: 12em; }
 h1 { font-size: 1.05rem; }
 h2 { font-size: 1.05rem; margin: 1.4rem 0 0; }
 @media (max-width: 700px) { body { margin: 0.6rem; } }

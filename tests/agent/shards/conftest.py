@@ -11,9 +11,8 @@ import pytest
 
 from agent.shards.desk import Desk
 from crds.shard_set import ENV_SHARDS_SOCKET
-from reconcilers.shards.lease import Crew, lease
-from reconcilers.shards.sets import ShardSet
-from reconcilers.shards.voices import voice_of
+from reconcilers.shards.lease import lease
+from reconcilers.shards.sets import Crew, ShardSet, voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from crds.job_spec import Opportunistic
 from crds.job_status import Opportunity
 from reconcilers.capacity.opportunity import Room, next_step
-from reconcilers.capacity.rates import MIN_STEPS, Rate, marginal_efficiency
+from reconcilers.capacity.usage import MIN_STEPS, Rate, marginal_efficiency
 from tests.reconcilers.build import NOW
 
 PLACED_SECONDS = 1

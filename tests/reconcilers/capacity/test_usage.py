@@ -16,14 +16,14 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import JobUsage, WorldSize
 from crds.phases import JobPhase
 from reconcilers.capacity import profile
-from reconcilers.capacity.rates import (
+from reconcilers.capacity.usage import (
     MIN_STEPS,
     Rate,
     best_size,
     marginal_efficiency,
+    with_roles,
     with_round,
 )
-from reconcilers.capacity.usage import with_roles
 from reconcilers.conditions import sizing
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers

@@ -22,9 +22,8 @@ from crds.shard_set import Definition
 from crds.shard_set_status import ShardSetStatus
 from reconcilers.observed.conditions import State, stated
 from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, judge
-from reconcilers.shards.lease import Crew, lease
-from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, Voice, of_status
-from reconcilers.shards.voices import voice_of
+from reconcilers.shards.lease import lease
+from reconcilers.shards.sets import MAX_SCATTERED, Crew, ShardSet, Voice, of_status, voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 

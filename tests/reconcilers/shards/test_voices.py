@@ -10,8 +10,7 @@ from crds.intervals import count
 from crds.leases import Lease
 from crds.shard_set import Definition
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import ShardSet
-from reconcilers.shards.voices import crew_of
+from reconcilers.shards.sets import ShardSet, crew_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 BEGAN, ENDED = "2026-11-23T00:00:00Z", "2026-11-23T00:01:00Z"

@@ -1,0 +1,141 @@
+"""Copies that a meeting waits for: what a leaving Pod hands over, and what a replacement fetches beforehand.
+
+After a vote to leave for memory, the agent of a Pod that goes stays until its peer has a copy of the last
+step, and the peer comes to the next meeting when it has it. Both wait for the grace of a Pod at most. A copy
+that does not come is one that nobody counts on: the meeting then finds an older checkpoint that all have.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from agent.slots.format import Mark
+from agent.slots.wire import LOOK_SECONDS, FetchError, copies, is_there
+
+logger = logging.getLogger(__name__)
+
+
+class Handover:
+    """The handover of one agent, in both roles.
+
+    Args:
+        patience_seconds: from when the processes have left.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._changed = threading.Condition()
+        self._step: int | None = None
+        self._begun_at = 0.0
+        self._copied_step: int | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the processes have left for memory, and no next round has begun."""
+        return self._step is not None
+
+    def begin(self, step: int) -> None:
+        """All processes of the round have left after that step, which is in memory."""
+        with self._changed:
+            self._step, self._begun_at = step, time.monotonic()
+
+    def end(self) -> None:
+        """The next round begins."""
+        with self._changed:
+            self._step = None
+
+    def note_copied(self, step: int | None) -> None:
+        """The peer has that step."""
+        with self._changed:
+            self._copied_step = step
+            self._changed.notify_all()
+
+    def note_arrival(self) -> None:
+        """A copy has come here."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def hand_over(self, peer: str, seconds: float, is_here: Callable[[int], bool]) -> None:
+        """Stay until the agent with that slot server has the step, or is gone.
+
+        Args:
+            is_here: whether all processes have kept that step in memory, so that there is something to copy.
+        """
+        if (step := self._step) is None:
+            return
+        if not is_here(step):
+            logger.warning("step %d is not in memory, and nobody copies it", step)
+            return
+        deadline = time.monotonic() + seconds
+        while not self._wait(lambda: self._copied_step == step, deadline):
+            if time.monotonic() >= deadline or not is_there(peer):
+                logger.warning("step %d was not copied to the memory of another Pod", step)
+                return
+        logger.info("step %d has been copied to the memory of another Pod", step)
+
+    def await_arrival(self, source: str, has_come: Callable[[int], bool], check: Callable[[], None]) -> None:
+        """Wait for the step of the agent with that slot server, until it is here or that agent is gone.
+
+        Args:
+            has_come: whether that step is here.
+            check: raises if nobody waits for it any more.
+        """
+        if (step := self._step) is None:
+            return
+        deadline = self._begun_at + self._patience_seconds
+        while not self._wait(lambda: has_come(step), deadline):
+            check()
+            if time.monotonic() >= deadline or not is_there(source):
+                logger.warning("no copy of step %d came from the Pod that leaves, at %s", step, source)
+                return
+
+    def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
+        with self._changed:
+            seconds = min(max(deadline - time.monotonic(), 0.0), LOOK_SECONDS)
+            return self._changed.wait_for(condition, seconds)
+
+
+class Prefetch(threading.Thread):
+    """Fetches what a replacement's predecessor kept, before any round has this agent.
+
+    It is the newest copy of each rank, from the one agent that has them.
+
+    Args:
+        key: the job's.
+        round_: in which the predecessor's processes ran.
+        find_server: finds that agent's slot server; None if nobody is known.
+        fetch: gets one from there; it raises FetchError.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        round_: int,
+        find_server: Callable[[], str | None],
+        fetch: Callable[[Mark, str], None],
+    ) -> None:
+        super().__init__(name="dlr-prefetch", daemon=True)
+        self._key = key
+        self._round = round_
+        self._find_server = find_server
+        self._fetch = fetch
+        self.has_fetched = False
+
+    def run(self) -> None:
+        try:
+            if (address := self._find_server()) is None:
+                return
+            newest: dict[int, Mark] = {}
+            for mark in copies(address, self._key, self._round):
+                newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
+            for mark in newest.values():
+                began_at = time.monotonic()
+                self._fetch(mark, address)
+                self.has_fetched = True
+                seconds = time.monotonic() - began_at
+                logger.info("fetched step %d of rank %d in %.2f s", mark.step, mark.rank, seconds)
+        except (OSError, FetchError) as error:
+            logger.info("what this worker kept before is fetched when the next round begins: %s", error)

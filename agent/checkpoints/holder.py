@@ -1,0 +1,444 @@
+"""Checkpoints in memory: what an agent keeps for its training processes, from its start to its end.
+
+Between two rounds, when no process runs, `inventory` tells what is here, `fetch` gets what is elsewhere, and
+`agree` takes the decision. At each start `write_files` gives every local rank its slots. While processes run,
+peers fetch replicas from here, and theirs come here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from agent.checkpoints.agreed import Agreed, resume_of, slots_to_persist
+from agent.checkpoints.arrivals import Handover, Prefetch
+from agent.connection.listener import Listener
+from agent.environment import Environment, InvalidEnvironmentError
+from agent.monitor.oom import OomWatch
+from agent.slots.format import Mark
+from agent.slots.pool import Pool, assign, slot_for_replica
+from agent.slots.process_files import ProcessFile, ProcessFiles
+from agent.slots.replication import Replication, shortened
+from agent.slots.resume import Attempts, Checkpoint, Inventory
+from agent.slots.server import SlotServer
+from agent.slots.slot import Slot
+from agent.slots.wire import LOOK_SECONDS, DamagedCopyError, FetchError, have_checked
+from crds import agent_report
+from crds.agent_report import Resumed
+from crds.checkpoint_files import SMALLEST_SLOT_BYTES, Tier, slot_count
+
+logger = logging.getLogger(__name__)
+
+FIELD = "replicaSpecs.worker.memoryCheckpoint"
+REPLICA_SHARE = 0.5
+"""Share of the time in which a replica's fetch may take network and CPU; training has the rest."""
+
+
+class OutdatedMeetingError(Exception):
+    """The meeting was abandoned, and may act on the memory no more."""
+
+
+class CheckpointMemory:
+    """The slots of one agent, and who may use them.
+
+    Args:
+        me: this worker.
+        local_world_size: processes that it starts.
+        listener: where its slots are served to peers.
+        place: what this Pod shares with others and may be lost with, the largest first, the node at the end.
+
+    Raises:
+        InvalidEnvironmentError: there is no room for the slots that the job asks for.
+    """
+
+    def __init__(
+        self,
+        me: Environment,
+        local_world_size: int,
+        listener: Listener,
+        place: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
+        count = slot_count(local_world_size, me.memory_replicas)
+        _check_size(me, count)
+        try:
+            self._pool = Pool(me.memory_bytes, count)
+        except OSError as error:
+            raise InvalidEnvironmentError(f"{FIELD}: no memory for {count} slots: {error}") from error
+        self._key = me.key
+        self._local_world_size = local_world_size
+        self._place = place
+        self._has_replicas = me.memory_replicas > 0
+        self._handover = Handover(me.termination_grace_seconds)
+        self._lock = self._pool.lock
+        """Lock of what follows, too."""
+        self._persists = me.persist_on_failure
+        self._after_failure = False
+        """Whether the round that is being joined comes after a failure."""
+        self._files = ProcessFiles(has_replicas=self._has_replicas)
+        self._gone: frozenset[int] = frozenset()
+        """Agents of the last round whose Pods are not in the next world."""
+        self._agreed = Agreed(0)
+        self._meeting = 0
+        """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
+        self._attempts = Attempts()
+        self._lost_step: int | None = None
+        """The newest that was here, where nothing in memory is of use any more."""
+        self._own: list[list[Slot]] = []
+        """The slots of the processes that run, by local rank; none while none runs."""
+        self._replicated_step: int | None = None
+        """The newest step that the peer holds for all local ranks."""
+        self._own_ranks: frozenset[int] = frozenset()
+        """Of the processes that run, or ran last."""
+        self._prefetch: Prefetch | None = None
+        """Until the first round begins."""
+        self._server = SlotServer(self._pool, listener, self._take_replica, self._copies)
+        self._replication = Replication(
+            self.own_marks, self.address, me.key, self._replicated, self._files.tell_copy_seconds
+        )
+        if me.memory_replicas:
+            self._replication.start()
+
+    @property
+    def address(self) -> str:
+        """Address of the slot server."""
+        return self._server.address
+
+    def close(self) -> None:
+        self._replication.stop()
+        self._server.close()
+        self._pool.close()
+
+    # Before the first round.
+
+    def touch(self) -> None:
+        """Begin to have the kernel give all memory, if that has not begun: the first touch is what costs.
+
+        What is needed earlier is touched by who needs it.
+        """
+        self._pool.touch()
+
+    def prefetch(self, round_: int, find_server: Callable[[], str | None]) -> None:
+        """Begin to fetch what the predecessor's processes kept in that round, of which a peer has a copy.
+
+        Args:
+            find_server: finds the slot server of that peer.
+        """
+        self._prefetch = Prefetch(self._key, round_, find_server, self._fetch_before)
+        self._prefetch.start()
+
+    # Leaving by vote, where a Pod goes.
+
+    def peers(self) -> tuple[int, ...] | None:
+        """Holders of replicas, by agent of the round; None if nobody holds any."""
+        return self._agreed.peers if self._has_replicas else None
+
+    def note_plan(self) -> None:
+        """The round ends by plan, whatever its processes have come to. It may be repeated."""
+        self._attempts.note_plan()
+
+    def note_departure(self, step: int) -> None:
+        """All processes of the round have left after that step, which is in memory."""
+        self._handover.begin(step)
+        self._replication.hasten()
+
+    def hand_over(self, seconds: float) -> None:
+        """Stay until the peer has the step that the processes left after, now that this agent is to end."""
+        peer = self._agreed.peer
+        if self._has_replicas and peer is not None:
+            self._handover.hand_over(peer, seconds, self._has_kept)
+
+    def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
+        """A round is to be joined.
+
+        Args:
+            gone: agents of the last round whose Pods are not in it.
+            after_failure: the last one was broken by a failure.
+        """
+        self._gone, self._after_failure = gone, after_failure
+
+    def await_arrivals(self, round_: int, abandoned: threading.Event) -> None:
+        """Before the meeting of a round, wait for the copy that is to come from a Pod that goes.
+
+        And for what is being fetched for a predecessor: it is what the meeting would have fetched.
+
+        Raises:
+            OutdatedMeetingError: the meeting was abandoned, or a newer one has begun.
+        """
+        agreed = self._agreed
+        held = agreed.held
+
+        def has_come(step: int) -> bool:
+            assert held is not None
+            own = {slot for slots in self._own for slot in slots}
+            found = [mark for slot, mark in self._pool.held() if slot not in own]
+            return [(mark.round, mark.step) for mark in found].count((agreed.round, step)) >= held.ranks
+
+        def check() -> None:
+            self._check_meeting(round_)
+            if abandoned.is_set():
+                raise OutdatedMeetingError
+
+        check()
+        while (prefetch := self._prefetch) is not None and prefetch.is_alive():
+            prefetch.join(LOOK_SECONDS)
+            check()
+        if self._has_replicas and held is not None and held.agent in self._gone:
+            self._handover.await_arrival(held.address, has_come, check)
+
+    # Between two rounds.
+
+    def inventory(self, round_: int) -> Inventory:
+        """What is here, now that no process runs, for the meeting of that round.
+
+        Raises:
+            OutdatedMeetingError: that of a newer one has begun.
+        """
+        place = shortened(self._place()) if self._has_replicas else ()
+        with self._lock:
+            self._check_meeting(round_)
+            self._meeting = round_
+            self._replication.follow(None)
+            self._own = []
+            self._handover.end()
+            held: dict[Checkpoint, frozenset[int]] = {}
+            for _, mark in self._pool.whole():
+                checkpoint = Checkpoint.of(mark)
+                held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
+            prefetched = self._prefetch is not None and self._prefetch.has_fetched
+            exhausted = self._attempts.exhausted
+        return Inventory(self._local_world_size, self.address, held, place, prefetched, exhausted)
+
+    def fetch(
+        self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event
+    ) -> None:
+        """Get a rank's slot of that checkpoint from a peer, unless it is here.
+
+        Raises:
+            FetchError: it could not be had; the message says why.
+            OutdatedMeetingError: the meeting of a newer round than `round_` has begun.
+        """
+        mark = checkpoint.part(rank)
+        with self._lock:
+            self._check_meeting(round_)
+            if abandoned.is_set():
+                raise OutdatedMeetingError
+            if self._pool.find(mark) is not None:
+                return
+            target, agreed = self._pool.take_oldest(checkpoint), self._agreed
+        self._pool.touch_now(target)
+        try:
+            self._pool.fetch_into(
+                target,
+                mark,
+                address,
+                self._key,
+                lambda: self._agreed is agreed and not abandoned.is_set(),
+            )
+        except DamagedCopyError:
+            have_checked(address, self._key, mark)
+            raise
+
+    def persists(self) -> bool:
+        """Whether the processes of the next round write to storage, too, what they go on from."""
+        return self._persists and self._after_failure
+
+    def agree(self, agreed: Agreed) -> None:
+        """Take what the members have agreed upon; what is newer is of no use any more.
+
+        Raises:
+            OutdatedMeetingError: the meeting of a newer round has begun.
+        """
+        checkpoint = agreed.decision.checkpoint
+        with self._lock:
+            self._check_meeting(agreed.round)
+            self._agreed = agreed
+            self._prefetch = None
+            self._attempts.begin(checkpoint)
+            kept = max((mark.step for _, mark in self._pool.whole()), default=None)
+            self._lost_step = kept if checkpoint is None else None
+            self._pool.forget_after(checkpoint)
+            self._replicated_step = None
+            self._handover.note_copied(None)
+            if checkpoint is not None:
+                logger.info("round=%d resumes from memory, step=%d", agreed.round, checkpoint.step)
+            elif agreed.round > 1:
+                logger.info("round=%d: memory has no whole checkpoint, so storage is looked at", agreed.round)
+            self._replication.follow(agreed.peer)
+
+    def write_files(
+        self, directory: Path, ranks: Sequence[int], failures_per_hour: float | None
+    ) -> list[dict[str, str]]:
+        """Give each process that is about to start its slots, and tell it what it resumes from.
+
+        Args:
+            directory: for the files.
+            ranks: the global ranks, by local rank.
+
+        Returns:
+            The environment that names the files, by local rank.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        with self._lock:
+            agreed, decision = self._agreed, self._agreed.decision
+            checkpoint = None if decision.shards else decision.checkpoint
+            resumed = [self._pool.find(checkpoint.part(rank)) if checkpoint else None for rank in ranks]
+            usable = [slot for slot in self._pool.slots if slot not in self._pool.taken]
+            self._own = assign(usable, resumed)
+            self._own_ranks = frozenset(ranks)
+            own = self._own
+        here = {
+            mark.rank: slot.path
+            for slot, mark in self._pool.whole()
+            if Checkpoint.of(mark) == decision.checkpoint
+        }
+        persisted = slots_to_persist(decision, ranks, here, self.address)
+        contents = [
+            ProcessFile(
+                round=agreed.round,
+                slots=tuple(slot.path for slot in slots),
+                resume=resume_of(decision, slot, persist, here, self._key),
+                slots_of_pod=len(self._pool.slots),
+                failures_per_hour=None if failures_per_hour is None else round(failures_per_hour, 4),
+                lost_step=self._lost_step,
+            )
+            for slots, slot, persist in zip(own, resumed, persisted, strict=True)
+        ]
+        return self._files.write(directory, contents)
+
+    # While processes run.
+
+    def own_marks(self) -> list[Mark] | None:
+        """The newest checkpoint in memory, of each local rank; None if one has none, or no process runs."""
+        with self._lock:
+            own = self._own
+        return self._newest_of(own)
+
+    def _newest_of(self, own: Sequence[Sequence[Slot]]) -> list[Mark] | None:
+        held = dict(self._pool.held())
+        marks = [max((held[slot] for slot in slots if slot in held), default=None) for slots in own]
+        found = [mark for mark in marks if mark is not None]
+        return found if found and len(found) == len(marks) else None
+
+    def _has_kept(self, step: int) -> bool:
+        """Whether that is the newest step of all local ranks."""
+        return {mark.step for mark in self.own_marks() or ()} == {step}
+
+    def to_status(self) -> agent_report.CheckpointMemory:
+        """`status.agent.memory`."""
+        marks, agreed = self.own_marks(), self._agreed
+        return agent_report.CheckpointMemory(
+            step=min(mark.step for mark in marks) if marks else None,
+            replicated_step=self._replicated_step,
+            every=self._files.every(agreed.round),
+            resumed=_resumed(self._files.resumed(agreed.round), agreed),
+        )
+
+    def _check_meeting(self, round_: int) -> None:
+        """Refuse what a meeting's thread asks for that was abandoned. The lock is held.
+
+        Raises:
+            OutdatedMeetingError: the meeting of a newer round has begun.
+        """
+        if round_ < self._meeting:
+            raise OutdatedMeetingError
+
+    def _replicated(self, step: int) -> None:
+        self._replicated_step = step
+        self._handover.note_copied(step)
+
+    def _copies(self, round_: int) -> list[Mark]:
+        """What is here of another agent's checkpoints of that round."""
+        return [
+            mark for _, mark in self._pool.held() if mark.round == round_ and mark.rank not in self._own_ranks
+        ]
+
+    def _fetch_before(self, mark: Mark, address: str) -> None:
+        """Fetch what a predecessor kept."""
+        with self._lock:
+            target = self._pool.take_oldest(Checkpoint.of(mark))
+        agreed = self._agreed
+        self._pool.touch_now(target)
+        self._pool.fetch_into(target, mark, address, self._key, lambda: self._agreed is agreed)
+
+    def _take_replica(self, mark: Mark, address: str) -> bool:
+        """Fetch what a peer offers, and tell whether it is here. What is not taken is offered again."""
+        with self._lock:
+            if self._agreed.held is None or address != self._agreed.held.address:
+                logger.debug("%s offers a replica, and is none of ours", address)
+                return False
+            if any(held == mark for _, held in self._pool.held()):
+                return True
+            if (target := self._replica_target(mark)) is None:
+                return False
+            self._pool.take(target)
+            agreed = self._agreed
+        if not (self._pool.has_touched(target) or self._handover.is_under_way):
+            self._pool.make_ready(target)
+            return False
+        try:
+            self._pool.fetch_into(
+                target, mark, address, self._key, lambda: self._agreed is agreed, self._share
+            )
+        except FetchError as error:
+            logger.debug("a replica of rank %d, step %d was not taken: %s", mark.rank, mark.step, error)
+            return False
+        self._handover.note_arrival()
+        return True
+
+    def _replica_target(self, mark: Mark) -> Slot | None:
+        """The slot for a replica; None for the time being. The lock is held."""
+        if not self._own:  # the next round is being agreed upon
+            return None
+        kept = min(self._newest_of(self._own) or (), default=None)
+        is_busy = self._processes_load(kept) or self._pool.is_making_ready()
+        if is_busy and not self._handover.is_under_way:
+            return None
+        taken = [*(slot for slots in self._own for slot in slots), *self._pool.taken]
+        free = (slot for slot in self._pool.slots if slot not in taken)
+        resumed = kept is not None and (kept.round, kept.step) >= (mark.round, mark.step)
+        return slot_for_replica(free, mark, has_resumed=resumed)
+
+    def _processes_load(self, kept: Mark | None) -> bool:
+        """Whether the processes here may still load what the round goes on from, which training waits for.
+
+        Args:
+            kept: what they have all kept.
+        """
+        agreed = self._agreed
+        if agreed.decision.checkpoint is None or (kept is not None and kept.round >= agreed.round):
+            return False
+        return self._files.resumed(agreed.round) is None
+
+    def _share(self) -> float:
+        """Return the share of time that may go to fetching a replica: all of it, once no process trains."""
+        return 1.0 if self._handover.is_under_way else REPLICA_SHARE
+
+
+def _resumed(loaded: Resumed | None, agreed: Agreed) -> Resumed | None:
+    """Processes do not know whether what they loaded from memory came from a peer."""
+    from_peer = loaded is not None and loaded.tier is Tier.MEMORY and agreed.decision.from_peer
+    return replace(loaded, tier=Tier.PEER) if loaded is not None and from_peer else loaded
+
+
+def _check_size(me: Environment, count: int) -> None:
+    """Refuse slots that are too small, or together too large.
+
+    Raises:
+        InvalidEnvironmentError: there is no room for so many.
+    """
+    if me.memory_bytes // count < SMALLEST_SLOT_BYTES:
+        raise InvalidEnvironmentError(
+            f"{FIELD}.size is {me.memory_bytes} bytes, too little for {count} slots: each takes "
+            f"{SMALLEST_SLOT_BYTES} at least"
+        )
+    limit = OomWatch.of_pod(me.pod_uid).limit_bytes()
+    if limit is not None and me.memory_bytes >= limit:
+        raise InvalidEnvironmentError(
+            f"{FIELD}.size is {me.memory_bytes / 2**20:.0f} MiB, which does not fit into the container's "
+            f"memory limit of {limit / 2**20:.0f} MiB beside the training: raise the limit, or lower the size"
+        )

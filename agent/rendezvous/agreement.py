@@ -1,0 +1,189 @@
+"""How the agents of a round agree upon a checkpoint, over the round's store. `agent.slots.resume` decides.
+
+here/<agent>        what the agent holds (an `Inventory`); "" where it takes no part
+plan/<n>            rank 0's n-th decision (a `Decision`); the first one without fetches is final
+fetched/<n>/<agent> the ranks that the agent could not fetch for it, and what it holds now: [list, Inventory]
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from agent.checkpoints.agreed import Agreed, HeldReplicas
+from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
+from agent.slots.replication import peers_of, ring_of
+from agent.slots.resume import Decision, Inventory, Plan, decide, without
+from agent.slots.wire import FetchError
+
+logger = logging.getLogger(__name__)
+
+MAX_FETCH_ROUNDS = 4
+"""Attempts to fetch what is missing; after that the checkpoint comes from storage."""
+
+
+class Agreement:
+    """One agent's part in it.
+
+    Args:
+        store: the agents' namespace of the round's.
+        round_: the number of the round.
+        agent: this agent's rank among the members.
+        members: how many there are.
+        memory: of this agent; None if it has none.
+        wait: blocks until the store has these keys.
+        abandoned: set once nobody waits for this meeting any more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        round_: int,
+        agent: int,
+        members: int,
+        memory: CheckpointMemory | None,
+        wait: Callable[[Store, list[str]], None],
+        abandoned: threading.Event,
+    ) -> None:
+        self._store = store
+        self._round = round_
+        self._agent = agent
+        self._members = members
+        self._memory = memory
+        self._wait = wait
+        self._abandoned = abandoned
+
+    def say_here(self) -> None:
+        """Tell the others that this agent is here, and what it holds."""
+        if self._memory is not None:
+            self._memory.await_arrivals(self._round, self._abandoned)
+        self._store.set(f"here/{self._agent}", self._held() if self._memory else "")
+
+    def lead(self) -> None:
+        """Decide, as rank 0's agent, when all are here."""
+        keys = [f"here/{agent}" for agent in range(self._members)]
+        inventories = [Inventory.decode(text.decode()) for text in self._store.multi_get(keys)]
+        ring = ring_of([member.place if member is not None else () for member in inventories])
+        plan, attempt = decide(inventories), 0
+        while plan.fetches and attempt < MAX_FETCH_ROUNDS:
+            decision = Decision(plan.checkpoint, plan.fetches)
+            self._store.set(_key(attempt), decision.encode())
+            inventories = self._after_fetches(attempt, decision, inventories)
+            plan, attempt = decide(inventories), attempt + 1
+        if plan.fetches:
+            plan = Plan()
+        checkpoint = plan.checkpoint
+        prefetched = any(it is not None and it.from_peer and checkpoint in it.held for it in inventories)
+        decision = Decision(
+            checkpoint,
+            shards={
+                it.address: plan.shards[at] for at, it in enumerate(inventories) if it and at in plan.shards
+            },
+            is_last_resort=plan.is_last_resort,
+            from_peer=attempt > 0 or prefetched,
+            persists=checkpoint is not None and self._memory is not None and self._memory.persists(),
+            ring=ring,
+        )
+        self._store.set(_key(attempt), decision.encode())
+        self._agree(decision)
+
+    def follow(self) -> None:
+        """Do what rank 0's agent decides, until it is final."""
+        for attempt in itertools.count():
+            self._wait(self._store, [_key(attempt)])
+            decision = Decision.decode(self._store.get(_key(attempt)))
+            if not decision.fetches:
+                break
+            self._fetch(attempt, decision)
+        self._agree(decision)
+
+    def _held(self) -> str:
+        """What this agent holds, as text.
+
+        Raises:
+            OutdatedMeetingError: this meeting was abandoned.
+        """
+        assert self._memory is not None
+        if self._abandoned.is_set():
+            raise OutdatedMeetingError
+        return self._memory.inventory(self._round).encode()
+
+    def _agree(self, decision: Decision) -> None:
+        if self._memory is None:
+            return
+        peers, peer, held = peers_of(decision.ring or range(self._members)), None, None
+        if peers is not None:
+            peer, source = _address(self._store, peers[self._agent]), peers.index(self._agent)
+            if (inventory := _inventory(self._store, source)) is not None:
+                held = HeldReplicas(source, inventory.address, inventory.ranks)
+        if self._abandoned.is_set():
+            raise OutdatedMeetingError
+        self._memory.agree(Agreed(self._round, decision, peers, peer, held))
+
+    def _fetch(self, attempt: int, decision: Decision) -> None:
+        """Fetch what a decision asks of this agent, if anything, and tell what it could not get."""
+        ranks, checkpoint, missing = decision.fetches.get(self._agent), decision.checkpoint, []
+        if ranks is None or checkpoint is None or self._memory is None:
+            return
+        for rank, holder in ranks.items():
+            try:
+                address = _address(self._store, holder) or ""
+                self._memory.fetch(self._round, checkpoint, rank, address, self._abandoned)
+            except FetchError as error:
+                logger.warning("rank %s of step %d was not fetched: %s", rank, checkpoint.step, error)
+                missing.append(rank)
+        self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps([missing, self._held()]))
+
+    def _after_fetches(
+        self, attempt: int, decision: Decision, inventories: Sequence[Inventory | None]
+    ) -> list[Inventory | None]:
+        """Wait until all have fetched, this agent too, and return who holds what then."""
+        assert decision.checkpoint is not None
+        self._fetch(attempt, decision)
+        keys = [f"fetched/{attempt}/{agent}" for agent in decision.fetches]
+        self._wait(self._store, keys)
+        failed, fetched, held = [], [], list(inventories)
+        answers = self._store.multi_get(keys)
+        for (agent, ranks), answer in zip(decision.fetches.items(), answers, strict=True):
+            missing, text = json.loads(answer)
+            held[agent] = Inventory.decode(text)  # a fetch writes over what was there
+            failed += [(holder, rank) for rank, holder in ranks.items() if rank in missing]
+            fetched += [(agent, rank) for rank in ranks if rank not in missing]
+        return without(held, decision.checkpoint, failed, fetched)
+
+
+def server_of_peer(store: Store, agent: int, members: int) -> str | None:
+    """Return the slot server of the agent that held another's replicas in a round that had begun, if any did.
+
+    Args:
+        store: the agents' namespace of that round's.
+        agent: whose replicas.
+        members: how many agents it had.
+    """
+    keys = [_key(attempt) for attempt in range(MAX_FETCH_ROUNDS + 1) if store.check([_key(attempt)])]
+    decision = Decision.decode(store.get(keys[-1])) if keys else None
+    if decision is None or decision.fetches:
+        return None
+    peers = peers_of(decision.ring or range(members))
+    if peers is None or not store.check([f"here/{peers[agent]}"]):
+        return None
+    return _address(store, peers[agent])
+
+
+def _key(attempt: int) -> str:
+    return f"plan/{attempt}"
+
+
+def _inventory(store: Store, agent: int) -> Inventory | None:
+    return Inventory.decode(store.get(f"here/{agent}").decode())
+
+
+def _address(store: Store, agent: int) -> str | None:
+    """Return the address of an agent's slot server; None where it has none."""
+    inventory = _inventory(store, agent)
+    return inventory.address if inventory else None

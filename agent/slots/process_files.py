@@ -1,0 +1,188 @@
+"""The files by which an agent and its training processes tell each other of checkpoints.
+
+checkpoint.<local rank>   what a process is given: a `ProcessFile`, written for each start
+notice.<local rank>       what the process does: a `Notice`, replaced as a whole
+copy-seconds              how long the last copy to the peer has taken, for all processes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agent.whole_file import replace_text
+from crds.agent_report import Resumed
+from crds.checkpoint_files import Tier
+
+ENV_CHECKPOINT_FILE = "DLR_CHECKPOINT_FILE"
+"""Names a process's `ProcessFile`."""
+
+
+@dataclass(frozen=True)
+class MemoryResume:
+    """What memory has of the checkpoint to go on from."""
+
+    round: int
+    step: int
+    world_size: int
+    slot: str | None = None
+    """Path of this rank's slot, if the world has the size that it had."""
+    shards: Mapping[int, str] = field(default_factory=dict)
+    """Else the place of each old rank's slot: a path, or tcp://host:port."""
+    is_last_resort: bool = False
+    """Whether any checkpoint in storage goes first: starts in a row began with this one and saved nothing."""
+    persist: Mapping[int, str] = field(default_factory=dict)
+    """Paths of slots that this process writes to storage, by the rank that they are of."""
+    key: bytes = field(default=b"", repr=False)
+    """The job's key, for what the agents of other Pods have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFile:
+    """What a process is given; without an agent, nothing."""
+
+    round: int = 0
+    """Round of the marks that the process writes."""
+    slots: tuple[str, ...] = ()
+    """Paths of the slots that it may write into. Where it resumes from one of them, that is the first."""
+    resume: MemoryResume | None = None
+    """None where memory has nothing, so that the checkpoint comes from storage."""
+    slots_of_pod: int | None = None
+    """Number of slots among which the memory that the job asks for is divided."""
+    failures_per_hour: float | None = None
+    """Failures of the job so far, an hour; None if none has been counted."""
+    lost_step: int | None = None
+    """The newest step that was in memory here, where nothing in memory is of use any more."""
+    notice_file: str = ""
+    copy_seconds_file: str = ""
+    """Path of that file, which appears with the first copy; empty where the job asks for no replicas."""
+
+    def encode(self) -> str:
+        """Encode as JSON."""
+        fields = asdict(self)
+        if self.resume is not None:
+            fields["resume"]["key"] = self.resume.key.hex()
+        return json.dumps(fields)
+
+    @classmethod
+    def read(cls, path: str) -> ProcessFile:
+        """Read a file.
+
+        Raises:
+            OSError, ValueError: it cannot be read.
+        """
+        fields: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        if resume := fields.get("resume"):
+            for name in ("shards", "persist"):
+                resume[name] = {int(rank): where for rank, where in resume.get(name, {}).items()}
+            fields["resume"] = MemoryResume(**{**resume, "key": bytes.fromhex(resume.get("key", ""))})
+        return cls(**{**fields, "slots": tuple(fields.get("slots", ()))})
+
+    def copy_seconds(self) -> float:
+        """Return what the last copy to another Pod took, in seconds; 0 where there has been none."""
+        try:
+            return float(Path(self.copy_seconds_file).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 0.0
+
+
+class Notice:
+    """What a process tells its agent of its checkpoints. Outside of dlr nobody listens.
+
+    Args:
+        given: what the agent has given the process.
+    """
+
+    def __init__(self, given: ProcessFile) -> None:
+        self._file = given.notice_file
+        self._content: dict[str, int | str] = {"round": given.round}
+
+    def tell_loaded(self, step: int, tier: Tier) -> None:
+        """Tell that `load` has brought back that step, from there."""
+        self._tell(loaded=step, tier=tier)
+
+    def tell_every(self, steps: int) -> None:
+        """Tell how many steps are between two saves to memory."""
+        if self._content.get("every") != steps:
+            self._tell(every=steps)
+
+    def _tell(self, **news: int | str) -> None:
+        self._content.update(news)
+        if self._file:
+            with suppress(OSError):  # then the agent does not know
+                replace_text(Path(self._file), json.dumps(self._content))
+
+
+class ProcessFiles:
+    """The files of the processes that run, or ran last, as their agent uses them.
+
+    Args:
+        has_replicas: whether a peer holds copies.
+    """
+
+    def __init__(self, *, has_replicas: bool) -> None:
+        self._has_replicas = has_replicas
+        self._copy_seconds: Path | None = None
+        self._notices: list[Path] = []
+
+    def write(self, directory: Path, contents: Sequence[ProcessFile]) -> list[dict[str, str]]:
+        """Give each process that is about to start its file.
+
+        Args:
+            directory: for the files.
+            contents: by local rank, without the names of other files.
+
+        Returns:
+            The environment that names the files, by local rank.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        self._copy_seconds = directory / "copy-seconds"
+        self._notices = [directory / f"notice.{local_rank}" for local_rank in range(len(contents))]
+        copy_seconds_file = str(self._copy_seconds) if self._has_replicas else ""
+        environments = []
+        for local_rank, (content, notice) in enumerate(zip(contents, self._notices, strict=True)):
+            content = replace(content, notice_file=str(notice), copy_seconds_file=copy_seconds_file)
+            path = directory / f"checkpoint.{local_rank}"
+            replace_text(path, content.encode())  # another file than the last, and not locked
+            environments.append({ENV_CHECKPOINT_FILE: str(path)})
+        return environments
+
+    def tell_copy_seconds(self, seconds: float) -> None:
+        """Tell processes how long a copy to the peer has taken, if there is room for the file."""
+        if self._copy_seconds is not None:
+            with suppress(OSError):
+                replace_text(self._copy_seconds, f"{seconds:.3f}")
+
+    def resumed(self, round_: int) -> Resumed | None:
+        """Return what all processes of that round have loaded; None before the last of them has."""
+        found: Resumed | None = None
+        for notice in map(_read, self._notices):
+            try:
+                if notice["round"] != round_:
+                    return None
+                found = Resumed(round_, Tier(notice["tier"]), int(notice["loaded"]))
+            except (ValueError, TypeError, KeyError):
+                return None
+        return found
+
+    def every(self, round_: int) -> int | None:
+        """Return the steps between two saves to memory in that round; None if no process tells."""
+        for notice in map(_read, self._notices):
+            every = notice.get("every")
+            if notice.get("round") == round_ and isinstance(every, int) and every > 0:
+                return every
+        return None
+
+
+def _read(notice: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(notice.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,204 @@
+"""Replicas: a peer holds what our processes keep, in the background, and only the newest.
+
+Each agent tells what its Pod shares with others: switch, rack, node, as far as the nodes are labelled. The
+agents are put in an order in which those that share something are next to each other, and the peer is the one
+half of the way round. So it is elsewhere, unless more than half of all agents share that; then as few as
+possible have a peer that shares it too. The peer follows from the world, so it changes with it.
+
+It is offered what was committed, and fetches it at its own pace. Meanwhile newer ones may come; of these the
+newest is offered next. Training takes no part, and nothing of this is written to the cluster.
+
+A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
+there are no replicas, and they are tried for less and less often. Processes are told what one takes, so that
+`every="auto"` chooses an interval that is as long. With a number, the log says so once, and `dlr job status`
+says that other Pods have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from agent.slots.format import Mark
+from agent.slots.wire import offer
+
+logger = logging.getLogger(__name__)
+
+DIGITS = 6
+"""Digits of a place's hash. Two places with the same count as one, which costs no more than a worse peer."""
+LOOK_SECONDS = 0.05
+"""Between two looks at the commit words of our slots: some microseconds each."""
+RETRY_SECONDS = 0.25
+"""After an offer that the peer did not take: what was offered may have been overwritten meanwhile."""
+LONGEST_RETRY_SECONDS = 60.0
+"""Where one offer after the other is overwritten, a pause is twice as long as the one before, up to this."""
+PATIENCE_SECONDS = 600.0
+"""For the peer to fetch one."""
+WARN_SECONDS = 60.0
+"""Without a copy, of more than one checkpoint that was offered."""
+
+
+def shortened(place: Sequence[str]) -> tuple[str, ...]:
+    """A place as agents tell it: names of nodes and labels may be long."""
+    return tuple(hashlib.sha256(part.encode()).hexdigest()[:DIGITS] if part else "" for part in place)
+
+
+def ring_of(places: Sequence[Sequence[str]]) -> tuple[int, ...] | None:
+    """The order of the agents, by the place of each, the largest part first; None if it is their own."""
+    first: dict[tuple[str, ...], int] = {}
+    keys = []
+    for agent, place in enumerate(places):
+        prefixes = (tuple(place[:length]) for length in range(1, len(place) + 1))
+        keys.append([first.setdefault(prefix, agent) for prefix in prefixes])
+    ring = sorted(range(len(places)), key=lambda agent: (keys[agent], agent))
+    return None if ring == list(range(len(ring))) else tuple(ring)
+
+
+def peers_of(ring: Sequence[int]) -> tuple[int, ...] | None:
+    """Return each agent's peer, half of the way round the ring; None for one agent alone."""
+    count = len(ring)
+    if count < 2:
+        return None
+    peers = [0] * count
+    for at, agent in enumerate(ring):
+        peers[agent] = ring[(at + count // 2) % count]
+    return tuple(peers)
+
+
+class Replication(threading.Thread):
+    """Offers what is newest, while there is a peer.
+
+    Args:
+        own_marks: the newest checkpoint of each local rank, if all have one.
+        own_address: of our slot server.
+        key: the job's.
+        replicated: called with the step that the peer holds now.
+        took: called with the seconds of the last copy. One that did not come about, since what was offered
+            was overwritten meanwhile, takes as long as it was tried for, and as the one before, at least.
+    """
+
+    def __init__(
+        self,
+        own_marks: Callable[[], Sequence[Mark] | None],
+        own_address: str,
+        key: bytes,
+        replicated: Callable[[int], None],
+        took: Callable[[float], None],
+    ) -> None:
+        super().__init__(name="dlr-replicate", daemon=True)
+        self._own_marks = own_marks
+        self._own_address = own_address
+        self._key = key
+        self._replicated = replicated
+        self._took = took
+        self._seconds = 0.0
+        """Of the last copy."""
+        self._changed = threading.Condition()
+        self._peer: str | None = None
+        self._turn = 0
+        """Changes where a pause is over early."""
+        self._stopped = False
+
+    def follow(self, peer: str | None) -> None:
+        """Have the agent of this slot server hold them from now on; None: nobody, for the time being."""
+        with self._changed:
+            self._peer = peer
+            self._turn += 1
+            self._changed.notify_all()
+
+    def hasten(self) -> None:
+        """Offer what is newest at once: nothing is written over any more."""
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        held: set[tuple[str, Mark]] = set()
+        failures, turn = _Failures(), self._turn
+        while (peer := self._next_peer()) is not None:
+            if turn != self._turn:
+                failures, turn = _Failures(), self._turn
+            marks = self._own_marks() or ()
+            new = [mark for mark in marks if (peer, mark) not in held]
+            if not new:
+                self._wait(turn, LOOK_SECONDS)
+                continue
+            began = time.monotonic()
+            if not self._offer(peer, new):
+                now = time.monotonic()
+                self._wait(turn, failures.add(peer, new[0].step, now, now - began))
+                continue
+            failures = _Failures()
+            held = {(peer, mark) for mark in marks}
+            self._replicated(min(mark.step for mark in marks))
+
+    def _next_peer(self) -> str | None:
+        """Wait until there is a peer; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._peer is not None)
+            return None if self._stopped else self._peer
+
+    def _wait(self, turn: int, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._turn != turn, seconds)
+
+    def _offer(self, peer: str, marks: Sequence[Mark]) -> bool:
+        """Have the peer fetch all of them, and tell whether it has."""
+        address, began = self._own_address, time.monotonic()
+        try:
+            has_come = all(
+                offer(peer, self._key, mark, address, PATIENCE_SECONDS, lambda: self._peer == peer)
+                for mark in marks
+            )
+        except OSError as error:  # which says nothing of how long a copy takes
+            logger.debug("step %d has no replica: %s", marks[0].step, error)
+            return False
+        took = time.monotonic() - began
+        self._seconds = took if has_come else max(took, self._seconds)
+        self._took(self._seconds)
+        return has_come
+
+
+class _Failures:
+    """The offers in a row of which no copy came to be."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        """The step of the first, and when it failed."""
+        self._in_vain = 0
+        """How many of them were fetched, at least in part."""
+        self._is_told = False
+
+    def add(self, peer: str, step: int, now: float, took: float) -> float:
+        """Note one more, and warn once they have lasted for long.
+
+        Args:
+            now: of a monotonic clock, in seconds.
+            took: the seconds of this offer.
+
+        Returns:
+            How many seconds to wait. What the peer refuses at once costs nothing: it has no room yet, or is
+            about to make some. What it fetches in vain costs half of the network.
+        """
+        first_step, since = self._first = self._first or (step, now)
+        if not self._is_told and step != first_step and now - since >= WARN_SECONDS:
+            self._is_told = True
+            logger.warning(
+                "no checkpoint from step %d on has come to the memory of %s, for %.0f s: a copy that takes "
+                "longer than two saves is written over meanwhile; a larger `every` leaves more time for it",
+                first_step,
+                peer,
+                now - since,
+            )
+        if took <= RETRY_SECONDS:
+            return RETRY_SECONDS
+        self._in_vain += 1
+        return min(took * 2.0 ** min(self._in_vain, 30), max(LONGEST_RETRY_SECONDS, took))

@@ -1,0 +1,296 @@
+"""Which checkpoint a world resumes from, and who fetches what for it. Pure.
+
+Before the processes of a round start, its agents meet (`agent.rendezvous.meeting`). Each says what it holds,
+an `Inventory`, and rank 0's agent decides by it. A checkpoint is the slots of all ranks of a world with the
+same round, step and world size; the newest one that is complete among the members is agreed upon. In a world
+of the same size each rank needs its own part on its own agent, so what lies elsewhere is fetched first. In a
+world of another size any process may read any part, from wherever it is.
+
+Ranks are those of processes; an agent is named by its own rank among the members.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+
+from agent.slots.format import Mark
+from crds.ranges import as_ranges, from_text
+
+INVENTORY_BYTES = 300
+"""The most that an agent says: of 10,000, rank 0's reads 3 MB."""
+
+MAX_FETCHES = 512
+"""Ranks whose slots may have to be fetched before a round begins: those of 64 nodes with 8 devices. All wait
+for the slowest. More are missing at once where a standby takes a lower place, so that the ranks of all
+agents after it move; then thousands of whole states would cross the network, and storage is no slower."""
+MAX_INFLATED_BYTES = 32 << 20
+"""Greatest length of a decision. That of a world of 10,000 agents has less than a megabyte."""
+MAX_ATTEMPTS = 2
+"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them, and any
+other is tried first. Those that end by plan do not count."""
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """Slots of all ranks from 0 to world_size - 1. The order is that of their making."""
+
+    round: int
+    """Round in which it was written."""
+    step: int
+    world_size: int
+
+    @classmethod
+    def of(cls, mark: Mark) -> Checkpoint:
+        """The one that a slot is a part of."""
+        return cls(mark.round, mark.step, mark.world_size)
+
+    def part(self, rank: int) -> Mark:
+        """The mark of that rank's slot."""
+        return Mark(self.round, self.step, rank, self.world_size)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one agent holds."""
+
+    ranks: int
+    """How many processes it starts."""
+    address: str = ""
+    """Address of its slot server."""
+    held: Mapping[Checkpoint, frozenset[int]] = field(default_factory=dict)
+    """Ranks whose slots it has, by checkpoint."""
+    place: tuple[str, ...] = ()
+    """What its Pod may be lost with, the largest first (`agent.slots.peers`)."""
+    from_peer: bool = False
+    """Whether it has fetched what it holds, as a replacement does before its first meeting."""
+    exhausted: Checkpoint | None = None
+    """The one that may be what ends rounds (`Attempts`)."""
+
+    def encode(self) -> str:
+        """Encode as text of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
+        held = [
+            [c.round, c.step, c.world_size, as_ranges(sorted(ranks))]
+            for c, ranks in sorted(self.held.items(), reverse=True)
+        ]
+        rest = self.place, int(self.from_peer), self.exhausted and astuple(self.exhausted)
+        while len(text := _compact([self.ranks, self.address, held, *rest])) > INVENTORY_BYTES:
+            held.pop()
+        return text
+
+    @classmethod
+    def decode(cls, text: str) -> Inventory | None:
+        """Read it; None where an agent takes no part, as torchrun's does not."""
+        try:
+            ranks, address, held, place, from_peer, exhausted = json.loads(text)
+            checkpoints = dict(_entry(*each) for each in held)
+            tried = None if exhausted is None else Checkpoint(*map(int, exhausted))
+            return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer), tried)
+        except (ValueError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The checkpoint to go on from, and who has to fetch or to serve what."""
+
+    checkpoint: Checkpoint | None = None
+    """None: memory has nothing that is complete."""
+    fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """Ranks whose slots an agent fetches first, and from which agent, by agent."""
+    shards: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """Ranks whose slots an agent serves to a world of another size, by agent."""
+    is_last_resort: bool = False
+    """Whether rounds in a row have begun with it and saved nothing, so that what storage has goes first."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What rank 0's agent has decided, for all agents of the round. It is final if nobody has to fetch."""
+
+    checkpoint: Checkpoint | None = None
+    """None where memory has nothing, so that it comes from storage."""
+    fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """Ranks whose slots an agent fetches first, and from which agent, by agent."""
+    shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Ranks of the checkpoint by address of the slot server, in a world of another size."""
+    is_last_resort: bool = False
+    """Whether what storage has goes first, since rounds began with the checkpoint and saved nothing."""
+    from_peer: bool = False
+    """Whether any agent had to fetch a part of it from another."""
+    persists: bool = False
+    """Whether the processes write it to storage too, since the last round was broken by a failure."""
+    ring: Sequence[int] | None = None
+    """Order of the agents by which each has its peer; None for that of their ranks."""
+
+    def encode(self) -> str:
+        """Encode as text."""
+        shards = {address: as_ranges(sorted(ranks)) for address, ranks in self.shards.items()}
+        checkpoint = self.checkpoint and astuple(self.checkpoint)
+        flags = [self.is_last_resort, self.from_peer, self.persists]
+        text = _compact([checkpoint, self.fetches, shards, flags, self.ring])
+        return base64.b64encode(zlib.compress(text.encode())).decode()
+
+    @classmethod
+    def decode(cls, data: bytes | str) -> Decision:
+        """Read it.
+
+        Raises:
+            ValueError: it is longer than any.
+        """
+        inflating = zlib.decompressobj()
+        text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
+        if inflating.unconsumed_tail:
+            raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
+        checkpoint, fetches, shards, (is_last_resort, from_peer, persists), ring = json.loads(text)
+        return cls(
+            None if checkpoint is None else Checkpoint(*checkpoint),
+            {int(at): {int(rank): holder for rank, holder in of.items()} for at, of in fetches.items()},
+            {address: frozenset(from_text(ranks)) for address, ranks in shards.items()},
+            is_last_resort,
+            from_peer,
+            persists,
+            None if ring is None else tuple(ring),
+        )
+
+
+UNDECIDED = Decision()
+
+
+class Attempts:
+    """The rounds in a row that have begun with the same checkpoint, as one agent counts them."""
+
+    def __init__(self) -> None:
+        self.checkpoint: Checkpoint | None = None
+        """The one last agreed upon."""
+        self._rounds = 0
+        self._is_planned = False
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """A round begins with it. The one before does not count if it ended by plan."""
+        if checkpoint != self.checkpoint:
+            self.checkpoint, self._rounds = checkpoint, 1
+        elif not self._is_planned:
+            self._rounds += 1
+        self._is_planned = False
+
+    def note_plan(self) -> None:
+        """The round that began last ends by plan. It may be repeated."""
+        self._is_planned = True
+
+    @property
+    def exhausted(self) -> Checkpoint | None:
+        """The one that so many rounds began with, and saved nothing after, that it may be what ends them."""
+        return self.checkpoint if self._rounds >= MAX_ATTEMPTS and not self._is_planned else None
+
+
+def decide(inventories: Sequence[Inventory | None]) -> Plan:
+    """Return what a world resumes from.
+
+    Args:
+        inventories: of the members, in rank order; None for one that cannot take part, and then nobody can.
+    """
+    members = [inventory for inventory in inventories if inventory is not None]
+    if len(members) < len(inventories):
+        return Plan()
+    world_size = sum(member.ranks for member in members)
+    exhausted, found = {member.exhausted for member in members}, _holders(members)
+    for checkpoint in sorted(found, key=lambda each: (each not in exhausted, each), reverse=True):
+        holders, is_last_resort = found[checkpoint], checkpoint in exhausted
+        if len(holders) < checkpoint.world_size:
+            continue
+        if checkpoint.world_size == world_size:
+            fetches = _fetches(checkpoint, holders, members)
+            if sum(map(len, fetches.values())) > MAX_FETCHES:
+                continue
+            return Plan(checkpoint, fetches=fetches, is_last_resort=is_last_resort)
+        return Plan(checkpoint, shards=_shards(holders), is_last_resort=is_last_resort)
+    return Plan()
+
+
+def without(
+    inventories: Sequence[Inventory | None],
+    checkpoint: Checkpoint,
+    failed: Iterable[tuple[int, int]],
+    fetched: Iterable[tuple[int, int]],
+) -> list[Inventory | None]:
+    """The inventories after an attempt to fetch.
+
+    Args:
+        failed: agents, each with a rank, from which that rank's slot could not be had.
+        fetched: agents that have a rank's slot now.
+    """
+    lost, won = _by_agent(failed), _by_agent(fetched)
+    return [
+        member if member is None else _changed(member, checkpoint, lost.get(agent, ()), won.get(agent, ()))
+        for agent, member in enumerate(inventories)
+    ]
+
+
+def ranks_of(members: Iterable[Inventory]) -> Iterator[range]:
+    """The global ranks of each agent's processes, as torch assigns them."""
+    base = 0
+    for member in members:
+        yield range(base, base + member.ranks)
+        base += member.ranks
+
+
+def _compact(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _entry(round_: int, step: int, world_size: int, ranks: str) -> tuple[Checkpoint, frozenset[int]]:
+    """Read one of what is held.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    if world_size < 1:
+        raise ValueError("a world has one rank at least")
+    found = frozenset(rank for rank in from_text(ranks) if rank < world_size)
+    return Checkpoint(int(round_), int(step), int(world_size)), found
+
+
+def _holders(members: Sequence[Inventory]) -> dict[Checkpoint, dict[int, list[int]]]:
+    """Return the agents that hold a slot, by checkpoint and rank."""
+    holders: dict[Checkpoint, dict[int, list[int]]] = {}
+    for agent, member in enumerate(members):
+        for checkpoint, ranks in member.held.items():
+            of = holders.setdefault(checkpoint, {})
+            for rank in ranks:
+                of.setdefault(rank, []).append(agent)
+    return holders
+
+
+def _fetches(
+    checkpoint: Checkpoint, holders: Mapping[int, Sequence[int]], members: Sequence[Inventory]
+) -> dict[int, dict[int, int]]:
+    fetches: dict[int, dict[int, int]] = {}
+    for agent, ranks in enumerate(ranks_of(members)):
+        held = members[agent].held.get(checkpoint, frozenset())
+        for rank in ranks:
+            if rank not in held:
+                fetches.setdefault(agent, {})[rank] = holders[rank][0]
+    return fetches
+
+
+def _shards(holders: Mapping[int, Sequence[int]]) -> dict[int, frozenset[int]]:
+    shards: dict[int, set[int]] = {}
+    for rank, agents in holders.items():
+        shards.setdefault(agents[0], set()).add(rank)
+    return {agent: frozenset(ranks) for agent, ranks in sorted(shards.items())}
+
+
+def _by_agent(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for agent, rank in pairs:
+        found.setdefault(agent, set()).add(rank)
+    return found
+
+
+def _changed(member: Inventory, checkpoint: Checkpoint, lost: Iterable[int], won: Iterable[int]) -> Inventory:
+    ranks = (member.held.get(checkpoint, frozenset()) - frozenset(lost)) | frozenset(won)
+    return replace(member, held={**member.held, checkpoint: ranks})

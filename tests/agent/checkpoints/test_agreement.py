@@ -1,0 +1,407 @@
+"""Agents that agree upon a checkpoint, over a store in this process, with slots and sockets that are real."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
+
+from agent.checkpoints.agreed import Agreed, HeldReplicas
+from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
+from agent.connection.listener import Listener
+from agent.environment import Environment, InvalidEnvironmentError
+from agent.monitor.oom import OomWatch
+from agent.rendezvous.agreement import Agreement
+from agent.slots.format import CONTROL_BYTES, Mark, Part, lay_out
+from agent.slots.pool import Pool
+from agent.slots.resume import Checkpoint, Decision, Inventory
+from agent.slots.slot import Slot
+from crds.agent_report import Resumed
+from crds.checkpoint_files import Tier
+
+HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
+
+
+def environment(index: int = 0, size: int = 1 << 20, replicas: int = 1) -> Environment:
+    return Environment(
+        "job", "default", f"w-{index}", index, 1, "uid", f"127.0.0.{index + 2}", memory_bytes=size,
+        memory_replicas=replicas, persist_on_failure=True, key=bytes(range(32)),
+    )  # fmt: skip
+
+
+class World:
+    def __init__(self, folder: Path, size: int, places: tuple[tuple[str, ...], ...] = ()) -> None:
+        self._places = places
+        self.folder = folder
+        self.size = size
+        self.memories: list[CheckpointMemory | None] = []
+        self._cleanup = ExitStack()
+        for index in range(size):
+            self.memories.append(None)
+            self.replace(index)
+
+    def replace(self, index: int) -> None:
+        """That agent's Pod is lost, and another one has come."""
+        place = self._places[index] if self._places else ()
+        me = environment(index)
+        listener = Listener(me.pod_ip, me.key)
+        self._cleanup.callback(listener.close)
+        memory = CheckpointMemory(me, 1, listener, lambda: place)
+        self._cleanup.callback(memory.close)
+        self.memories[index] = memory
+
+    def meet(self, round_: int) -> list[dict[str, Any]]:
+        """A round begins: what each process is told."""
+        store = HashStore()
+        threads = [
+            threading.Thread(target=self._meet, args=(store, round_, agent)) for agent in range(self.size)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "the agents do not agree"
+        return [self._told(agent) for agent in range(self.size)]
+
+    def _meet(self, store: Store, round_: int, agent: int) -> None:
+        def wait(store: Store, keys: list[str]) -> None:
+            store.wait(keys, timedelta(seconds=60))
+
+        memory = self.memories[agent]
+        agreement = Agreement(store, round_, agent, self.size, memory, wait, threading.Event())
+        agreement.say_here()
+        if agent == 0:
+            wait(store, [f"here/{each}" for each in range(self.size)])
+            agreement.lead()
+        else:
+            agreement.follow()
+
+    def _told(self, agent: int) -> dict[str, Any]:
+        memory = self.memories[agent]
+        if memory is None:
+            return {}
+        directory = self.folder / str(agent)
+        directory.mkdir(exist_ok=True)
+        (environ,) = memory.write_files(directory, [agent], 0.5)
+        told: dict[str, Any] = json.loads(Path(environ["DLR_CHECKPOINT_FILE"]).read_text())
+        return told
+
+    def save(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
+        """Each process writes a checkpoint, and its replica is waited for."""
+        self.write(told, step, turn)
+        deadline = time.monotonic() + 60
+        while any(m is not None and m.to_status().replicated_step != step for m in self.memories):
+            assert time.monotonic() < deadline, "there are no replicas"
+            time.sleep(0.01)
+
+    def write(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
+        """Each process writes a checkpoint."""
+        for rank, file in enumerate(told):
+            slot = Slot.open(file["slots"][turn])
+            slot.begin()
+            slot.tensor(HEADER.entries[0]).fill_(step)
+            slot.commit(Mark(file["round"], step, rank, self.size), HEADER)
+            slot.sum_up()
+
+    def leave(self, step: int, gone: int) -> None:
+        """All processes have left after that step, and the Pod of one agent goes: it is in no world any more."""
+        for agent, memory in enumerate(self.memories):
+            assert memory is not None
+            memory.note_departure(step)
+            if agent != gone:
+                memory.expect(frozenset({gone}), after_failure=False)
+        leaver = self.memories.pop(gone)
+        assert leaver is not None
+        self.size -= 1
+        threading.Thread(target=lambda: (leaver.hand_over(30), leaver.close()), daemon=True).start()
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    found = World(tmp_path, 3)
+    yield found
+    found.close()
+
+
+def steps(told: list[dict[str, Any]]) -> set[Any]:
+    return {file["resume"] and file["resume"]["step"] for file in told}
+
+
+def test_a_lost_agent_gets_its_slot_from_its_peer(world: World) -> None:
+    told = world.meet(1)
+    assert [file["resume"] for file in told] == [None] * 3
+    world.save(told, 10, 0)
+    world.save(told, 11, 1)
+    world.replace(0)
+    told = world.meet(2)
+    assert steps(told) == {11}
+    slot = Slot.open(told[0]["resume"]["slot"])
+    slot.verify()
+    assert slot.mark == Mark(1, 11, 0, 3)
+    assert told[0]["resume"]["slot"] == told[0]["slots"][0]
+    memory = world.memories[2]
+    assert memory is not None
+    assert memory.to_status().resumed is None, "its process may still fail to load it"
+    loaded = {"round": 2, "loaded": 11, "tier": "memory"}
+    Path(told[2]["notice_file"]).write_text(json.dumps(loaded))
+    assert memory.to_status().resumed == Resumed(2, Tier.PEER, 11)
+    Path(told[2]["notice_file"]).write_text(json.dumps(loaded | {"loaded": 20, "tier": "storage"}))
+    assert memory.to_status().resumed == Resumed(2, Tier.STORAGE, 20), "that was newer"
+
+
+def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.save(told, 11, 1)
+    holder = world.memories[1]  # half a world from agent 0
+    assert holder is not None
+    replica = next(s for s, mark in holder._pool.held() if (mark.rank, mark.step) == (0, 11))
+    replica.bytes(CONTROL_BYTES + 5, CONTROL_BYTES + 6)[0] ^= 1
+    world.replace(0)
+    told = world.meet(2)
+    assert steps(told) == {10}
+    assert all(Slot.open(file["resume"]["slot"]).mark == Mark(1, 10, r, 3) for r, file in enumerate(told))
+    for memory in world.memories:
+        assert memory is not None
+        assert all(mark.step <= 10 for _, mark in memory._pool.held()), "what is newer is forgotten"
+
+
+def test_what_a_failed_fetch_has_written_over_is_counted_on_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    holder, memory = world.memories[1], world.memories[0]
+    assert holder is not None and memory is not None
+    replica = next(s for s, mark in holder._pool.held() if (mark.rank, mark.step) == (0, 10))
+    for slot, mark in memory._pool.held():
+        if mark.rank == 0:
+            slot.damaged()
+    said = []
+    decode = Inventory.decode
+
+    def heard(text: str) -> Inventory | None:
+        said.append(text)
+        return decode(text)
+
+    monkeypatch.setattr(Inventory, "decode", heard)
+    free = [slot for slot in memory._pool.slots if slot.mark is None]
+    for step, slot in enumerate(free):  # the next slot to be written into holds an older step of another rank
+        slot.begin()
+        slot.tensor(HEADER.entries[0]).fill_(step)
+        slot.commit(Mark(1, step, 1, 3), HEADER)
+        slot.sum_up()
+    replica.bytes(CONTROL_BYTES + 5, CONTROL_BYTES + 6)[0] ^= 1
+    assert [file["resume"] for file in world.meet(2)] == [None] * 3
+    counts = [len(found.held) for text in said if (found := decode(text)) and found.address == memory.address]
+    assert min(counts) < max(counts), "the agent said anew what it holds"
+
+
+def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    memory, stranger = world.memories[1], world.memories[2]
+    assert memory is not None and stranger is not None
+    assert memory._agreed.held == HeldReplicas(0, world.memories[0].address, 1)  # type: ignore[union-attr]
+    assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
+    assert all(mark.rank != 2 for _, mark in memory._pool.held())
+
+
+def test_a_copy_is_fetched_when_its_slot_has_its_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may come more slowly than what is offered is written over, and a copy in vain puts off the next."""
+    have_pages: list[bool] = []
+    fetch_into = Pool.fetch_into
+
+    def note(pool: Pool, target: Slot, *rest: Any) -> None:
+        have_pages.append(pool.has_touched(target))
+        fetch_into(pool, target, *rest)
+
+    monkeypatch.setattr(Pool, "fetch_into", note)
+    told = world.meet(1)
+    for turn in range(3):
+        world.save(told, 10 + turn, turn)
+    assert have_pages == [True] * 9
+
+
+def test_after_a_failure_the_processes_of_a_smaller_world_persist_each_old_rank_s_slot(world: World) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    lost = world.memories.pop()
+    assert lost is not None
+    world.size = 2
+    for memory in world.memories:
+        assert memory is not None
+        memory.expect(frozenset({2}), after_failure=True)
+    resumed = [file["resume"] for file in world.meet(2)]
+    assert [(of["step"], of["world_size"]) for of in resumed] == [(10, 3)] * 2
+    persisted = [(int(rank), path) for of in resumed for rank, path in of["persist"].items()]
+    assert [(rank, Slot.open(path).mark) for rank, path in sorted(persisted)] == [
+        (rank, Mark(1, 10, rank, 3)) for rank in range(3)
+    ]
+
+
+def test_after_a_failure_a_process_persists_its_own_slot_and_after_a_plan_nothing(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    for round_, after_failure in ((2, True), (3, False)):
+        for memory in world.memories:
+            assert memory is not None
+            memory.expect(frozenset(), after_failure=after_failure)
+        resumed = [file["resume"] for file in world.meet(round_)]
+        own = [{str(rank): of["slot"]} for rank, of in enumerate(resumed)]
+        assert [of["persist"] for of in resumed] == (own if after_failure else [{}] * 3)
+
+
+def test_a_rack_that_is_lost_is_resumed_from_the_others(tmp_path: Path) -> None:
+    world = World(tmp_path, 4, (("r1", "a"), ("r2", "b"), ("r1", "c"), ("r2", "d")))
+    try:
+        world.save(world.meet(1), 10, 0)
+        memories = [memory for memory in world.memories if memory is not None]
+        assert {memory.peers() for memory in memories} == {(1, 0, 3, 2)}
+        world.replace(0)
+        world.replace(2)
+        assert steps(world.meet(2)) == {10}
+    finally:
+        world.close()
+
+
+def test_an_agent_and_its_peer_that_are_lost_lead_to_storage_and_who_is_left_says_what_is_lost(
+    world: World,
+) -> None:
+    first = world.meet(1)
+    world.save(first, 10, 0)
+    world.replace(0)
+    world.replace(1)
+    found = world.meet(2)
+    assert [file["resume"] for file in found] == [None] * 3
+    assert [file["lost_step"] for file in found] == [None, None, 10]
+    assert {file["lost_step"] for file in [*first, *world.meet(3)]} == {None}
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_a_pod_that_leaves_hands_its_last_step_to_its_peer_and_the_others_wait_for_it(
+    world: World, gone: int
+) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.write(told, 11, 1)
+    world.leave(11, gone)
+    told = world.meet(2)
+    assert steps(told) == {11}
+    assert {file["resume"]["world_size"] for file in told} == {3}
+    assert all(set(file["resume"]["shards"]) == {"0", "1", "2"} for file in told)
+
+
+def test_processes_are_told_how_long_a_copy_to_the_peer_takes(world: World) -> None:
+    began = time.monotonic()
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    taken = [float(Path(file["copy_seconds_file"]).read_text()) for file in told]
+    assert all(0 < seconds <= time.monotonic() - began for seconds in taken)
+
+
+def test_a_pod_that_ends_without_handing_over_costs_a_step_and_no_more(world: World) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    leaver = world.memories[2]
+    assert leaver is not None
+    leaver._replication.stop()
+    leaver._replication.join()
+    world.write(told, 11, 1)
+    leaver._has_replicas = False  # it waits for nobody
+    world.leave(11, 2)
+    assert steps(world.meet(2)) == {10}
+
+
+@pytest.mark.parametrize("older", [0, 1])
+def test_beside_an_agent_that_knows_nothing_of_it_all_go_on_from_storage(world: World, older: int) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.memories[older] = None
+    told = world.meet(2)
+    assert [file["resume"] for file in told if file] == [None] * 2
+
+
+def test_the_thread_of_an_abandoned_meeting_acts_no_more(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    memory = world.memories[0]
+    assert memory is not None
+    checkpoint = Checkpoint(1, 10, 3)
+    memory.inventory(2)
+    memory.inventory(3)
+    memory.agree(Agreed(3, Decision(checkpoint)))
+    for late in (
+        lambda: memory.inventory(2),
+        lambda: memory.fetch(2, checkpoint, 1, "127.0.0.1:1", threading.Event()),
+        lambda: memory.agree(Agreed(2)),
+    ):
+        with pytest.raises(OutdatedMeetingError):
+            late()
+    assert memory.inventory(3).held[checkpoint] >= {0}
+
+
+def test_a_round_after_a_round_without_a_checkpoint_goes_on_from_the_same(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    assert steps(world.meet(2)) == {10}
+    told = world.meet(3)
+    assert steps(told) == {10}
+    world.save(told, 11, 1)
+    assert steps(world.meet(4)) == {11}
+
+
+def test_a_checkpoint_that_leads_nowhere_gives_way_to_any_other_and_is_not_given_up_without_one(
+    world: World,
+) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.save(told, 11, 1)
+    found = [world.meet(round_) for round_ in range(2, 8)]
+    assert [steps(each) for each in found] == [{11}, {11}, {10}, {10}, {10}, {10}]
+    resorts = [{file["resume"]["is_last_resort"] for file in each} for each in found]
+    assert resorts == [{False}] * 4 + [{True}] * 2, "storage goes first, if it has any"
+
+
+def test_rounds_that_end_by_plan_before_anything_is_saved_do_not_count_against_a_checkpoint(
+    world: World,
+) -> None:
+    """As when Pods come one by one, while processes still import torch."""
+    world.save(world.meet(1), 10, 0)
+    found = []
+    for round_ in range(2, 8):
+        found.append({file["resume"]["is_last_resort"] for file in world.meet(round_)})
+        if round_ < 5:
+            for memory in world.memories:
+                assert memory is not None
+                memory.note_plan()
+    assert found == [{False}] * 5 + [{True}]
+
+
+def test_a_pod_that_goes_does_not_wait_for_a_copy_of_what_its_processes_did_not_save(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    memory = world.memories[1]
+    assert memory is not None
+    memory.note_departure(11)
+    began_at = time.monotonic()
+    memory.hand_over(200)
+    assert time.monotonic() - began_at < 60
+
+
+def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OomWatch, "limit_bytes", lambda _: 1 << 20)
+    listener = Listener("127.0.0.1", bytes(32))
+    with pytest.raises(
+        InvalidEnvironmentError, match="does not fit into the container's memory limit of 1 M"
+    ):
+        CheckpointMemory(environment(size=1 << 20), 1, listener)
+    with pytest.raises(InvalidEnvironmentError, match="too little for 40 slots"):
+        CheckpointMemory(environment(size=1 << 20), 8, listener)
+    listener.close()

@@ -1,0 +1,193 @@
+"""Real agents whose processes keep checkpoints in their memory, and lose one another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.slots.format import CONTROL_BYTES, Commit
+from agent.slots.slot import Slot
+from tests.agent.conftest import Agent, Agents, kill, state, training_processes
+from tests.agent.fake_cluster import FakeCluster
+
+SCRIPT = str(Path(__file__).with_name("keeping.py"))
+MEMORY = {"DLR_MEMORY_CHECKPOINT_BYTES": str(4 << 20)}
+WITH_REPLICAS = {**MEMORY, "DLR_MEMORY_CHECKPOINT_REPLICAS": "1"}
+
+
+class Logs:
+    """What the processes of `keeping.py` wrote."""
+
+    def __init__(self, cluster: FakeCluster, directory: Path) -> None:
+        self.directory = directory
+        self._cluster = cluster
+
+    def told(self, round_: int, rank: int) -> dict[str, Any]:
+        """What the agent told a process."""
+        content: dict[str, Any] = json.loads(self._lines(round_, rank)[0])
+        return content
+
+    def resumed(self, round_: int, rank: int) -> int:
+        return int(self._lines(round_, rank)[1].removeprefix("resumed "))
+
+    def last_step(self, round_: int, rank: int) -> int:
+        steps = [line for line in self._lines(round_, rank) if line.startswith("step ")]
+        return int(steps[-1].split()[1]) if steps else -1
+
+    def wait_steps(self, round_: int, ranks: range, step: int, timeout_seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while any(self.last_step(round_, rank) < step for rank in ranks):
+            assert time.monotonic() < deadline, f"no step {step} in round {round_}"
+            time.sleep(0.02)
+
+    def _lines(self, round_: int, rank: int) -> list[str]:
+        try:
+            return (self.directory / f"{round_}.{rank}").read_text().splitlines() or ["{}"]
+        except FileNotFoundError:
+            return ["{}"]
+
+
+def start(agents: Agents, cluster: FakeCluster, count: int, **environ: str) -> list[Agent]:
+    """Agents of the first round, whose processes make steps."""
+    started = [agents.start(index, SCRIPT, warm=True, **environ) for index in range(count)]
+    cluster.wait_state(dict.fromkeys(range(count), "Ready"), 0)
+    cluster.form(list(range(count)))
+    return started
+
+
+def kill_process(agent: Agent) -> None:
+    (process,) = training_processes(agent.pid)
+    os.kill(process, signal.SIGKILL)
+
+
+def test_same_members_restart_from_memory(cluster: FakeCluster, agents: Agents, tmp_path: Path) -> None:
+    logs = Logs(cluster, tmp_path / "work")
+    started = start(agents, cluster, 2, **MEMORY)
+    logs.wait_steps(1, range(2), 5)
+    assert logs.told(1, 0)["resume"] is None
+    kill_process(started[1])
+    cluster.wait_state({1: "Failed"}, 1)
+    cluster.form([0, 1])
+    logs.wait_steps(2, range(2), logs.last_step(1, 0) + 5)
+    resumed = logs.resumed(2, 0)
+    assert resumed == logs.resumed(2, 1)
+    assert resumed >= max(logs.last_step(1, 0), logs.last_step(1, 1)) - 1
+    assert logs.told(2, 0)["resume"]["step"] > 0
+    cluster.wait(
+        lambda: (
+            (cluster.agent(0).get("memory") or {}).get("resumed")
+            == {"round": 2, "step": resumed, "tier": "memory"}
+        ),
+        "report of the resumption",
+    )
+
+
+def test_nothing_is_left_when_the_agent_is_killed(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    logs = Logs(cluster, tmp_path / "work")
+    (agent,) = start(agents, cluster, 1, **MEMORY)
+    logs.wait_steps(1, range(1), 1)
+    (process,) = training_processes(agent.pid)
+    slots = logs.told(1, 0)["slots"]
+    assert all("memfd:dlr-slot" in str(Path(path).readlink()) for path in slots)
+    kill(agent.pid, signal.SIGKILL)
+    agent.wait()
+    kill(process, signal.SIGKILL)
+    assert not any(Path(path).exists() for path in slots)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_pod_resumes_from_its_peers_copy(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path, lost: int
+) -> None:
+    logs = Logs(cluster, tmp_path / "work")
+    slow = {**WITH_REPLICAS, "STEP_SECONDS": "0.3"}
+    started = start(agents, cluster, 2, **slow)
+    logs.wait_steps(1, range(2), 4)
+    cluster.wait(lambda: min(replicated(cluster, index) for index in range(2)) > 0, "replicas")
+    agent = started[lost]
+    (process,) = training_processes(agent.pid)
+    kept = min(replicated(cluster, index) for index in range(2))
+    kill(agent.pid, signal.SIGKILL)
+    kill(process, signal.SIGKILL)
+    agent.wait()
+    reached = max(logs.last_step(1, rank) for rank in range(2))
+    cluster.replace_worker(f"job-worker-{lost}", 2)
+    agents.start(lost, SCRIPT, incarnation=2, warm=True, **slow)
+    cluster.wait(lambda: cluster.agent(lost).get("incarnation") == 2, "the replacement")
+    cluster.form([0, 1], lost=True)
+    logs.wait_steps(2, range(2), reached + 2)
+    assert logs.told(2, lost)["resume"]["step"] > 0
+    assert ("fetched step" in agents.log(lost, 2)) == (lost != 0), (
+        "what is rank 0's is fetched in the meeting"
+    )
+    assert logs.resumed(2, 0) == logs.resumed(2, 1) >= kept
+    for index, incarnation in ((lost, 2), (1 - lost, 1)):
+        told = f"round=2 resumes from memory, step={logs.resumed(2, 0)}"
+        assert told in agents.log(index, incarnation), "only who fetched says more"
+    cluster.wait(lambda: (cluster.agent(0)["memory"].get("resumed") or {}).get("tier") == "peer", "report")
+    cluster.wait(lambda: replicated(cluster, 0) > reached, "replicas anew")
+
+
+def test_a_world_with_nobody_to_hold_copies_is_told_once(cluster: FakeCluster, agents: Agents) -> None:
+    start(agents, cluster, 1, **WITH_REPLICAS)
+    for round_ in (2, 3):
+        cluster.reform()
+        cluster.form([0])
+        cluster.wait_state({0: "Running"}, round_)
+    assert agents.log(0).count("this world has no other Pod") == 1
+
+
+def replicated(cluster: FakeCluster, index: int) -> int:
+    """The newest step of an agent's processes that its peer has, as it told last."""
+    return int((cluster.agent(index).get("memory") or {}).get("replicatedStep") or 0)
+
+
+def test_a_damaged_slot_is_not_used_again(cluster: FakeCluster, agents: Agents, tmp_path: Path) -> None:
+    logs = Logs(cluster, tmp_path / "work")
+    started = start(agents, cluster, 2, **MEMORY)
+    logs.wait_steps(1, range(2), 5)
+    (process,) = training_processes(started[1].pid)
+    slots = [Slot.open(path) for path in logs.told(1, 1)["slots"]]
+    while True:
+        kill(process, signal.SIGSTOP)
+        cluster.wait(lambda: state(process) == "T", "the process to stand still")
+        mark, newest = max((slot.mark, slot) for slot in slots if slot.mark is not None)
+        if newest.commit_word is Commit.SUMMED:  # else its sums are added later, to what it holds by then
+            break
+        kill(process, signal.SIGCONT)
+    newest.bytes(CONTROL_BYTES, CONTROL_BYTES + 1)[0] ^= 1
+    kill(process, signal.SIGKILL)
+    cluster.wait_state({1: "Failed"}, 1)
+    cluster.form([0, 1])
+    cluster.wait(
+        lambda: "DamagedCheckpointError" in (cluster.agent(1).get("failure") or {}).get("message", ""),
+        "the damage",
+    )
+    cluster.form([0, 1])
+    logs.wait_steps(3, range(2), 1)
+    assert logs.resumed(3, 0) == logs.resumed(3, 1) < mark.step
+
+
+def test_a_world_of_another_size_is_told_where_all_shards_are(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    logs = Logs(cluster, tmp_path / "work")
+    start(agents, cluster, 2, **MEMORY)
+    logs.wait_steps(1, range(2), 2)
+    agents.start(2, SCRIPT, warm=True, **MEMORY)
+    cluster.wait_state({2: "Ready"}, 1)
+    cluster.form([0, 1, 2])
+    logs.wait_steps(2, range(3), logs.last_step(1, 0) + 1)
+    reached = max(logs.last_step(1, 0), logs.last_step(1, 1))
+    assert {logs.resumed(2, rank) for rank in range(3)} <= {reached, reached - 1}
+    told = logs.told(2, 0)["resume"]
+    assert told["world_size"] == 2 and told["shards"]["0"].startswith("/proc/")
+    assert told["shards"]["1"].startswith("tcp://")

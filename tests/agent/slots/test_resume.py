@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.slots.resume import (
+    INVENTORY_BYTES,
+    MAX_FETCHES,
+    Checkpoint,
+    Inventory,
+    Plan,
+    decide,
+    ranks_of,
+    without,
+)
+
+OLD, NEW = Checkpoint(7, 110, 4), Checkpoint(7, 120, 4)
+
+
+def member(ranks: int = 1, /, **held: Checkpoint) -> Inventory:
+    """`member(r0=NEW, r3=NEW)` holds ranks 0 and 3 of NEW."""
+    found: dict[Checkpoint, frozenset[int]] = {}
+    for name, checkpoint in held.items():
+        rank = int(name.lstrip("r").partition("_")[0])
+        found[checkpoint] = found.get(checkpoint, frozenset()) | {rank}
+    return Inventory(ranks, "10.0.0.1:1", found)
+
+
+def both(rank: int) -> Inventory:
+    return Inventory(1, "a:1", {NEW: frozenset({rank}), OLD: frozenset({rank})})
+
+
+def test_same_members_resume_from_their_own() -> None:
+    assert decide([both(rank) for rank in range(4)]) == Plan(NEW)
+
+
+def test_a_replaced_member_fetches_from_its_peer() -> None:
+    fresh = Inventory(1, "a:1")
+    peer = Inventory(1, "a:1", {NEW: frozenset({3, 1}), OLD: frozenset({3})})
+    plan = decide([both(0), fresh, both(2), peer])
+    assert plan == Plan(NEW, fetches={1: {1: 3}})
+
+
+def test_rank_0_is_no_exception() -> None:
+    peer = Inventory(1, "a:1", {NEW: frozenset({2, 0})})
+    assert decide([Inventory(1), both(1), peer, both(3)]) == Plan(NEW, fetches={0: {0: 2}})
+
+
+def test_several_lost_with_their_replicas_elsewhere() -> None:
+    holds_0, holds_1 = member(r2=NEW, r0=NEW), member(r3=NEW, r1=NEW)
+    plan = decide([Inventory(1), Inventory(1), holds_0, holds_1])
+    assert plan == Plan(NEW, fetches={0: {0: 2}, 1: {1: 3}})
+
+
+def test_lost_with_its_peer_comes_from_storage() -> None:
+    assert decide([Inventory(1), both(1), Inventory(1), both(3)]) == Plan()
+
+
+def test_what_rounds_have_ended_with_gives_way_to_an_older_one_and_is_better_than_nothing() -> None:
+    members = [both(rank) for rank in range(4)]
+    tried = replace(members[2], exhausted=NEW)
+    assert decide([*members[:2], tried, members[3]]) == Plan(OLD)
+    only = [Inventory(1, "a:1", {NEW: frozenset({rank})}, exhausted=NEW) for rank in range(4)]
+    assert decide(only) == Plan(NEW, is_last_resort=True)
+    assert decide([replace(only[0], held={}), *only[1:]]) == Plan()
+
+
+def test_the_step_that_all_have() -> None:
+    late = Inventory(1, "a:1", {OLD: frozenset({2})})
+    assert decide([both(0), both(1), late, both(3)]) == Plan(OLD)
+
+
+def test_a_damaged_slot_is_not_in_the_inventory_so_the_older_one_is_taken() -> None:
+    damaged = Inventory(1, "a:1", {OLD: frozenset({1})})
+    assert decide([both(0), damaged, both(2), both(3)]) == Plan(OLD)
+    replica = Inventory(1, "a:1", {OLD: frozenset({3}), NEW: frozenset({3, 1})})
+    assert decide([both(0), damaged, both(2), replica]) == Plan(NEW, fetches={1: {1: 3}})
+
+
+def test_nobody_has_anything() -> None:
+    assert decide([Inventory(1)] * 4) == Plan()
+    assert decide([]) == Plan()
+
+
+def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
+    assert decide([both(0), both(1), both(2), both(3), None]) == Plan()
+    assert Inventory.decode("") is None
+    assert Inventory.decode("[]") is None
+    assert Inventory.decode('[1,"a",[[1,2,0,"0"]]]') is None
+    assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null]') is None
+
+
+def test_a_later_round_counts_for_more_than_a_higher_step() -> None:
+    again = Checkpoint(8, 115, 4)
+    members = [Inventory(1, "a:1", {again: frozenset({rank}), NEW: frozenset({rank})}) for rank in range(4)]
+    assert decide(members) == Plan(again)
+
+
+def test_a_smaller_world_reads_shards_where_they_are() -> None:
+    plan = decide([both(0), member(r1=NEW, r3=NEW), both(2)])
+    assert plan == Plan(NEW, shards={0: frozenset({0}), 1: frozenset({1, 3}), 2: frozenset({2})})
+
+
+def test_a_larger_world_too() -> None:
+    plan = decide([*(both(rank) for rank in range(4)), Inventory(1), Inventory(1)])
+    assert plan.checkpoint == NEW and not plan.fetches
+    assert {rank for ranks in plan.shards.values() for rank in ranks} == {0, 1, 2, 3}
+
+
+def test_after_a_fetch_that_failed_it_is_decided_again() -> None:
+    peer = Inventory(1, "a:1", {NEW: frozenset({3, 1}), OLD: frozenset({3, 1})})
+    members = [both(0), Inventory(1, "b:1"), both(2), peer]
+    left = without(members, NEW, failed=[(3, 1)], fetched=[])
+    assert decide(left) == Plan(OLD, fetches={1: {1: 3}})
+    done = without(members, NEW, failed=[], fetched=[(1, 1)])
+    assert decide(done) == Plan(NEW)
+
+
+def test_ranks_are_torchs() -> None:
+    assert list(ranks_of([Inventory(2), Inventory(1), Inventory(3)])) == [range(2), range(2, 3), range(3, 6)]
+
+
+CHECKPOINTS = st.builds(Checkpoint, st.integers(1, 4), st.integers(0, 5), st.integers(1, 6))
+INVENTORIES = st.builds(
+    Inventory,
+    st.integers(1, 2),
+    st.just("10.0.0.1:4711"),
+    st.dictionaries(CHECKPOINTS, st.frozensets(st.integers(0, 5), max_size=6), max_size=3).map(
+        lambda held: {c: frozenset(r for r in ranks if r < c.world_size) for c, ranks in held.items()}
+    ),
+    exhausted=st.none() | CHECKPOINTS,
+)
+
+
+@given(st.lists(INVENTORIES, max_size=6))
+def test_what_is_agreed_upon_can_be_had_and_is_the_newest(members: list[Inventory]) -> None:
+    plan = decide(members)
+    complete = [
+        c
+        for c in {c for m in members for c in m.held}
+        if {r for m in members for r in m.held.get(c, ())} >= set(range(c.world_size))
+    ]
+    exhausted = {member.exhausted for member in members}
+    assert plan.checkpoint == max(complete, key=lambda c: (c not in exhausted, c), default=None)
+    assert plan.is_last_resort == (plan.checkpoint is not None and exhausted >= set(complete))
+    if plan.checkpoint is None:
+        return
+    if plan.shards:
+        served = [r for ranks in plan.shards.values() for r in ranks]
+        assert sorted(served) == list(range(plan.checkpoint.world_size))
+        assert all(ranks <= members[a].held[plan.checkpoint] for a, ranks in plan.shards.items())
+        return
+    for agent, ranks in enumerate(ranks_of(members)):
+        held = members[agent].held.get(plan.checkpoint, frozenset())
+        fetched = plan.fetches.get(agent, {})
+        assert set(ranks) == (set(ranks) & held) | set(fetched)
+        assert all(rank in members[holder].held[plan.checkpoint] for rank, holder in fetched.items())
+
+
+@given(st.lists(INVENTORIES, min_size=1, max_size=6), st.data())
+def test_failing_fetches_come_to_an_end(members: list[Inventory], data: st.DataObject) -> None:
+    left: list[Inventory | None] = list(members)
+    bound = sum(len(ranks) for m in members for ranks in m.held.values()) + 1
+    for _ in range(bound):
+        plan = decide(left)
+        pairs = [(a, r, h) for a, ranks in plan.fetches.items() for r, h in ranks.items()]
+        if not pairs:
+            return
+        broken = data.draw(st.sets(st.sampled_from(pairs), min_size=1))
+        assert plan.checkpoint is not None
+        left = without(
+            left,
+            plan.checkpoint,
+            [(h, r) for a, r, h in broken],
+            [(a, r) for a, r, h in pairs if (a, r, h) not in broken],
+        )
+    raise AssertionError("it never ends")
+
+
+@given(INVENTORIES)
+def test_an_inventory_survives_the_wire(inventory: Inventory) -> None:
+    text = inventory.encode()
+    assert len(text) <= INVENTORY_BYTES
+    decoded = Inventory.decode(text)
+    assert decoded is not None
+    assert decoded.held.items() <= inventory.held.items()
+    assert decoded.exhausted == inventory.exhausted
+    newest = max(inventory.held, default=None)
+    if newest is not None:
+        assert decoded.held[newest] == inventory.held[newest]
+
+
+def test_10_000_agents_are_decided_upon_at_once() -> None:
+    size = Checkpoint(7, 120, 80_000)
+    members: list[Inventory | None] = [
+        Inventory(8, "10.0.0.1:1", {size: frozenset(range(8 * agent, 8 * agent + 8))})
+        for agent in range(10_000)
+    ]
+    began_at = time.monotonic()
+    assert decide(members) == Plan(size)
+    assert time.monotonic() - began_at < 30
+
+
+def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
+    size = 2 * MAX_FETCHES
+    whole = Checkpoint(7, 120, size)
+    held = [Inventory(1, "a:1", {whole: frozenset({r, (r - size // 2) % size})}) for r in range(size)]
+    moved = [*held[: MAX_FETCHES - 1], *held[MAX_FETCHES:], Inventory(1)]
+    assert decide(moved) == Plan()
+    replaced = [*held]
+    replaced[MAX_FETCHES - 1] = Inventory(1)
+    assert decide(replaced) == Plan(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})

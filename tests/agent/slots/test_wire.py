@@ -1,0 +1,73 @@
+"""A slot server that has much to do is asked again, and one that says no is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from agent.connection.handshake import RefusedError
+from agent.slots import wire
+from agent.slots.format import Mark
+
+MARK = Mark(7, 120, 0, 8)
+
+
+class Source:
+    nbytes = 4
+
+    def fill(self, target: memoryview) -> None:
+        target[:] = b"data"
+
+
+@pytest.mark.parametrize("errors", [0, 1, 5])
+def test_time_outs_of_a_server_that_is_there_are_waited_out(
+    monkeypatch: pytest.MonkeyPatch, errors: int
+) -> None:
+    left = [TimeoutError("timed out")] * errors
+
+    @contextmanager
+    def receive(*_: Any) -> Iterator[Source]:
+        if left:
+            raise left.pop()
+        yield Source()
+
+    monkeypatch.setattr(wire, "receive", receive)
+    monkeypatch.setattr(wire, "is_there", lambda _address: True)
+    assert wire.read("10.0.0.1:1", b"", MARK, 0, 4) == b"data"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_there"), [(RefusedError("it is not here"), True), (TimeoutError("timed out"), False)]
+)
+def test_a_refusal_and_a_server_that_is_gone_are_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, is_there: bool
+) -> None:
+    asked = []
+
+    @contextmanager
+    def receive(*_: Any) -> Iterator[Source]:
+        asked.append(1)
+        raise error
+        yield Source()
+
+    monkeypatch.setattr(wire, "receive", receive)
+    monkeypatch.setattr(wire, "is_there", lambda _address: is_there)
+    with pytest.raises(RefusedError, match=r"10\.0\.0\.1:1: "):
+        wire.read("10.0.0.1:1", b"", MARK, 0, 4)
+    assert len(asked) == 1
+
+
+def test_the_wait_for_a_busy_server_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def receive(*_: Any) -> Iterator[Source]:
+        raise TimeoutError("timed out")
+        yield Source()
+
+    monkeypatch.setattr(wire, "receive", receive)
+    monkeypatch.setattr(wire, "is_there", lambda _address: True)
+    monkeypatch.setattr(wire, "BUSY_SECONDS", 0.0)
+    with pytest.raises(RefusedError, match="timed out"):
+        wire.read("10.0.0.1:1", b"", MARK, 0, 4)
