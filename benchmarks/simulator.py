@@ -10,12 +10,12 @@ import argparse
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from simulator.account import Part
-from simulator.engine import Outcome, Simulation
+from simulator.account import Outcome, Part
+from simulator.engine import Simulation
 from simulator.fleet import Fleet, Restart, parsed, read_fleet
 from simulator.picture import bars
 from simulator.runs import Mean, mean_of, simulate
@@ -38,7 +38,8 @@ def policies(**changed: object) -> Step:
 
 
 def stalls(seconds: float) -> Step:
-    return lambda fleet: fleet.model_copy(update={"times": replace(fleet.times, group_stall_seconds=seconds)})
+    changed = {"group_stall_seconds": seconds}
+    return lambda fleet: fleet.model_copy(update={"times": fleet.times.model_copy(update=changed)})
 
 
 def groups(fleet: Fleet) -> Fleet:

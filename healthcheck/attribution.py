@@ -1,7 +1,7 @@
-"""Attribution of the trials that failed: to nodes, links or a part of the network, or to nothing certain.
+"""Attribution of failed trials: to nodes, links or a part of the network, or to nothing certain.
 
-System-level diagnosis by mutual tests (Preparata, Metze and Chien, 1967) in a world where tests also fail for
-no reason that lasts. Of a test between two, a failure accuses both; what acquits is what each does elsewhere.
+System-level diagnosis by mutual tests (Preparata, Metze and Chien, 1967), where tests also fail by chance. A
+failed test between two accuses both; what each does elsewhere acquits.
 
 * A *witness* against a node is a partner who passes elsewhere, and whose other failures are somebody else's.
 * A *node* is guilty when it failed with three distinct witnesses, and its odds (`healthcheck.odds`) are high
@@ -40,7 +40,7 @@ MOST_BAD_LINKS = 2
 
 class Standing(StrEnum):
     UNTESTED = "untested"
-    """No trial that says anything about it."""
+    """It has no trial that counts."""
     TRUSTED = "trusted"
     """It passed, and nothing open speaks against it."""
     SUSPECT = "suspect"
@@ -57,12 +57,12 @@ class Standing(StrEnum):
 
 
 OPEN = frozenset({Standing.UNTESTED, Standing.SUSPECT, Standing.CONTESTED, Standing.DOUBTED})
-"""Another test may tell more of these."""
+"""Another test of these may help."""
 
 
 @dataclass
 class Attribution:
-    """What one symptom's trials say. Filled by `attribute`, read-only afterwards."""
+    """The attribution of one symptom's trials. Filled by `attribute`, read-only afterwards."""
 
     components: Components
     guilty: dict[NodeName, tuple[Trial, ...]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Attribution:
     """Nodes that need no further failure with the main part to be guilty."""
     standings: dict[NodeName, Standing] = field(default_factory=dict)
     reruns: tuple[Link, ...] = ()
-    """Failed pairs that should meet again now, to tell a link from a node."""
+    """Failed pairs that should meet again now, to distinguish a link from a node."""
 
 
 def attribute(
@@ -90,35 +90,30 @@ def attribute(
     rules: Rules,
     absent: Collection[NodeName] = (),
 ) -> Attribution:
-    """Blame as few as explain what was seen, and only those that no other story acquits.
+    """Blame the fewest nodes and links that explain the failures, and only if nothing else does.
 
     Args:
-        ledger: the symptom's trials.
         nodes: all nodes of the check, in rank order.
-        condemned: nodes at fault by other evidence; what failed with them accuses nobody else.
-        rules: how much evidence is enough.
+        condemned: nodes at fault by other evidence; what failed with them accuses no other node.
         absent: nodes that can be tested no further.
     """
-    return _Inquiry(ledger, nodes, condemned, rules, absent).run()
+    by_name = {node.name: node for node in nodes}
+    return _Inquiry(ledger, by_name, frozenset(condemned), rules, frozenset(absent)).run()
 
 
+@dataclass
 class _Inquiry:
-    def __init__(
-        self,
-        ledger: Ledger,
-        nodes: Sequence[Node],
-        condemned: Collection[NodeName],
-        rules: Rules,
-        absent: Collection[NodeName],
-    ) -> None:
-        self._ledger = ledger
-        self._nodes = {node.name: node for node in nodes}
-        self._condemned = frozenset(condemned)
-        self._rules = rules
-        self._out = self._condemned.union(absent)
-        self._needed = log(rules.odds_a_node * max(len(nodes), rules.least_nodes))
-        self._components = Components(tuple(self._nodes), ledger.trials, self._vouched())
-        self._borders = Borders(ledger, nodes, self._components, condemned)
+    _ledger: Ledger
+    _nodes: Mapping[NodeName, Node]
+    _condemned: frozenset[NodeName]
+    _rules: Rules
+    _absent: frozenset[NodeName]
+
+    def __post_init__(self) -> None:
+        self._out = self._condemned | self._absent
+        self._needed = log(self._rules.odds_a_node * max(len(self._nodes), self._rules.least_nodes))
+        self._components = Components(tuple(self._nodes), self._ledger.trials, self._vouched())
+        self._borders = Borders(self._ledger, self._nodes.values(), self._components, self._condemned)
         self._found = Attribution(self._components)
         self._passes: dict[tuple[NodeName, ...], int] = {}
         self._testimonies: dict[NodeName, tuple[Trial, ...]] = {}
@@ -150,7 +145,7 @@ class _Inquiry:
     # --- nodes ----------------------------------------------------------------------------------------
 
     def _guilty(self) -> dict[NodeName, tuple[Trial, ...]]:
-        """Judged all by the same state, so that the order of nodes is of no account."""
+        """All nodes are judged by the same state, so that their order does not matter."""
         accused: dict[NodeName, tuple[Trial, ...]] = {}
         for name, testimony in self._testimonies.items():
             inside = self._inside(name, testimony)
@@ -194,12 +189,12 @@ class _Inquiry:
     def _testimony(self, name: NodeName) -> tuple[Trial, ...]:
         """Failures of the node with witnesses, each witness counted once."""
         chosen: list[Trial] = []
-        heard: set[NodeName] = set()
+        counted: set[NodeName] = set()
         for trial in sorted(self._failures_of(name), key=lambda t: (len(t.members), t.round)):
             others = trial.others(name)
-            if heard.isdisjoint(others) and all(self._is_witness(other, name) for other in others):
+            if counted.isdisjoint(others) and all(self._is_witness(other, name) for other in others):
                 chosen.append(trial)
-                heard.update(others)
+                counted.update(others)
         return tuple(chosen)
 
     def _is_witness(self, witness: NodeName, against: NodeName) -> bool:
@@ -219,7 +214,7 @@ class _Inquiry:
         return False
 
     def _contestants(self, name: NodeName, without: tuple[NodeName, ...]) -> int:
-        """Return the number of partners who have passed and that the node failed with."""
+        """The number of partners that have passed and that the node failed with."""
         partners = self._partners_failed.get(name, frozenset())
         return len(partners) - sum(other in partners for other in without)
 
@@ -313,7 +308,7 @@ class _Inquiry:
     # --- what was seen --------------------------------------------------------------------------------
 
     def _failures_of(self, name: NodeName) -> Sequence[Trial]:
-        """Return the node's failures that no condemned node explains."""
+        """The node's failures that no condemned node explains."""
         return self._failures.get(name, ())
 
     @cached_property
@@ -387,6 +382,6 @@ class _Inquiry:
 
 
 def _log_likelihood(failed: int, trials: int) -> float:
-    """Return the log likelihood of `failed` failures at the failure probability that fits best."""
+    """The log likelihood of so many failures at the failure probability that fits best."""
     passed = trials - failed
     return sum(count * log(count / trials) for count in (failed, passed) if count)

@@ -15,33 +15,26 @@ from healthcheck.trials import Ledger, Trial
 
 
 class Borders:
-    """What a symptom's trials say of the borders of labelled domains.
-
-    Args:
-        ledger: the symptom's trials.
-        nodes: all nodes of the check.
-        components: who reaches whom.
-        condemned: nodes at fault by other evidence, whose failures say nothing of a border.
-    """
+    """One symptom's trials across the borders of labelled domains."""
 
     def __init__(
         self,
         ledger: Ledger,
         nodes: Iterable[Node],
         components: Components,
-        condemned: Collection[NodeName],
+        condemned: frozenset[NodeName],
     ) -> None:
+        """`condemned`: nodes at fault by other evidence, whose failures do not count for a border."""
         self._ledger = ledger
         self._nodes = tuple(nodes)
         self._components = components
-        self._condemned = frozenset(condemned)
+        self._condemned = condemned
         self._crossed: dict[tuple[NodeName, ...], frozenset[Domain]] = {}
 
     def least_log_odds(self, name: NodeName, testimony: Sequence[Trial], others: Tests) -> float | None:
-        """The odds against a node where the way out of a domain is the best other story; None without one.
+        """The odds against a node by the best other explanation, the way out of a domain; None without one.
 
         Args:
-            name: the node.
             testimony: its failures that count.
             others: all tests that it took no part in, as `log_odds` takes them.
         """
@@ -57,9 +50,9 @@ class Borders:
     def least_log_odds_around(
         self, part: Iterable[NodeName], crossing: Collection[Trial], others: Tests
     ) -> float:
-        """The same against a part that these tests did not get out of: for some, it is in such a domain.
+        """The same against a part that these tests did not get out of, which may lie in such a domain.
 
-        A domain that nothing gets out of is cut off itself, which is no other story.
+        A domain that nothing gets out of is cut off itself, which explains nothing else.
         """
         odds = inf
         for domain in frozenset.intersection(*(self._domains[name] for name in part)):
@@ -78,14 +71,12 @@ class Borders:
         others: Tests,
         domain: Domain,
     ) -> float:
-        """The odds where the way out of one domain is the best other story.
+        """The odds, if the way out of this domain is the best other explanation.
 
         Args:
-            name: the node.
-            own: its trials across the domain's border.
+            own: the node's trials across the domain's border.
             testimony: its failures that count, each with how often that pair failed again.
             others: all tests that it took no part in.
-            domain: that some of the failures cross.
         """
         crossing = [again for trial, again in testimony if domain in self.crossed_by(trial)]
         inside = [again for trial, again in testimony if domain not in self.crossed_by(trial)]
@@ -106,7 +97,7 @@ class Borders:
 
     @cached_property
     def _domains(self) -> Mapping[NodeName, frozenset[Domain]]:
-        """Domains in which a node has neighbours: without any, nothing tells how its way out is."""
+        """Domains in which a node has neighbours: without any, nothing shows how its way out is."""
         sizes = Counter(domain for node in self._nodes for domain in node.domains)
         return {node.name: frozenset(d for d in node.domains if sizes[d] > 1) for node in self._nodes}
 
@@ -117,23 +108,23 @@ class Borders:
         return Counter(domain for name in passed for domain in self._domains[name])
 
     def _others_across(self, domain: Domain, own: Iterable[Trial]) -> Tests:
-        """How the tests across its border ended that tell of it, but for some of them."""
-        passed = Counter(trial.passed for trial in own if self._tells(trial, domain))
+        """The results of the tests across its border that count for it, without `own`."""
+        passed = Counter(trial.passed for trial in own if self._counts(trial, domain))
         return self._across.get(domain, Tests(0, 0)).without(Tests(passed[False], passed[True]))
 
     @cached_property
     def _across(self) -> Mapping[Domain, Tests]:
-        """Results of the tests across each domain's border that tell of it, by domain."""
+        """Results of the tests across each domain's border that count for it, by domain."""
         ended: dict[Domain, Tests] = {}
         for trial in self._ledger.trials:
             for domain in self.crossed_by(trial):
-                if self._tells(trial, domain):
+                if self._counts(trial, domain):
                     failed, passed = ended.get(domain, (0, 0))
                     ended[domain] = Tests(failed + (not trial.passed), passed + trial.passed)
         return ended
 
-    def _tells(self, trial: Trial, domain: Domain) -> bool:
-        """Whether no member explains a failure that never passes, has a fault, or is cut off elsewhere."""
+    def _counts(self, trial: Trial, domain: Domain) -> bool:
+        """Whether no member that never passes, has a fault, or is cut off elsewhere explains a failure."""
         if trial.passed:
             return True
         if not self._condemned.isdisjoint(trial.members) or not all(map(self._ledger.passes, trial.members)):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from operator import attrgetter
 
 from crds.findings import MAX_EVIDENCE, MAX_TEXT, Action, Cause, FaultyDomain, FaultyLink, Finding, Verdict
 from healthcheck.attribution import OPEN, Standing, attribute
@@ -20,7 +21,8 @@ from healthcheck.stragglers import ClassFinding, Slowness, own_figures
 from healthcheck.trials import Symptom, failing_trials, slow_trials
 
 Listed = Callable[[GroupResult], Collection[NodeName]]
-
+SILENT: Listed = attrgetter("silent")
+CRASHED: Listed = attrgetter("crashed")
 UNSETTLED = (OPEN | {Standing.CUT_OFF}) - {Standing.DOUBTED}
 
 
@@ -40,7 +42,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a history says, before anything is decided about going on."""
+    """All that follows from a history, before the next step is decided."""
 
     nodes: tuple[Node, ...]
     local: Mapping[NodeName, LocalResult]
@@ -48,7 +50,7 @@ class Facts:
     vouched: frozenset[NodeName]
     local_failures: Mapping[NodeName, str]
     silent: Mapping[NodeName, str]
-    """Silent nodes, each with a text that names the answers it did not give."""
+    """Silent nodes, each with a text that names the missing answers."""
     unheard: Mapping[NodeName, str]
     """The same, where most gave no answer, or where it may be bad luck."""
     crashed: Mapping[NodeName, str]
@@ -68,7 +70,7 @@ class Facts:
 
 
 def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> Facts:
-    """Everything that the recorded results say. Pure, and so the same after any restart."""
+    """The facts of the recorded results. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
     local_failures = {name: result.reason for name, result in local.items() if not result.passed}
     silent, unheard = _silences(history, len(nodes), settings)
@@ -113,31 +115,22 @@ def conclude(facts: Facts, settings: Settings) -> Diagnosis:
 
 
 def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -> bool:
-    """Most of those asked gave no answer: likelier that nobody reaches us than that all of them died."""
-    return is_of_most(round_, _silent_members, withdrawn)
-
-
-def _silent_members(group: GroupResult) -> Collection[NodeName]:
-    return group.silent
-
-
-def _crashed_members(group: GroupResult) -> Collection[NodeName]:
-    return group.crashed
+    """Whether most nodes gave no answer: likelier that none reaches us than that all of them died."""
+    return is_of_most(round_, SILENT, withdrawn)
 
 
 def _silences(
-    history: History, asked: int, settings: Settings
+    history: History, nodes: int, settings: Settings
 ) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
-    """Return the nodes without an answer, and those without one when most had none, or too seldom to say
-    more."""
+    """The nodes without an answer, and those without one when most had none, or too seldom to judge."""
     silent: dict[NodeName, str] = {}
     unheard: dict[NodeName, str] = {}
     withdrawn = history.withdrawn
-    most = 2 * len(history.unanswered) > asked - len(withdrawn)
-    for name, known in history.unanswered.items():
-        (unheard if most else silent)[name] = f"to the local tests{_because(known)}"
-    quiet = befell(history.rounds, _silent_members, withdrawn)
-    gone = proven(quiet, history.rounds, asked, settings.own_word)
+    most = 2 * len(history.unanswered) > nodes - len(withdrawn)
+    for name, why in history.unanswered.items():
+        (unheard if most else silent)[name] = "to the local tests" + (f" ({why})" if why else "")
+    quiet = befell(history.rounds, SILENT, withdrawn)
+    gone = proven(quiet, history.rounds, nodes, settings.own_report)
     for name, rounds in quiet.items():
         (silent if name in gone else unheard).setdefault(name, in_rounds(rounds))
     for round_ in history.rounds:
@@ -147,9 +140,9 @@ def _silences(
     return silent, unheard
 
 
-def _crashes(history: History, asked: int, settings: Settings) -> dict[NodeName, str]:
-    crashes = befell(history.rounds, _crashed_members, history.withdrawn)
-    faulty = proven(crashes, history.rounds, asked, settings.own_word)
+def _crashes(history: History, nodes: int, settings: Settings) -> dict[NodeName, str]:
+    crashes = befell(history.rounds, CRASHED, history.withdrawn)
+    faulty = proven(crashes, history.rounds, nodes, settings.own_report)
     return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 
 
@@ -163,10 +156,6 @@ def _link(symptom: Symptom, pair: Link, evidence: Evidence) -> FaultyLink:
     a, b = sorted(pair)
     text = link_evidence(symptom, pair, evidence)[:MAX_EVIDENCE]
     return FaultyLink(a=a, b=b, symptom=symptom.value, message=text, action=Action.LOOK_AT_LINK)
-
-
-def _because(known: str) -> str:
-    return f" ({known})" if known else ""
 
 
 def _verdict(name: NodeName, facts: Facts) -> Finding:
@@ -202,7 +191,7 @@ def _slow_verdict(name: NodeName, facts: Facts) -> Finding | None:
 
 
 def _open_verdict(name: NodeName, facts: Facts) -> Finding:
-    """Healthy, or why that cannot be said."""
+    """Healthy, or why that is unclear."""
     failed, slow = facts.evidence[Symptom.FAILED], facts.evidence[Symptom.SLOW]
     if not failed.ledger.of(name):
         return _untested_verdict(name, facts)
@@ -219,7 +208,7 @@ def _open_verdict(name: NodeName, facts: Facts) -> Finding:
 
 
 def _untested_verdict(name: NodeName, facts: Facts) -> Finding:
-    """Judge a node that no finished pair test included, by its local tests, if it made any."""
+    """Judge a node that no finished pair test included, by its local tests, if there are any."""
     if name in facts.unheard:
         text = f"it gave no answer {facts.unheard[name]}: too seldom, or as most did, to speak against it"
         return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.NO_ANSWER)
@@ -233,22 +222,22 @@ def _untested_verdict(name: NodeName, facts: Facts) -> Finding:
     return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.PAIR_TEST)
 
 
-# --- what a node itself reports, or does not ---------------------------------------------------------------
-# No partner is needed for silence and crashes, only another try: answers get lost, and a probe is killed by
-# accident. So each is weighed as failed tests are, against how often it befalls nodes that are there.
+# --- silence and crashes ------------------------------------------------------------------------------------
+# They need no partner, only another try: answers get lost, and a probe is killed by accident. So each is
+# weighed as failed tests are, against how often it befalls nodes that are there.
 
 
 def is_of_most(round_: RoundResult, listed: Listed, withdrawn: Collection[NodeName] = ()) -> bool:
-    """Whether it befell most of those asked: likelier that it is not theirs than that all of them broke."""
-    asked = [name for group in round_.groups for name in group.members if name not in withdrawn]
+    """Whether it befell most nodes of a round: likelier that it is not theirs than that all of them broke."""
+    tested = [name for group in round_.groups for name in group.members if name not in withdrawn]
     hit = [name for group in round_.groups for name in listed(group) if name not in withdrawn]
-    return 2 * len(hit) > len(asked)
+    return 2 * len(hit) > len(tested)
 
 
 def befell(
     rounds: Sequence[RoundResult], listed: Listed, withdrawn: Collection[NodeName]
 ) -> dict[NodeName, list[int]]:
-    """Return the rounds in which it befell each node, but for rounds in which it befell most."""
+    """The rounds in which it befell each node, without those in which it befell most."""
     found: dict[NodeName, list[int]] = {}
     for round_ in rounds:
         if not is_of_most(round_, listed, withdrawn):
@@ -262,14 +251,14 @@ def proven(
     found: dict[NodeName, list[int]], rounds: Sequence[RoundResult], nodes: int, rules: Rules
 ) -> frozenset[NodeName]:
     """The nodes that it befell more often than bad luck would have it."""
-    asked = Counter(name for round_ in rounds for group in round_.groups for name in group.members)
-    there = {name: len(hits) for name, hits in found.items() if len(hits) < asked[name]}
+    tested = Counter(name for round_ in rounds for group in round_.groups for name in group.members)
+    there = {name: len(hits) for name, hits in found.items() if len(hits) < tested[name]}
     failed = sum(there.values())
-    passed = asked.total() - sum(len(hits) for hits in found.values())
+    passed = tested.total() - sum(len(hits) for hits in found.values())
     needed = log(rules.odds_a_node * max(nodes, rules.least_nodes))
     return frozenset(
         name
         for name, hits in found.items()
-        if log_odds(len(hits), fine := asked[name] - len(hits), failed - there.get(name, 0), passed - fine)
+        if log_odds(len(hits), fine := tested[name] - len(hits), failed - there.get(name, 0), passed - fine)
         >= needed
     )

@@ -41,9 +41,9 @@ def clustered(
 
 
 def cut_off(nodes: Sequence[Node], found: Attribution) -> tuple[FaultyDomain, ...]:
-    """The parts of the network that are cut off, by the label that tells one, and else by a first node.
+    """The parts of the network that are cut off, by the label that they share, and else by a first node.
 
-    Parts of one label are told as one: few of their nodes have met.
+    Parts of one label are one: few of their nodes have met.
     """
     parts: dict[Domain, list[Cut]] = defaultdict(list)
     for cut in found.cuts.proven:
@@ -52,7 +52,7 @@ def cut_off(nodes: Sequence[Node], found: Attribution) -> tuple[FaultyDomain, ..
 
 
 def _named(nodes: Sequence[Node], domain: Domain, cuts: Sequence[Cut]) -> FaultyDomain:
-    """One side of the cuts is a rack or switch, or its label tells nothing."""
+    """The domain with what was found across the cuts."""
     members = {name for cut in cuts for name in cut.nodes}
     inside = tuple(node.name for node in nodes if node.name in members)
     crossing = {trial for cut in cuts for trial in cut.crossing if not members.issuperset(trial.members)}

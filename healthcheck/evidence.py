@@ -17,7 +17,7 @@ MOST_ODDS = 1_000_000
 """More is not worth a number."""
 
 WITH_WITNESSES = ": check it together with three or more nodes that are well"
-"""What to do: no other check can tell."""
+"""What to do: no other check can decide."""
 
 OPEN_QUESTION = {
     Standing.UNTESTED: "no test with a node that is well could be made",
@@ -87,7 +87,7 @@ def _odds(name: NodeName, evidence: Evidence) -> str:
 
 
 def in_rounds(numbers: Sequence[int]) -> str:
-    """Such as "in round 1 and 3"."""
+    """The rounds as text, such as "in round 1 and 3"."""
     return f"in round {_list(map(str, numbers))}"
 
 

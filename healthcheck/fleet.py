@@ -12,7 +12,7 @@ Link = frozenset[NodeName]
 
 @dataclass(frozen=True)
 class Domain:
-    """One value of a topology label, such as rack=r12: what its nodes may fail of together."""
+    """One value of a topology label, such as rack=r12, whose nodes may fail together."""
 
     level: str
     name: str
@@ -23,13 +23,13 @@ class Domain:
 
 @dataclass(frozen=True)
 class Node:
-    """One node to check. Its place in the given order is its only rank; names decide nothing."""
+    """One node to check. Its place in the given order is its rank; names decide nothing."""
 
     name: NodeName
     hardware_class: str = ""
     """Nodes are compared with those of the same class only, such as the accelerator's product name."""
     domains: tuple[Domain, ...] = ()
-    """Smallest first. Without labels, nothing is said about domains."""
+    """Smallest first."""
     vouched: bool = False
     """It passed a check that is still fresh, with other partners: a reference."""
     vouch_age_seconds: float = 0.0

@@ -1,22 +1,19 @@
-"""What a node's last checks say together: a fault that no single check could tell from an accident.
+"""Faults that come and go: a node's last checks together, where one check could not prove a fault.
 
-A node that fails a share p of its tests passes most checks, and is cleared by its later passes where it fails
-one. Over a week its failures add up where an innocent node's do not. Two explanations of a record are
-compared as those of one check are (`healthcheck.odds`): accidents, at a rate that is learnt from the others'
-records, and a fault of the node's own. Such odds reach x for an innocent node with a probability of at most
-1/x, however many checks it has been through (a test martingale); so what is asked for grows with the number
-of nodes, and not with that of checks.
+A node that fails a share p of its tests passes most checks. Over a week its failures add up where an innocent
+node's do not. Two explanations of a record are compared as those of one check are (`healthcheck.odds`):
+accidents, at a rate that is learnt from the others' records, and a fault of the node's own. Such odds reach x
+for an innocent node with a probability of at most 1/x, however many its checks (a test martingale); so the
+odds that are needed grow with the number of nodes, and not with that of checks.
 
 What keeps healthy nodes from being blamed:
 
-* A partner that it fails with again may be at the other end of a bad link, which is as likely as such links
-  are; and `LEAST_WITNESSES` partners must agree.
+* A partner that it fails with again may be at the other end of a bad link; `LEAST_WITNESSES` must agree.
 * They must have failed with it in `LEAST_CHECKS` checks: what disturbs a node for an hour has passed by then.
 * The background is what the others saw in the same time; for a node in a rack or behind a switch also what
-  its neighbours there saw, if that explains its failures better: their way out may be bad. Where everybody
-  fails now and then, nobody stands out.
+  its neighbours there saw, if that explains its failures better: their way out may be bad.
 * Where more than `MOST_BLAMED` of the nodes stand out at once, they share something, and none is blamed.
-* Only a node that failed in the last check is judged: nobody is blamed for what is past.
+* Only a node that failed in the last check is judged.
 """
 
 from __future__ import annotations
@@ -31,16 +28,16 @@ from healthcheck.fleet import Domain, Link, Node, NodeName
 from healthcheck.odds import Tests, log_odds, log_odds_at_border
 
 MOST_PARTNERS = 12
-"""More failures of a node in one check say no more."""
+"""Partners of a node that are kept of one check."""
 LEAST_WITNESSES = 3
 LEAST_CHECKS = 2
 ODDS_A_NODE = 2_000.0
-"""Times the number of nodes: what the odds for a fault have to reach, so that an innocent node is blamed in
-one fleet of so many, however long its record is."""
+"""Times the number of nodes: the odds that blame an innocent node in one fleet of so many, however long its
+record."""
 LEAST_NODES = 25
 """Fleets of fewer nodes ask for the odds of so many."""
 MOST_BLAMED = 0.1
-"""Of the nodes with a record; one always may be."""
+"""Share of the nodes with a record; one always may be blamed."""
 
 
 @dataclass
@@ -69,9 +66,8 @@ def tests_by_node(
 
     Args:
         tests: members of each test, and whether it passed; without tests in which a member dropped out.
-        nodes: faulty nodes, and those of faulty racks and parts, which explain a failure. None: any node may
-            be one, since not all are named.
-        links: faulty links.
+        nodes: nodes that explain a failure; None: any node may be one, since not all are named.
+        links: faulty links, which explain a failure too.
     """
     found: defaultdict[NodeName, NodeTests] = defaultdict(NodeTests)
     for members, passed in tests:
@@ -121,7 +117,7 @@ def _since_fault(results: Sequence[Finding]) -> Sequence[Finding]:
 
 @dataclass
 class _Counts:
-    """What a group of nodes saw."""
+    """The failures and tests of a group of nodes."""
 
     failed: int = 0
     tests: int = 0
@@ -152,7 +148,7 @@ class _Seen:
                 counts.with_.update(failures)
 
     def judge(self, name: NodeName, found: Collection[NodeName]) -> tuple[float, str]:
-        """Return the log odds for a fault of its own, and the evidence if they are high enough."""
+        """The log odds for a fault of its own, and the evidence if they are high enough."""
         results = self._records[name]
         failures = [{other for other in result.failed_with if other not in found} for result in results]
         times = Counter(other for with_ in failures for other in with_)
@@ -176,13 +172,13 @@ class _Seen:
         )
 
     def _own(self, name: NodeName) -> tuple[list[NodeName], int]:
-        """Its failures, by partner, and how many tests it made in all."""
+        """The partners of its failures, and the number of its tests."""
         results = self._records[name]
         failures = [other for result in results for other in result.failed_with if other not in self._found]
         return failures, len(failures) + sum(result.passed for result in results)
 
     def _log_odds(self, name: NodeName, times: Counter[NodeName], passed: int) -> float:
-        """Return the log odds of these failures, counted by partner, and passes."""
+        """The log odds of these failures, counted by partner, and passes."""
         again = [count - 1 for count in times.values() if count > 1]
         twice = self._others(self._fleet, name)  # each test is in the records of two nodes
         fleet = Tests(ceil(twice.failed / 2), twice.passed // 2)
@@ -194,7 +190,7 @@ class _Seen:
         return min(odds, log_odds_at_border(Tests(times.total(), passed), Tests(0, 0), beside, fleet))
 
     def _others(self, counts: _Counts, name: NodeName) -> Tests:
-        """What they saw, but for this node and for what they saw of it."""
+        """These counts without the tests of this node."""
         failures, tests = self._own(name)
         of_it = counts.with_[name]
         failed = counts.failed - len(failures) - of_it

@@ -1,6 +1,6 @@
-"""What a machine's own probes say of it, without any other machine to compare it with.
+"""The verdict on a machine by its own probes, without another one to compare it with.
 
-Slow is not judged here: that takes others of its kind. Only what no working GPU could be is.
+Slow is not judged here, but for what no working GPU could be: that takes others of its kind.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ single PCI Express 3.0 lane (0.98 GB/s). CPUs have no floor: they differ a thous
 
 
 _METRICS = {metric.value: metric for metric in Metric}
-"""By name: the members' own `value` is asked for once, and not for each node of a check."""
+"""Metrics by name: an enum's `value` is slow to look up for each node."""
 
 
 class Health(StrEnum):
     HEALTHY = "Healthy"
     FAULTY = "Faulty"
     UNKNOWN = "Unknown"
-    """Nothing speaks against it, and something that was asked for could not be tested."""
+    """Nothing speaks against it, and not all could be tested."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LocalVerdict:
 
 
 def local_result(results: Sequence[Report | ProbeOutcome]) -> LocalResult:
-    """The probes' results as the diagnosis takes them. What was not tested speaks neither for nor against."""
+    """The probes' results as the diagnosis takes them. What was not tested does not count."""
     figures = {
         name: value for result in results for name, value in result.figures.items() if is_plausible(value)
     }
@@ -66,7 +66,7 @@ def local_result(results: Sequence[Report | ProbeOutcome]) -> LocalResult:
 
 
 def judge(results: Sequence[Report]) -> LocalVerdict:
-    """Whether this machine is fit to train, as far as it can tell alone."""
+    """Whether this machine is fit to train, without another to compare it with."""
     found = local_result(results)
     if not found.passed:
         return LocalVerdict(Health.FAULTY, found.reason)

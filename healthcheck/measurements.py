@@ -48,7 +48,7 @@ COMPARED_IN_PAIRS = (Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US)
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What one node found out by itself, before it met any other."""
+    """A node's result of its local tests."""
 
     device_faults: tuple[str, ...] = ()
     """One sentence each: an uncorrectable memory error, an Xid, a broken NVLink, memory in use."""
@@ -75,11 +75,11 @@ class GroupResult:
     members: tuple[NodeName, ...]
     passed: bool
     failure: str = ""
-    """What the first member to fail said."""
+    """The message of the first member that failed."""
     silent: tuple[NodeName, ...] = ()
-    """Members that never answered. The failure is theirs, and says nothing about their partners."""
+    """Members that never answered. The failure is theirs, and does not accuse their partners."""
     crashed: tuple[NodeName, ...] = ()
-    """Members whose own probe was ended by a signal, by the word of their own agents: the same."""
+    """Members whose own probe was ended by a signal, as their agents report: the same."""
     measured: Mapping[Metric, float] = field(default_factory=dict)
 
 
@@ -94,18 +94,18 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class History:
-    """All that is known of a check. The next step follows from it alone."""
+    """All results of a check so far. The next step follows from it alone."""
 
     local: Mapping[NodeName, LocalResult] = field(default_factory=dict)
-    """Results of each node that ran local tests; a node without an entry has nothing said against it."""
+    """Results of each node that ran local tests; nothing speaks against a node without an entry."""
     rounds: tuple[RoundResult, ...] = ()
     unanswered: Mapping[NodeName, str] = field(default_factory=dict)
-    """Nodes that gave no answer to the local tests, each with what is known of it."""
+    """Nodes that gave no answer to the local tests, each with the end of its Pod."""
     withdrawn: Mapping[NodeName, str] = field(default_factory=dict)
-    """Nodes that could not be tested, or not to the end, for no fault of theirs, each with the reason.
-    Rounds count them among the silent, who speak neither for nor against their partners."""
+    """Nodes that could not be tested to the end, for no fault of theirs, each with the reason. Rounds count
+    them among the silent."""
 
     @property
     def absent(self) -> frozenset[NodeName]:
-        """Nodes that can be tested no further, whatever was found of them."""
+        """Nodes that can be tested no further."""
         return frozenset((*self.unanswered, *self.withdrawn))

@@ -1,12 +1,12 @@
-"""How much more likely a fault makes what was seen of a node than bad luck does.
+"""How much more likely a fault makes a node's results than bad luck does.
 
-A fault fails each test with some probability, of which nothing is known but that it is one of a few, and bad
-luck with the probability of the background: what makes tests of healthy nodes fail. The background is not
-known either. It has a Beta prior, and learns from the tests that the node took no part in, so that a fleet
-whose tests fail now and then needs more evidence against each of its nodes (Beta-binomial marginals).
+A fault fails each test with one of a few probabilities, equally likely, and bad luck with that of the
+background, by which tests of healthy nodes fail. The background has a Beta prior, and learns from the tests
+that the node took no part in, so that a fleet whose tests fail now and then needs more evidence against each
+of its nodes (Beta-binomial marginals).
 
 The odds are a test martingale: for a node that only bad luck hits, they reach x with a probability of at
-most 1/x, whoever its partners were and whenever one stops (Ville, 1939; Wald's sequential test rests on it).
+most 1/x, whatever its partners and whenever one stops (Ville, 1939; Wald's sequential test rests on it).
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from typing import NamedTuple
 FAULT_RATES = (1.0, 0.9, 0.7, 0.5, 0.3)
 """The shares of its tests that a faulty part may fail, equally likely."""
 BACKGROUND_FAILED, BACKGROUND_PASSED = 1.0, 40.0
-"""What is believed of the background before any test: 2 or 3 % fail, as if so many had been seen."""
+"""The prior of the background: 2 or 3 % fail, as if so many tests had been seen."""
 BORDER_FAILED, BORDER_PASSED = 1.0, 9.0
-"""The same of tests across the border of one rack or switch, which has a rate of its own. Little is believed
-of it before its nodes have crossed it."""
+"""The prior of tests across the border of one rack or switch, which has a rate of its own."""
 BAD_LINK = 0.001
-"""What is believed of the share of links that are bad."""
+"""The prior share of links that are bad."""
 WELL_ABOVE = 2.0
-"""A fault fails so many times as often as the background does, or it cannot be told from it."""
+"""A fault fails so many times as often as the background does; a rarer one does not stand out."""
 
 
 class Tests(NamedTuple):
@@ -46,10 +45,10 @@ def log_odds(
     Args:
         failed: independent failures of the node, each with another partner.
         passed: its passes.
-        others_failed: failures of the tests that it took no part in, as far as no fault explains them.
-        others_passed: the passes among those.
-        again: of each of these partners that it failed with again and never passed with, how often: that is
-            hardly by accident, and may be a bad link.
+        others_failed: failures of the tests that it took no part in and that no fault explains.
+        others_passed: passes of the tests that it took no part in.
+        again: how often it failed again with each partner that it never passed with: hardly by accident, but
+            maybe by a bad link.
     """
     believed = _Belief(BACKGROUND_FAILED + others_failed, BACKGROUND_PASSED + others_passed)
     fault = _log_fault(Tests(failed + sum(again), passed), believed.mean)
@@ -61,7 +60,7 @@ def log_odds_at_border(
 ) -> float:
     """The same, where the bad luck of tests across a border is that of the border.
 
-    Where most of them fail, as of a rack that is cut off, tests across tell nothing of the node.
+    Where most of them fail, as of a rack that is cut off, tests across do not count for the node.
 
     Args:
         across: the node's tests across it, also with the same partner.
@@ -80,8 +79,7 @@ def log_odds_at_border(
 
 
 def _log_fault(seen: Tests, background: float) -> float:
-    """Return the log likelihood of the tests, with a fault at one of the rates that stand out from the
-    background."""
+    """The log likelihood of the tests under a fault whose rate stands out from the background."""
     likelihood = sum(
         exp(seen.failed * log(rate) + (seen.passed * log(1 - rate) if seen.passed else 0.0))
         for rate in FAULT_RATES
@@ -101,7 +99,7 @@ class _Belief(NamedTuple):
         return self.alpha / (self.alpha + self.beta)
 
     def log_luck(self, seen: Tests) -> float:
-        """Return the log likelihood of these failures and passes, in this order."""
+        """The log likelihood of these failures and passes, in this order."""
         alpha, beta = self
         return (
             lgamma(alpha + seen.failed) - lgamma(alpha) + lgamma(beta + seen.passed) - lgamma(beta)
@@ -109,5 +107,5 @@ class _Belief(NamedTuple):
         )  # fmt: skip
 
     def log_luck_again(self, again: Sequence[int]) -> float:
-        """That pairs which failed fail so many times more: by accident again, or as their links are bad."""
+        """The same of pairs that failed so many times more: by accident again, or by bad links."""
         return sum(min(0.0, log(BAD_LINK / self.mean + self.mean**times)) for times in again)

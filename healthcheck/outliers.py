@@ -1,9 +1,9 @@
-"""Which of some values are too low to belong with the rest, at a given risk of one false one among them all.
+"""Values that are too low to belong with the rest, at a given risk of one false one among them all.
 
-The generalised extreme Studentized deviate test (Rosner, 1983), one-sided: the lowest value is taken away
-again and again, and what counts is the largest number of them after which the lowest was still out of line
-with those left. So several low values do not hide each other, and the whole test errs, for normal values,
-with the given probability. Values with heavier tails widen the spread, and with it the limit.
+The generalised extreme Studentized deviate test (Rosner, 1983), one-sided: the lowest value is removed again
+and again, and the largest number counts after which the lowest was still out of line with those left. So
+several low values do not hide each other, and the whole test errs, for normal values, with the given
+probability.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The groups that test in the next round. Deterministic: they follow from the results so far alone.
 
-*Screening rounds* test everybody. They are rounds of a round-robin tournament (the circle method), of which
+*Screening rounds* test all nodes. They are rounds of a round-robin tournament (the circle method), of which
 two in a row join all nodes in one chain, and N - 1 let every two meet once. Nodes lie on the circle by racks,
 so that nearly all pairs cross racks; where nodes are vouched for, the others meet those.
 
-*Later rounds* test whoever is open: with a partner from the main part of the fleet that it has not met, and,
-as long as it never passed, also with others from outside of it, of its own rack first: so a part that is cut
-off finds itself, and those that are broken beside it are told from it. A pair that failed, while both of its
-nodes passed elsewhere since, meets again, to tell a link from a node.
+*Later rounds* test open nodes: with a partner from the main part of the fleet that it has not met, and, as
+long as it never passed, also with others from outside of it, of its own rack first: so a part that is cut off
+shows, apart from broken nodes. A pair that failed, while both of its nodes passed elsewhere since, meets
+again, to distinguish a link from a node.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from healthcheck.trials import Ledger
 Group = tuple[NodeName, ...]
 
 MOST_MEETINGS_WITHOUT_A_PASS = 2
-"""A node that never passed learns nothing more from a partner it failed with so often."""
+"""A node that never passed does not meet a partner again that it failed with so often."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One symptom's trials, and what they say."""
+    """One symptom's trials, and their attribution."""
 
     ledger: Ledger
     attribution: Attribution
@@ -39,14 +39,14 @@ class Evidence:
 
 
 def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tuple[Group, ...]:
-    """A round in which everybody is tested, but for those whose whole group has passed together before.
+    """A round that tests all nodes, but for groups that have passed together before.
 
-    Vouched nodes that nobody needs idle, as a reserve of witnesses.
+    Vouched nodes that are not needed idle, as a reserve of witnesses.
 
     Args:
         nodes: all that can be tested, in rank order.
         rotation: which round of the tournament it is, any number from 0.
-        ledger: what was tested before.
+        ledger: the tests so far.
     """
     rank = {node.name: place for place, node in enumerate(nodes)}
     vouched = [node.name for node in nodes if node.vouched]
@@ -67,11 +67,11 @@ def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tu
 def next_groups(
     nodes: Sequence[Node], evidence: Sequence[Evidence], rotation: int, absent: Collection[NodeName] = ()
 ) -> tuple[Group, ...]:
-    """The groups of a round after the screening; none if no test would tell more.
+    """The groups of a round after the screening; none if no test would help.
 
     Args:
-        nodes: all nodes of the check, in rank order, but for those that take no part any more.
-        evidence: each symptom's, failures first: a slow node may still be asked about its failures.
+        nodes: in rank order.
+        evidence: each symptom's, failures first.
         rotation: any number; by it, partners are others in other checks.
         absent: nodes that cannot be tested any more.
     """
@@ -137,7 +137,7 @@ class _Queue:
 
 
 class _Round:
-    """Fills one round: whoever is in a group is no longer free."""
+    """Fills one round: a node in a group is no longer free."""
 
     def __init__(
         self,
@@ -181,9 +181,9 @@ class _Round:
                 self._group(*pair)
 
     def _seat_mates(self, evidence: Evidence) -> None:
-        """Nodes that may be healthy behind a cut meet others from outside, of their own rack first.
+        """Let nodes that may be healthy behind a cut meet others from outside, of their own rack first.
 
-        Of a part, if one is known to be cut off. Parts that may yet be joined meet the main part first.
+        These are of a part that is cut off, if there is one. Other parts meet the main part first.
         """
         attribution = evidence.attribution
         settled = attribution.outside - attribution.cuts.open
@@ -201,14 +201,13 @@ class _Round:
             self._seat_mate(name, mates, again=True)
 
     def _is_mates_turn(self, name: NodeName, attribution: Attribution) -> bool:
-        """Return whether the node meets a mate: in every other test, and in each once the main part can tell
-        no more."""
+        """Whether the node meets a mate: in every other test, and in each once the main part cannot help."""
         met = self._partners(name)
         with_mates = sum(met[other] for other in met if other in attribution.outside)
         return name in attribution.accused or 2 * with_mates <= met.total()
 
     def _seat_mate(self, name: NodeName, pool: _Queue, *, again: bool = False) -> None:
-        """Groups the node with the first that it has not met, or `again` with the one that it met least."""
+        """Group the node with the first that it has not met, or `again` with the one that it met least."""
         if name not in self._free:
             return
         met = self._partners(name)
@@ -228,23 +227,23 @@ class _Round:
         return {domain: _Queue(names, self._free) for domain, names in found.items()}
 
     def _seat_with_neighbour(self, name: NodeName, near: Mapping[Domain | None, _Queue]) -> bool:
-        """Groups a node whose tests all crossed the border of its rack with one from there, if it can.
+        """Group a node whose tests all left its rack with one from there, if it can.
 
-        It tells the way out of the rack, which may be bad, from the node.
+        That distinguishes the way out of the rack from the node.
         """
         domain = self._domain[name]
         met = {other for trial in self._ledger.of(name) for other in trial.others(name)}
         if domain is None or domain not in near or any(self._domain[other] == domain for other in met):
             return False
-        mate = near[domain].first(lambda other: other != name and self._tells(name, other))
+        mate = near[domain].first(lambda other: other != name and self._helps(name, other))
         if mate is not None:
             self._group(name, mate)
         return mate is not None
 
     def _seat(self, name: NodeName, pool: _Queue) -> None:
-        """Groups the node with the first of the pool that it has not met, or with whom it met least."""
+        """Group the node with the first of the pool that it has not met, or with the one it met least."""
         new = pool.first(
-            lambda other: other != name and not self._met(name, other) and self._tells(name, other)
+            lambda other: other != name and not self._met(name, other) and self._helps(name, other)
         )
         if new is None:
             again = [other for other in pool.left() if other != name and self._may_meet_again(name, other)]
@@ -252,20 +251,20 @@ class _Round:
         if new is not None:
             self._group(name, new)
 
-    def _tells(self, name: NodeName, other: NodeName) -> bool:
-        """Two of one part that is cut off from the main one learn nothing new from each other."""
+    def _helps(self, name: NodeName, other: NodeName) -> bool:
+        """Whether a test of the two would help: not of two of one part that is cut off from the main one."""
         components = self._evidence[0].attribution.components
         return components.of(name) != components.of(other) or components.is_in_main(name)
 
     def _may_meet_again(self, name: NodeName, other: NodeName) -> bool:
-        if not self._tells(name, other):
+        if not self._helps(name, other):
             return False
         if self._ledger.passes(name) and self._ledger.passes(other):
             return True
         return self._met(name, other) < MOST_MEETINGS_WITHOUT_A_PASS
 
     def _good(self) -> list[NodeName]:
-        """Partners: the main part first, then who never failed, then who passed often; racks take turns."""
+        """Partners: the main part first, then those without failures, then with many passes, rack by rack."""
         trusted = {Standing.TRUSTED, Standing.CLEARED}
         buckets: dict[tuple[bool, bool, int], dict[Domain | None, list[NodeName]]] = {}
         components = self._evidence[0].attribution.components
@@ -288,7 +287,7 @@ class _Round:
         return [name for name in self._free if any(e.standing(name) in OPEN for e in self._evidence)]
 
     def _by_need(self, names: Iterable[NodeName]) -> list[NodeName]:
-        """Order nodes by their number of tests, so that none waits for ever where trusted nodes are few."""
+        """Nodes by their number of tests, so that none waits for ever where trusted nodes are few."""
         return sorted(names, key=lambda name: (len(self._ledger.of(name)), self._rank[name]))
 
     def _group(self, *members: NodeName) -> None:

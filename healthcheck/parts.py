@@ -1,10 +1,10 @@
-"""Parts of the network: which nodes reach each other, what is cut off, and what reaches nobody.
+"""Parts of the network: nodes that reach each other, that are cut off, and that reach no other.
 
 *Components* are nodes that pass with each other, directly or by way of others. A *cut* separates a part whose
-nodes pass among themselves, and with no other. Nodes *outside* do not reach the main part of the fleet: they
-are broken, or they are well behind a cut. Tests with the main part cannot tell these apart; tests among these
-nodes can. If some of them pass with each other, a node that never passed is one of theirs if it passes with
-them, and else broken. If none do, there may still be a part whose nodes have not met.
+nodes pass among themselves alone. Nodes *outside* do not reach the main part of the fleet: they are broken,
+or healthy behind a cut. Only tests among these nodes can distinguish the two. If some of them pass with each
+other, a node that never passed is one of theirs if it passes with them, and else broken. If none do, there
+may still be a part whose nodes have not met.
 """
 
 from __future__ import annotations
@@ -30,12 +30,7 @@ class Components:
     def __init__(
         self, names: Sequence[NodeName], trials: Iterable[Trial], joined: Sequence[NodeName] = ()
     ) -> None:
-        """
-        Args:
-            names: in rank order, which decides between components of one size.
-            trials: all trials.
-            joined: nodes known to reach each other.
-        """
+        """`names` are in rank order, which decides between components of one size; `joined` are in one."""
         self._parent = {name: name for name in names}
         if joined:
             self._join(joined)
@@ -111,7 +106,6 @@ def cuts_of(
     Args:
         names: all nodes, in rank order.
         crossing: failures between components of two nodes and more.
-        components: who reaches whom.
         is_proven: whether these failures of a part, with no pass, are more than bad luck.
         are_apart: whether so many failures of two parts with each other, with no pass, are hardly bad luck.
     """
@@ -146,8 +140,8 @@ def cuts_of(
 def log_parts(nodes: int, failures: int) -> float:
     """The logarithm of how many parts of so many nodes, that so many failures surround, one node is in.
 
-    Start at the node, and look at one test after the other that leads out of what is reached: there is a pass
-    for each further node, and there are the failures. In which order they come tells the part.
+    Start at the node, and take one test after the other that leads out of what is reached: there is a pass
+    for each further node, and there are the failures. Their order determines the part.
     """
     return lgamma(nodes + failures) - lgamma(failures + 1) - lgamma(nodes)
 
@@ -156,7 +150,7 @@ Pairs = dict[frozenset[NodeName], Trial]
 
 
 def _failed_pairs(crossing: Iterable[Trial], components: Components) -> dict[int, dict[int, Pairs]]:
-    """Return the failed pairs by component and by the one on the other side."""
+    """The failed pairs by component and by the one on the other side."""
     failed: dict[int, dict[int, Pairs]] = {}
     for trial in crossing:
         for a, b in combinations(trial.members, 2):
@@ -174,14 +168,12 @@ def _is_cut(pairs: Iterable[frozenset[NodeName]], components: Components, number
 
 
 class Outside:
-    """What the failures among these nodes say of those that never passed.
+    """The failures among nodes that do not reach the main part.
 
     Args:
-        nodes: those that do not reach the main part.
         failed: all failed trials of the fleet that no fault of another kind explains.
-        components: who reaches whom.
         untestable: nodes that can be tested no further.
-        odds: needed, that no part is there whose nodes have not met.
+        odds: needed, that there is no part whose nodes have not met.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from healthcheck.settings import Settings
 from healthcheck.trials import Symptom
 
 UNHEARD_ROUNDS = 2
-"""After so many rounds in a row without an answer from most nodes, more rounds would only wait."""
+"""After so many rounds in a row without an answer from most nodes, further rounds would only wait."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,7 @@ class Round:
 
 
 def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Round | Diagnosis:
-    """What to do after the finished rounds of `history`.
-
-    Args:
-        history: local results and finished rounds, the latter in order.
-        nodes: the nodes to check, in rank order, each name once.
-        settings: bounds and thresholds.
-    """
+    """What to do after the finished rounds of `history`; `nodes` are in rank order, each name once."""
     facts = investigate(history, nodes, settings)
     groups = _groups(history, facts, settings)
     if not groups:
@@ -54,12 +48,12 @@ def _groups(history: History, facts: Facts, settings: Settings) -> tuple[Group, 
         nodes = [node for node in facts.nodes if node.name not in out]
         groups = screening_groups(nodes, settings.rotation + done, evidence.ledger)
     if not groups:
-        asked = tuple(
+        open_symptoms = tuple(
             found
             for symptom, found in facts.evidence.items()
             if symptom is not Symptom.SLOW or done < settings.most_rounds_about_slowness
         )
-        groups = next_groups(facts.nodes, asked, settings.rotation, absent=history.absent)
+        groups = next_groups(facts.nodes, open_symptoms, settings.rotation, absent=history.absent)
     return groups + _alone(history, facts, groups)
 
 

@@ -16,20 +16,18 @@ class Rules:
     """A node is guilty once it failed with this many distinct, credible partners. Two bad links at one node
     give two."""
     failures: int = 5
-    """And in so many tests. After the first few, it is hardly known how often tests of healthy nodes fail. If
-    that is one in twenty, one healthy node in 160,000 fails its first four, and one in three million its
-    first five: seldom enough over a week of checks."""
+    """And in so many tests: after the first few, it hardly shows how often tests of healthy nodes fail. If
+    that is one in twenty, one healthy node in three million fails its first five."""
     odds_a_node: float = 2_000.0
     """And once a fault explains what was seen so many times better than bad luck, times the number of nodes:
-    a healthy node gets there in one check of 2,000 at most, and as a jump overshoots, in one of many
-    thousands, so that a week of checks blames nobody either."""
+    a healthy node gets there in one check of 2,000 at most."""
     odds_behind_cut: float = 4_000.0
     """A node that never passed is none behind a cut once its failures outside of the main part are so many
     times likelier, times the nodes there, than by bad luck: mostly after three, in fleets of up to a hundred
     where one test in a hundred fails by chance."""
     odds_unseen_part: float = 200.0
-    """And once all failures there are so many times likelier without a part of the network whose nodes have
-    not met than with one of a third as many nodes as are broken."""
+    """And once all failures there are so many times likelier without an unseen part of the network than with
+    one of a third as many nodes as are broken."""
     least_nodes: int = 25
     """Fleets of fewer nodes ask for the odds of so many."""
     cleared_odds: float = 0.5
@@ -50,22 +48,20 @@ class Settings:
     one sees a share p of the intermittent faults still unseen that fail a share p of their tests, and one
     pair in N - 1 of the links. Two join all nodes in one chain, so that a part that is cut off shows."""
     rotation: int = 0
-    """Which partners the first round takes, of the N - 1 rounds in which everybody meets everybody. A check
-    that takes up where the one before it ended meets other links."""
+    """Which of the N - 1 rounds of a round-robin comes first, so that another check meets other links."""
     most_rounds: int = 36
     """Hard faults in up to half of the nodes need 5 to 19; a node that fails now and then needs the others,
     to be proven faulty or to be cleared."""
     most_rounds_without_a_pass: int = 4
-    """While fewer than half of the nodes are faulty, some healthy pair meets by then. If nothing passes, it
-    is likelier to be the software or its settings, and every further round costs a time-out."""
+    """While fewer than half of the nodes are faulty, some healthy pair meets by then. If nothing passes, the
+    software or its settings are likelier to blame."""
     most_tests_without_a_pass: int = 200
     """The same in tests: in so many pairs, two healthy nodes have met if fewer than half are faulty."""
     failed: Rules = field(default_factory=Rules)
     slow: Rules = field(default_factory=lambda: Rules(failures=4, odds_a_node=400.0, odds_unseen_part=1.0))
     """Slow networks cordon nobody, and few rounds are about them."""
-    own_word: Rules = field(default_factory=lambda: Rules(odds_a_node=200.0))
-    """Rules for silence and for crashes of probes: both are rare among healthy nodes, and each costs a time-
-    out."""
+    own_report: Rules = field(default_factory=lambda: Rules(odds_a_node=200.0))
+    """Rules for silence and for crashes of probes: both are rare among healthy nodes, and costly."""
 
     straggler_ratio: float = 1.5
     """Slower than this many times what is typical is suspicious whatever the spread."""
@@ -75,11 +71,11 @@ class Settings:
     """That anybody at all is suspected in a check of a healthy fleet, over all nodes and figures."""
     remeasurements: int = 2
     """A suspect measures again so often, in a round each, and is slow only if it is each time: noise with
-    heavy tails exceeds any limit once among thousands of values, and not three times in a row."""
+    heavy tails exceeds any limit once among thousands of values."""
     confirming_share: float = 2 / 3
     """Share of the suspected loss of speed that confirms the suspicion."""
     most_rounds_about_slowness: int = 8
-    """After so many rounds nobody is asked about speed any more: traffic that comes and goes has no end."""
+    """After so many rounds no node is tested for its speed: traffic that comes and goes has no end."""
     least_slowdown: Mapping[Metric, float] = field(default_factory=lambda: {Metric.PAIR_LATENCY_US: 0.5})
     """The absolute floor: up to this share off what is typical is not slow, however small the spread."""
     least_slowdown_default: float = 0.05

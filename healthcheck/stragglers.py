@@ -1,16 +1,15 @@
-"""Slow, compared with one's own kind: each figure apart, within one class of hardware.
+"""Slow nodes and groups, compared with their own kind: each figure apart, within one class of hardware.
 
-What is slow follows from the values that were measured first, of all nodes at once, and from then on it
-stays. The limit is where one check of healthy nodes in a hundred would suspect anybody, over all nodes and
-figures. Who is suspected measures again, alone, and is called slow only if that comes out slow each time.
-Compute and network are separate figures, so that neither hides the other.
+The limits follow from the values that were measured first, of all nodes at once, and stay. One check of
+healthy nodes in a hundred suspects any node, over all nodes and figures. A suspect measures again, alone, and
+is slow only if that comes out slow each time.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf
 from statistics import median
@@ -32,12 +31,12 @@ Values = Mapping[NodeName, float]
 
 @dataclass(frozen=True)
 class Slowness:
-    """One value that is too slow, and what it was compared with."""
+    """One value that is too slow."""
 
     metric: Metric
     value: float
     reference: float
-    """What is typical of its kind."""
+    """The typical value of its kind."""
 
     def __str__(self) -> str:
         share = 1 / slowdown(self.metric, self.value, self.reference)
@@ -46,7 +45,7 @@ class Slowness:
 
 @dataclass(frozen=True)
 class ClassFinding:
-    """What is wrong with a class of hardware and not with single nodes of it. It blames nobody."""
+    """A fault of a class of hardware and not of single nodes of it. It blames no node."""
 
     hardware_class: str
     nodes: tuple[NodeName, ...]
@@ -56,7 +55,7 @@ class ClassFinding:
 
 @dataclass(frozen=True)
 class Standard:
-    """What counts as slow in one metric among one class. It does not change while a check lasts."""
+    """The limit of slow in one metric among one class. It does not change while a check lasts."""
 
     metric: Metric
     typical: float
@@ -66,11 +65,10 @@ class Standard:
     """Slowdowns, from and to, that several nodes share: another kind of hardware under the same label."""
 
     def suspicion(self, value: float) -> Slowness | None:
-        """What makes this value suspicious, if anything does."""
         return self._beyond(value, self.limit)
 
     def confirmation(self, value: float, settings: Settings) -> Slowness | None:
-        """What a suspect's further value says against it: it may be a third nearer to what is typical."""
+        """The slowness of a suspect's further value, which may be a third nearer to the typical one."""
         limit = 1 / (1 - settings.confirming_share * (1 - 1 / self.limit))
         return self._beyond(value, max(limit, _floor(self.metric, settings)))
 
@@ -86,7 +84,7 @@ Standards = Mapping[tuple[Metric, str], Standard]
 
 
 def slowdown(metric: Metric, value: float, typical: float) -> float:
-    """How many times slower than `typical`; below 1 is faster. No clock that shows 0 makes anybody slow."""
+    """How many times slower than `typical`; below 1 is faster. A measured time of 0 makes no node slow."""
     slow, fast = (typical, value) if metric.higher_is_better else (value, typical)
     if slow <= 0:
         return 0.0
@@ -95,14 +93,14 @@ def slowdown(metric: Metric, value: float, typical: float) -> float:
 
 @dataclass(frozen=True)
 class OwnFigures:
-    """What follows from the figures of the nodes' own, each beside its kind."""
+    """The judgement of the nodes' own figures, each beside its kind."""
 
     slow: Mapping[NodeName, tuple[Slowness, ...]]
-    """The nodes that were slow each time they were measured, with every figure that was."""
+    """Nodes that were slow each time they were measured, with every slow figure."""
     to_measure_again: tuple[NodeName, ...]
-    """Nodes that a suspicion stands against and that have not measured again often enough, in rank order."""
+    """Suspects that have not measured again often enough, in rank order."""
     classes: tuple[ClassFinding, ...]
-    """Classes of two kinds, and classes that are slow as a whole, beside earlier checks."""
+    """Classes of two kinds, and classes that are slower than in earlier checks."""
 
 
 def own_figures(history: History, nodes: Sequence[Node], settings: Settings) -> OwnFigures:
@@ -124,9 +122,9 @@ def own_figures(history: History, nodes: Sequence[Node], settings: Settings) -> 
 def references_of(
     history: History, nodes: Sequence[Node], settings: Settings
 ) -> dict[tuple[str, Metric], float]:
-    """What was typical of each class in this check, for later ones as `Settings.references`.
+    """The typical values of each class in this check, for later ones as `Settings.references`.
 
-    Of classes with too few nodes, and of those that are slow as a whole, nothing is to be learnt.
+    Classes with too few nodes, and those that are slow as a whole, have none.
     """
     return {
         (class_, metric): median(values.values())
@@ -136,9 +134,9 @@ def references_of(
 
 
 class PairSpeeds:
-    """Judges the speed of groups by those of the first round of their kind, in which everybody takes part.
+    """Judges the speed of groups by the first round of their kind, in which all nodes take part.
 
-    Later rounds are about suspects and their partners: they would make slow what is not.
+    Later rounds have suspects and their partners alone.
     """
 
     def __init__(self, rounds: Iterable[RoundResult], nodes: Sequence[Node], settings: Settings) -> None:
@@ -157,7 +155,7 @@ class PairSpeeds:
         }
 
     def judge(self, group: GroupResult) -> tuple[Slowness, ...]:
-        """What is slow about this group. A mixed group is held to its slowest class."""
+        """The slow figures of this group. A mixed group is held to its slowest class."""
         verdicts: dict[Metric, list[Slowness | None]] = defaultdict(list)
         for metric, class_, value in self._figures(group):
             standard = self._standards.get((metric, class_, self._crosses(group)))
@@ -188,7 +186,7 @@ def _suspects(
     again: Mapping[NodeName, Sequence[Mapping[Metric, float]]],
     settings: Settings,
 ) -> dict[NodeName, list[tuple[Standard, Slowness]]]:
-    """The nodes with figures that are suspicious, and that every further measurement confirmed."""
+    """Nodes with suspicious figures that every further measurement confirmed."""
     classes = {node.name: node.hardware_class for node in nodes}
     suspects: dict[NodeName, list[tuple[Standard, Slowness]]] = {}
     for name, class_ in classes.items():
@@ -231,24 +229,23 @@ def _local_values(history: History, nodes: Sequence[Node]) -> dict[tuple[Metric,
 
 
 def _standards(found: Mapping[tuple[Metric, str], Values], settings: Settings) -> Standards:
-    """Return the standards by the nodes' own figures."""
     total = sum(map(len, found.values()))
-    standards = {}
-    for (metric, class_), values in found.items():
-        most = (len(values) - 1) // 2
-        standards[metric, class_] = _standard(metric, class_, list(values.values()), most, total, settings)
-    return standards
+    return {
+        (metric, class_): _standard(
+            metric, class_, list(values.values()), (len(values) - 1) // 2, total, settings
+        )
+        for (metric, class_), values in found.items()
+    }
 
 
 def _standard(
     metric: Metric, class_: str, values: Sequence[float], most: int, total: int, settings: Settings
 ) -> Standard:
-    """Return the standard by the spread of the values.
+    """The standard by the spread of the values of one metric and class.
 
     Args:
-        values: of one metric and class.
         most: how many of them may be slow. Of groups half may, if each has a slow node.
-        total: how many values of all figures there are.
+        total: the number of values of all figures.
     """
     if len(values) < LEAST_VALUES:
         return _small_standard(metric, class_, values, settings)
@@ -259,24 +256,19 @@ def _standard(
     by_spread = slowdown(metric, sign * well.lowest, typical)
     if sign * well.lowest <= 0:  # the spread of speeds is as large as they are
         by_spread = inf
-    limit = min(by_spread, settings.straggler_ratio)
-    standard = _bare(metric, typical, limit, settings)
-    kinds = _kinds([slowdown(metric, value, typical) for value in values], standard.limit, settings)
-    return replace(standard, kinds=kinds)
+    limit = max(min(by_spread, settings.straggler_ratio), _floor(metric, settings))
+    kinds = _kinds([slowdown(metric, value, typical) for value in values], limit, settings)
+    return Standard(metric, typical, limit, kinds)
 
 
 def _small_standard(metric: Metric, class_: str, values: Sequence[float], settings: Settings) -> Standard:
-    """What is typical is the faster half; for one node alone, what earlier checks found."""
+    """The faster half is typical; for one node alone, the reference of earlier checks."""
     reference = settings.references.get((class_, metric))
     if len(values) == 1 and reference is not None:
         values = [reference]
     ordered = sorted(values, reverse=metric.higher_is_better)
     typical = median(ordered[: ceil(len(ordered) / 2)])
-    return _bare(metric, typical, settings.small_fleet_ratio, settings)
-
-
-def _bare(metric: Metric, typical: float, limit: float, settings: Settings) -> Standard:
-    return Standard(metric, typical, max(limit, _floor(metric, settings)))
+    return Standard(metric, typical, max(settings.small_fleet_ratio, _floor(metric, settings)))
 
 
 def _floor(metric: Metric, settings: Settings) -> float:
@@ -301,11 +293,11 @@ def _class_findings(
     found: Mapping[tuple[Metric, str], Values], standards: Standards, settings: Settings
 ) -> Iterator[ClassFinding]:
     for (metric, class_), values in found.items():
-        yield from _kinds_told(class_, standards[metric, class_], values)
+        yield from _kind_findings(class_, standards[metric, class_], values)
         yield from _slow_as_a_whole(class_, metric, values, settings)
 
 
-def _kinds_told(class_: str, standard: Standard, values: Values) -> list[ClassFinding]:
+def _kind_findings(class_: str, standard: Standard, values: Values) -> list[ClassFinding]:
     found = []
     for fastest, slowest in standard.kinds:
         kind = {

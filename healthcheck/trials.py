@@ -14,7 +14,7 @@ from healthcheck.stragglers import PairSpeeds, Slowness
 
 
 class Symptom(StrEnum):
-    """What may be wrong with a group. Each is judged by itself: a failure says nothing about speed."""
+    """A fault of a group. Each is judged by itself: a failure does not count for speed."""
 
     FAILED = "failed"
     SLOW = "slow"
@@ -62,7 +62,7 @@ class Ledger:
         return [trial for trial in self.of(name) if not trial.passed]
 
     def met(self, name: NodeName, other: NodeName, *, passed_only: bool = False) -> int:
-        """How often the two were together, but for larger groups that failed: another's doing, maybe."""
+        """How often the two met, without larger groups that failed, maybe by another member."""
         return sum(
             other in trial.members and (trial.passed or (len(trial.members) == 2 and not passed_only))
             for trial in self.of(name)
@@ -73,13 +73,13 @@ class Ledger:
         return [trial for trial in self.of(min(pair)) if frozenset(trial.members) == pair]
 
     def failed_again(self, failures: Iterable[Trial]) -> list[int]:
-        """Return how often each failed pair that never passed failed again, if it did."""
+        """How often each failed pair that never passed failed again, if it did."""
         pairs = [self.of_pair(frozenset(trial.members)) for trial in failures if len(trial.members) == 2]
         return [len(trials) - 1 for trials in pairs if len(trials) > 1 and not any(t.passed for t in trials)]
 
 
 def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
-    """Whether groups failed. Where a member was silent or crashed, that says nothing about the others."""
+    """Whether groups failed. Where a member was silent or crashed, the others are not judged."""
     return Ledger(
         Trial(round_.number, group.members, group.passed, group.failure)
         for round_ in rounds
@@ -89,7 +89,7 @@ def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
 
 
 def slow_trials(rounds: Sequence[RoundResult], nodes: Sequence[Node], settings: Settings) -> Ledger:
-    """Whether groups were slow. One that failed says nothing about it; one without figures was not slow."""
+    """Whether groups were slow. One that failed does not count; one without figures was not slow."""
     speeds = PairSpeeds(rounds, nodes, settings)
     trials = []
     for round_ in rounds:

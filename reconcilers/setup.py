@@ -23,8 +23,7 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.cordon.findings import accusation_keys, accused_nodes, decided_nodes, failed_nodes
-from reconcilers.cordon.limits import pools_of
-from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.options import CordonMode, CordonOptions, pools_of
 from reconcilers.cordon.policy import MarkState
 from reconcilers.cordon.reconciler import (
     BY_CORDON,

@@ -1,7 +1,8 @@
-"""The time of a simulated job by what it went to. All seconds sum up to the horizon, at any moment."""
+"""What a run gives: the time of its job by what it went to, which sums up to the horizon, and counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -9,7 +10,7 @@ from crds.job_status import JobState
 
 
 class Part(StrEnum):
-    """What time goes to: dlr's states (docs/goodput.md), those in which much happens in parts."""
+    """What time goes to: dlr's states (docs/goodput.md), some of them in parts."""
 
     PENDING = "Pending"
     CHECKING = "Checking"
@@ -59,10 +60,10 @@ _OF_STATE = {
 
 
 def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
-    """Return the part to which the time of a job goes that does not train.
+    """The part of the time of a job that does not train.
 
     Args:
-        state: as the controller's account has it.
+        state: the state in the controller's account.
         noticed: the world of the failure has been given up.
         formed: there is a world that has not made its first step.
     """
@@ -77,18 +78,12 @@ def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
 class Account:
     seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
     work: float = 0.0
-    """Seconds of training at full size and speed that count: what is kept of it is never done again."""
+    """Seconds of training at full size and speed, without those that are done again."""
     lost: float = 0.0
     """Sum of the work that had to be done again."""
 
     def trains(self, seconds: float, saving: float, pace: float, present: float) -> None:
-        """The job has trained for so long.
-
-        Args:
-            saving: share of the time that saves take.
-            pace: 1, or less of a job that is slowed down.
-            present: share of the nodes that are there.
-        """
+        """Add time of training, by the share of saves, the pace (1 is full speed) and the share of nodes."""
         rest = seconds
         for part, kept in ((Part.SAVING, 1 - saving), (Part.SLOWED, pace), (Part.MISSING, present)):
             self.seconds[part] += rest * (1 - kept)
@@ -97,10 +92,55 @@ class Account:
         self.work += rest
 
     def falls_back(self, to: float) -> float:
-        """Training goes on from this much work; what was beyond it is to be done again. Returns that."""
+        """Go back to this much work, and return the work that has to be done again."""
         lost = max(self.work - to, 0.0)
         self.work -= lost
         self.lost += lost
         self.seconds[Part.USEFUL] -= lost
         self.seconds[Part.REDONE] += lost
         return lost
+
+
+@dataclass(frozen=True)
+class PublishedWorld:
+    """One world of the run, for comparison with a real cluster."""
+
+    seconds: float
+    round: int
+    members: tuple[int, ...]
+    incarnations: tuple[int, ...]
+    blamed: str
+    """Worker and class of the failure that is looked at first; empty if there is none."""
+
+
+@dataclass
+class Outcome:
+    """What has happened so far in a run."""
+
+    seconds: float = 0.0
+    account: Account = field(default_factory=Account)
+    faults: Counter[str] = field(default_factory=Counter)
+    """Faults of nodes that the job used, by kind."""
+    interruptions: int = 0
+    """Times that training stopped for a fault, or a start was cut short by one."""
+    rounds: int = 0
+    looks: int = 0
+    cordons: int = 0
+    cordons_held: int = 0
+    """Cordons for which the limit left no room."""
+    repairs: int = 0
+    ended: str = ""
+    """Why the job failed before the time was over; empty if it did not."""
+    story: list[PublishedWorld] = field(default_factory=list)
+    cordoned: list[str] = field(default_factory=list)
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time that kept steps took (docs/goodput.md)."""
+        stepping = (Part.USEFUL, Part.SAVING, Part.SLOWED, Part.MISSING)
+        return sum(self.account.seconds[part] for part in stepping) / self.seconds
+
+    @property
+    def full_speed(self) -> float:
+        """Share of what as many nodes would do that never fail, save and wait."""
+        return self.account.seconds[Part.USEFUL] / self.seconds

@@ -1,18 +1,18 @@
-"""What befalls a fleet, and when: drawn by a seed, or as a script says.
+"""Faults and changes of a fleet, drawn by a seed or of a script.
 
-All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use is
-nobody's concern. So the rate of the nodes in use is exact however their number changes.
+All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use has no
+effect. So the rate of the nodes in use is exact however their number changes.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from simulator import incidents
 from simulator.crew import Crew
+from simulator.nodes import exponential
 from simulator.state import DAY, SimulationState
 
 
@@ -27,7 +27,7 @@ class Fault:
 
 
 def begin(state: SimulationState[Crew]) -> None:
-    """Everything that the fleet says of faults and of nodes that come and go."""
+    """Start the fleet's faults, and its nodes that come and go."""
     faults = state.fleet.faults
     streams: list[tuple[float, Callable[[], None]]] = [
         (faults.per1000_node_days / faults.bursts.size, partial(_burst, state)),
@@ -43,7 +43,7 @@ def begin(state: SimulationState[Crew]) -> None:
 
 
 def follow(state: SimulationState[Crew], script: Sequence[Fault]) -> None:
-    """What the script says, and nothing else."""
+    """Start the faults of the script alone."""
     for fault in script:
         state.clock.after(fault.seconds, partial(_scripted, state, fault))
 
@@ -61,10 +61,6 @@ class _Stream:
     def _arrive(self) -> None:
         self.next()
         self.happens()
-
-
-def exponential(rng: random.Random, mean: float) -> float:
-    return rng.expovariate(1 / mean) if mean else 0.0
 
 
 def _burst(state: SimulationState[Crew]) -> None:
@@ -87,7 +83,7 @@ def _draw(state: SimulationState[Crew]) -> None:
 
 
 def _befalls(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> None:
-    state.faults[kind] += 1
+    state.outcome.faults[kind] += 1
     match kind:
         case "process":
             crew.settle()
@@ -122,7 +118,7 @@ def _slow_down(state: SimulationState[Crew]) -> None:
     crew = state.crew_of.get(node)
     if crew is None or node in state.down:
         return
-    state.faults["slowdown"] += 1
+    state.outcome.faults["slowdown"] += 1
     crew.show(node)
     crew.slow[node] = slowdowns.factor
 
@@ -137,7 +133,7 @@ def _corrupt(state: SimulationState[Crew]) -> None:
     crew = state.crew_of.get(node)
     if crew is None or not crew.trains:
         return
-    state.faults["corruption"] += 1
+    state.outcome.faults["corruption"] += 1
     work = state.account.work
     wait = exponential(state.rng, state.fleet.faults.corruptions.noticed_after_seconds)
 
@@ -152,7 +148,7 @@ def _corrupt(state: SimulationState[Crew]) -> None:
 def _preempt(state: SimulationState[Crew]) -> None:
     node = state.nodes.pick_to_fail()
     if node in state.crew_of and node not in state.down and node not in state.away:
-        state.faults["preempted"] += 1
+        state.outcome.faults["preempted"] += 1
         incidents.take_away(state, node, state.fleet.times.preempted_seconds)
 
 
@@ -168,5 +164,5 @@ def _change_capacity(state: SimulationState[Crew], change: int) -> None:
         used = [node for node in state.crew_of if node not in state.down and node not in state.away]
         if not used:
             return
-        state.faults["preempted"] += 1
+        state.outcome.faults["preempted"] += 1
         incidents.take_away(state, state.rng.choice(used), None)

@@ -1,4 +1,4 @@
-"""A set of which a random element is found at once."""
+"""A set with a random element in constant time."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class Bag:
             self._place[last] = place
 
     def pick(self, rng: random.Random) -> int:
-        """One of them; there must be any."""
+        """A random one; the bag must not be empty."""
         return self._all[int(rng.random() * len(self._all))]

@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen, in order."""
+"""Virtual time: a queue of events."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ class Clock:
         heapq.heappush(self._queue, (self.now + max(seconds, 0.0), self._number, happens))
 
     def run(self, until: float, before: Callable[[float], None]) -> None:
-        """All that happens until then.
-
-        Args:
-            before: called with the seconds that pass before each event, and before the end.
-        """
+        """Run all events until then; `before` gets the seconds that pass before each, and before the end."""
         while self._queue and self._queue[0][0] <= until:
             time, _, happens = heapq.heappop(self._queue)
             before(time - self.now)

@@ -1,6 +1,6 @@
 """Nodes that train in one world: what happens to them, and what their Pods and agents do then.
 
-What is to be done about it is the plan's word (`PlannedJob.look`); how long it takes is `Times`'.
+The plan decides what is done about it (`PlannedJob.look`), `Times` how long it takes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from simulator.planned import Looked, PlannedJob
 from simulator.state import SimulationState
 
 MOMENT = 0.001
-"""Between two things that happen at once, so that the ages of things are never 0."""
+"""Seconds between two things that happen at once, so that ages are never 0."""
 SOON_SECONDS = 60.0
-"""A look that is asked for sooner is made, even of a job that trains."""
+"""Looks that are due sooner are made even while the job trains."""
 REVEALED = 8
-"""So many more are shown where none that is shown simply runs."""
+"""Nodes that are shown besides where none that is shown simply runs."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Crew:
     survives: bool = True
     """Whether checkpoints in memory have outlived all that happened since training last stopped."""
     fresh: bool = True
-    """Whether somebody in the next world has a Pod of his own age."""
+    """Whether a member of the next world has a new Pod."""
     slow: dict[int, float] = field(default_factory=dict)
     """Factor by which steps of a slow node take longer, by node."""
     begun_work: float = 0.0
@@ -57,10 +57,10 @@ class Crew:
     # --- looks ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """One look of the controller, and what its acts set going."""
+        """One look of the controller, with the effects of its acts."""
         state, job = self.state, self.job
         before = job.world
-        state.looks += 1
+        state.outcome.looks += 1
         looked = job.look(state.at())
         for index in looked.gone:
             self._leave_node(index)
@@ -129,11 +129,11 @@ class Crew:
         return 1 + int(self.state.account.work / self.state.fleet.times.step_seconds)
 
     def stop_training(self, *, planned: bool, survives: bool = True, limit: float | None = None) -> None:
-        """Nobody makes another step; what was not saved is lost, unless it was planned.
+        """Stop all members; what was not saved is lost, unless it was planned.
 
         Args:
             survives: checkpoints in memory are still there.
-            limit: what was trained beyond this much work is worth nothing.
+            limit: work beyond which nothing counts.
         """
         state = self.state
         if self.trains:
@@ -156,7 +156,7 @@ class Crew:
 
     @property
     def part(self) -> Part:
-        """What its time goes to while it does not train."""
+        """The part of its time while it does not train."""
         goodput = self.job.job.status.goodput
         job_state = goodput.state if goodput is not None and self.noticed else None
         return part_of(job_state, noticed=self.noticed, formed=self.job.is_formed)
@@ -169,7 +169,7 @@ class Crew:
     # --- Pods and nodes -------------------------------------------------------------------------------------
 
     def place(self, index: int) -> None:
-        """Its next Pod gets a node, if one is free."""
+        """Give its next Pod a node, if one is free."""
         state, worker = self.state, self.job.workers.get(index)
         if worker is None:
             return
@@ -212,14 +212,14 @@ class Crew:
         self.look()
 
     def place_pending(self) -> bool:
-        """Whether a Pod that waited has got a node."""
+        """Give a node to a Pod that waits; return whether one was free."""
         for index in sorted(self.pending):
             self.place(index)
             return index not in self.pending
         return False
 
     def show(self, node: int) -> int:
-        """The slot of this node, which takes the place of one that is shown if it was not."""
+        """The slot of this node; a node that was not shown takes the place of one that is."""
         if self.is_quiet:
             self.is_quiet = False
             self.job = self.job.copy()
@@ -246,7 +246,7 @@ class Crew:
         )
 
     def _reveal(self, node: int) -> int:
-        """The slot of this node, which is shown besides now, and some others with it."""
+        """Show this node and some others besides, and return its slot."""
         others = [other for other in self.nodes if other not in self.slot_of and other != node]
         unit = self.state.fleet.node_unit
         count = min(-(-REVEALED // unit) * unit, len(others) + 1)
@@ -256,10 +256,9 @@ class Crew:
         return self.slot_of[node]
 
     def settle(self) -> None:
-        """If nothing is the matter, and training is further than ever: as if nothing had ever been.
+        """Reset the job to its prototype once all of it trains and is further than ever.
 
-        What slots remember of earlier failures has no effect by then: budgets begin afresh on new ground. So
-        whoever has something to remember is not shown any more.
+        What slots remember of earlier failures has no effect by then: budgets start again with new progress.
         """
         if self.prototype is None or self.is_quiet or not self.trains or not self.is_settled:
             return
@@ -299,10 +298,17 @@ class Crew:
             for index in looked.check["spec"]["workers"]
             if index in self.node_of and self.job.is_idle(index)
         }
-        found = checks.judged(
-            self.state.fleet.diagnosis, self.state.nodes.ill, set(self.slow), idle, self.state.rng
+        state = self.state
+        faulty, slow = checks.judged(
+            state.fleet.diagnosis, state.nodes.ill, set(self.slow), idle.values(), state.rng
         )
-        for node in found.faulty:
-            self.state.convicted[node] = Cause.PAIR_TEST
-        self.job.end_check(looked.check, found.verdicts(self.job), self.state.at())
+        state.convicted |= dict.fromkeys(faulty, Cause.PAIR_TEST)
+        verdicts = {
+            "nodes": [name_of(node) for node in idle.values()],
+            "workers": list(idle),
+            "incarnations": [self.job.workers[index].spec.incarnation for index in idle],
+            "faultyNodes": [name_of(node) for node in faulty],
+            "stragglers": [name_of(node) for node in slow],
+        }
+        self.job.end_check(looked.check, verdicts, state.at())
         self.look()

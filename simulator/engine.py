@@ -1,55 +1,24 @@
-"""One run of a fleet: what fails and when is drawn here, by a seed; what follows is in `crew.py`."""
+"""One run of a fleet with a seed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
-from simulator.account import Account, Part
+from crds.elasticjob import ElasticJob
+from simulator import objects
+from simulator.account import Outcome, Part
 from simulator.arrivals import Fault, begin, follow
 from simulator.bag import Bag
 from simulator.crew import Crew
 from simulator.fleet import Fleet
 from simulator.planned import PlannedJob
-from simulator.start import job_of, least_of, trained
-from simulator.state import DAY, PublishedWorld, SimulationState
+from simulator.state import DAY, SimulationState
 
 SHOWN = 12
 """Members that are shown, beside those who stand by; smaller jobs are shown whole."""
 TICKS = 100
-"""How often progress is told."""
-
-
-@dataclass
-class Outcome:
-    seconds: float
-    account: Account
-    faults: Counter[str]
-    """Faults of nodes that the job used, by kind."""
-    interruptions: int
-    """How often training stopped for a fault, or a start was cut short by one."""
-    rounds: int
-    looks: int
-    cordons: int
-    cordons_held: int
-    repairs: int
-    ended: str
-    """Why the job failed before the time was over; empty if it did not."""
-    story: tuple[PublishedWorld, ...]
-    cordoned: tuple[str, ...]
-
-    @property
-    def goodput(self) -> float:
-        """Share of the time that kept steps took (docs/goodput.md)."""
-        stepping = (Part.USEFUL, Part.SAVING, Part.SLOWED, Part.MISSING)
-        return sum(self.account.seconds[part] for part in stepping) / self.seconds
-
-    @property
-    def full_speed(self) -> float:
-        """Share of what as many nodes would do that never fail, save and wait."""
-        return self.account.seconds[Part.USEFUL] / self.seconds
+"""Reports of progress in a run."""
 
 
 class Simulation:
@@ -92,24 +61,8 @@ class Simulation:
                 progress(tick / TICKS)
             if work_days is not None and state.account.work >= work_days * DAY:
                 break
-        return self._outcome()
-
-    def _outcome(self) -> Outcome:
-        state = self.state
-        return Outcome(
-            seconds=state.clock.now,
-            account=state.account,
-            faults=state.faults,
-            interruptions=state.interruptions,
-            rounds=state.rounds,
-            looks=state.looks,
-            cordons=state.nodes.cordons,
-            cordons_held=state.nodes.held,
-            repairs=state.nodes.repairs,
-            ended=state.ended,
-            story=tuple(state.story),
-            cordoned=tuple(state.cordoned),
-        )
+        state.outcome.seconds = state.clock.now
+        return state.outcome
 
     def _begin(self) -> None:
         state, fleet, policies = self.state, self.fleet, self.fleet.policies
@@ -135,7 +88,7 @@ class Simulation:
             state.crew_of.update(dict.fromkeys(crew.nodes, crew))
 
     def _first_look(self, crew: Crew, first: Sequence[int]) -> None:
-        """Place the first Pods on these nodes, so that they are the same for each number that is shown."""
+        """Place the first Pods on these nodes, the same for each number that is shown."""
         nodes = self.state.nodes
         spares = self._taken(len(nodes.free))
         for node in first:
@@ -164,7 +117,7 @@ class Simulation:
         if seconds <= 0:
             return
         state, account = self.state, self.state.account
-        if state.ended:
+        if state.outcome.ended:
             account.seconds[Part.ENDED] += seconds
         elif state.is_single_group:
             (crew,) = state.active
@@ -189,3 +142,61 @@ class Simulation:
         else:
             slowest = min((crew.pace for crew in state.active if crew.trains), default=1.0)
             account.trains(working, self._saving, slowest, 1.0)
+
+
+# --- the job at the start ----------------------------------------------------------------------------------
+
+
+def least_of(fleet: Fleet) -> int:
+    """Return the least number of nodes that a world trains on."""
+    if fleet.policies.group_nodes is not None:
+        return fleet.policies.group_nodes
+    return fleet.nodes if fleet.min_nodes is None else fleet.min_nodes
+
+
+def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
+    """The job as its user writes it, without its hidden workers."""
+    policies = fleet.policies
+    wanted = members if fleet.max_nodes is None else members + fleet.max_nodes - fleet.nodes
+    worker = {
+        "replicas": wanted,
+        "minReplicas": max(least_of(fleet) - hidden, fleet.node_unit),
+        "standby": policies.standby if policies.group_nodes is None else 0,
+        "restartCount": policies.restart_count,
+    }
+    elastic = {
+        "nodeUnit": fleet.node_unit,
+        "shrinkAfterSeconds": policies.shrink_after_seconds,
+        "heartbeatTimeoutSeconds": policies.heartbeat_timeout_seconds,
+        "hangTimeoutSeconds": policies.hang_timeout_seconds,
+    }
+    check = {"enabled": policies.node_check_after, "excludeStragglers": policies.exclude_stragglers}
+    return objects.new_job(worker, {"elasticPolicy": elastic, "nodeCheck": check})
+
+
+def trained(job: ElasticJob, least: int, hidden: int) -> PlannedJob:
+    """The job as it trains when nothing has ever failed."""
+    made = PlannedJob(job, least, hidden)
+    for index in made.look(objects.EPOCH).new_pods:
+        now = objects.at(1.0)
+        worker = objects.with_pod(made.workers[index], f"{objects.JOB}-{index}", now)
+        made.put(objects.ready(worker, now))
+    if job.spec.node_check.enabled:
+        _checked(made)
+    made.look(objects.at(2.0))
+    made.run_round(1, objects.at(3.0))
+    made.look(objects.at(3.0))
+    return made
+
+
+def _checked(job: PlannedJob) -> None:
+    """A first check has found all of its nodes healthy."""
+    body = job.look(objects.at(1.5)).check
+    if body is not None:
+        workers = job.workers
+        verdicts = {
+            "nodes": [workers[i].status.node_name for i in workers],
+            "workers": list(workers),
+            "incarnations": [1] * len(workers),
+        }
+        job.end_check(body, verdicts, objects.at(1.8))

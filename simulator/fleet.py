@@ -1,4 +1,4 @@
-"""What a fleet.yaml may say. Every mistake is one sentence with the field's path."""
+"""The fields of a fleet.yaml. Every mistake is one sentence with the field's path."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, ValidationError, model_validator
 
-from simulator.times import DEFAULT_TIMES, NAMES, Times, times_with
+from simulator.times import Section, Times
 
 MAX_NODES = 200_000
 MAX_EXTRA_NODES = 64
@@ -20,19 +19,7 @@ Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
 class FleetError(ValueError):
-    """A fleet.yaml that cannot be meant; the message names the field."""
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        validate_by_name=True,
-        extra="forbid",
-        frozen=True,
-        strict=True,  # `standby: true` is no number
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-    )
+    """An invalid fleet.yaml; the message names the field."""
 
 
 class Restart(StrEnum):
@@ -42,8 +29,8 @@ class Restart(StrEnum):
     """All Pods are made again, as by controllers without an agent."""
 
 
-class Kinds(Part):
-    """What share of the failures is of each kind; they are scaled so that they sum up to 1."""
+class Kinds(Section):
+    """Shares of the failures by kind, scaled to a sum of 1."""
 
     process: Share = 0.651
     """A process dies, and runs again on the same node: 75 % of failures with hangs (Unicron, DLRover)."""
@@ -63,21 +50,21 @@ class Kinds(Part):
         return self
 
 
-class BadNodes(Part):
+class BadNodes(Section):
     """Nodes that fail more often than the others, until a repair has cured them."""
 
     share: Share = 0.0
     times: Annotated[float, Field(ge=1, le=100)] = 5.0
 
 
-class Bursts(Part):
+class Bursts(Section):
     """Failures that come together; their mean rate is as without."""
 
     size: Annotated[int, Field(ge=1, le=1_000)] = 1
     within_seconds: Seconds = 600.0
 
 
-class Slowdowns(Part):
+class Slowdowns(Section):
     """A node is slow for a while, and so are all who wait for it."""
 
     per1000_node_days: Rate = 0.0
@@ -87,15 +74,15 @@ class Slowdowns(Part):
     """Mean length of a slowdown (Falcon: communication, 24 min)."""
 
 
-class Corruptions(Part):
-    """What a node computes is wrong, and nobody is told."""
+class Corruptions(Section):
+    """Silent corruptions: what a node computes is wrong."""
 
     per1000_node_days: Rate = 0.0
     noticed_after_seconds: Seconds = 3_600.0
     """Mean time until it is noticed. What was trained since is lost, and training goes on from storage."""
 
 
-class Faults(Part):
+class Faults(Section):
     per1000_node_days: Rate = 6.5
     """Failures of good nodes with 8 GPUs each (Meta's RSC-1: 6.5)."""
     kinds: Kinds = Kinds()
@@ -108,7 +95,7 @@ class Faults(Part):
     preemptions_per1000_node_days: Rate = 0.0
 
 
-class Repair(Part):
+class Repair(Section):
     """Automated first, then by hand; either may say that it has cured a node and be wrong (AIReSim)."""
 
     automated_seconds: Seconds = 7_200.0
@@ -118,7 +105,7 @@ class Repair(Part):
     manual_fails: Share = 0.2
 
 
-class Diagnosis(Part):
+class Diagnosis(Section):
     """How a node check judges nodes: docs/diagnosis.md and docs/stragglers.md, N=33."""
 
     faulty_found: Share = 1.0
@@ -130,7 +117,7 @@ class Diagnosis(Part):
     straggler_found: Share = 1.0
 
 
-class Policies(Part):
+class Policies(Section):
     restart: Annotated[Restart, Field(strict=False)] = Restart.IN_PLACE
     restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
     """How often the job may fail in one class without getting further than ever before."""
@@ -154,13 +141,13 @@ class Policies(Part):
     """Replica groups of so many nodes train on while one of them restarts. A model: dlr has none."""
 
 
-class CapacityChange(Part):
+class CapacityChange(Section):
     day: Annotated[float, Field(ge=0)]
     nodes: Annotated[int, Field(ge=-MAX_NODES, le=MAX_NODES)]
     """So many nodes come, or go if it is below 0."""
 
 
-class Fleet(Part):
+class Fleet(Section):
     name: str = "fleet"
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
     """How many the job wants."""
@@ -178,22 +165,7 @@ class Fleet(Part):
     diagnosis: Diagnosis = Diagnosis()
     policies: Policies = Policies()
     capacity: Annotated[tuple[CapacityChange, ...], Field(strict=False)] = ()
-    times: Times = DEFAULT_TIMES
-
-    @field_validator("times", mode="before")
-    @classmethod
-    def _times(cls, value: Any) -> Any:
-        if isinstance(value, Times):
-            return value
-        if not isinstance(value, dict):
-            raise ValueError("it must be a map of figures, such as `{podSeconds: 20}`")
-        names = {to_camel(name): name for name in NAMES}
-        for name, figure in value.items():
-            if name not in names:
-                raise ValueError(f"there is no figure {name!r}; there are {', '.join(sorted(names))}")
-            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 <= figure < 1e9:
-                raise ValueError(f"{name} must be a number of 0 or more, and is {figure!r}")
-        return times_with({names[name]: float(figure) for name, figure in value.items()})
+    times: Times = Times()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -232,7 +204,7 @@ class Fleet(Part):
 
 
 _BRANCHES = ("constrained-float", "literal['auto']")
-"""What pydantic adds to the path of a field that may be one of two."""
+"""Names that pydantic adds to the path of a field of two types."""
 
 _WANTED = {
     "int_type": "a whole number, without a comma or a unit",

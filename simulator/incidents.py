@@ -1,7 +1,5 @@
-"""What befalls a crew: how its processes, Pods and nodes fail, and when the controller gets to know.
-
-What follows is the plan's word (`Crew.look`).
-"""
+"""Failures of a crew's processes, Pods and nodes, and when the controller sees them. The plan decides what
+follows (`Crew.look`)."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from simulator.crew import Crew
 from simulator.state import SimulationState
 
 ANSWER_SECONDS = 0.3
-"""Until the ranks of a hang have said where they are."""
+"""Time until the ranks of a hang have reported their stacks."""
 
 
 def process_fails(crew: Crew, node: int) -> None:
@@ -25,7 +23,7 @@ def process_fails(crew: Crew, node: int) -> None:
 
 
 def device_fails(crew: Crew, node: int) -> None:
-    """Its driver tells of a fault."""
+    """A GPU fails, and its driver reports it."""
     crew.state.nodes.ill.add(node)
     message = f"GPU 0: Xid 79: GPU has fallen off the bus of {_word(node)}"
     survives = crew.state.fleet.policies.replicas > 0
@@ -33,7 +31,7 @@ def device_fails(crew: Crew, node: int) -> None:
 
 
 def corruption_shows(crew: Crew, node: int, work: float) -> None:
-    """What was trained since then (`work`) is wrong; whoever notices goes back to storage."""
+    """Work beyond `work` is wrong; training goes back to a checkpoint in storage."""
     if not crew.trains:
         return
     message = f"RuntimeError: the loss is NaN since {_word(node)}"
@@ -63,7 +61,7 @@ def _fails(crew: Crew, node: int, *, survives: bool, limit: float | None = None,
 
 
 def hangs(crew: Crew, node: int) -> None:
-    """Nobody makes a step any more; somebody loses patience."""
+    """No rank makes a step any more, until a time-out."""
     state = crew.state
     if not crew.trains:
         return
@@ -84,7 +82,7 @@ def _if_still(crew: Crew, round_: int, happens: Callable[[], None]) -> None:
 
 
 def _report_watchdog(crew: Crew, index: int) -> None:
-    """Every rank's NCCL watchdog ends it; none of them knows who was first."""
+    """Every rank's NCCL watchdog ends it; none shows which was first."""
     message = "RuntimeError: Watchdog caught collective operation timeout"
     worker, now = crew.job.workers[index], crew.state.at()
     crew.job.put(objects.failed(worker, crew.job.world.round, now, rank=index, exit_code=-6, message=message))
@@ -189,7 +187,7 @@ def _members_fall_silent(crew: Crew, nodes: list[int]) -> None:
 
 
 def _peers_fail(crew: Crew, lost: set[int]) -> None:
-    """One of those who lost their connections tells first; who was first to fail, nobody knows."""
+    """A peer that lost its connections reports first, without the first failure."""
     index = next((i for i in crew.job.members() if i not in lost), None)
     if index is None:
         return

@@ -1,6 +1,6 @@
-"""The nodes of a fleet: which are free, in use or out of service; how they are repaired, and who is cordoned.
+"""The nodes of a fleet: free, in use or out of service; repairs and cordons.
 
-Whether a node is cordoned is the controller's decision (`reconcilers/cordon/policy.py`), with its limits.
+The controller's policy decides on cordons (`reconcilers/cordon/policy.py`), with its limits.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.limits import Limits, limit_of
-from reconcilers.cordon.policy import NodeState, admit, decide_cordon
+from reconcilers.cordon.options import ALL_NODES, limit_of
+from reconcilers.cordon.policy import NodeState, decide_cordon, full_pools
+from simulator.account import Outcome
 from simulator.bag import Bag
 from simulator.fleet import Fleet
 
@@ -28,31 +29,28 @@ def number_of(name: str) -> int:
 class Nodes:
     fleet: Fleet
     rng: random.Random
+    outcome: Outcome
     good: Bag = field(default_factory=Bag)
-    """All that belong to the fleet, wherever they are, but for the bad ones."""
+    """All nodes of the fleet but for the bad ones."""
     bad: Bag = field(default_factory=Bag)
     free: Bag = field(default_factory=Bag)
     """Nodes on which a Pod may be placed."""
     ill: set[int] = field(default_factory=set)
     """Nodes in use whose fault has shown and is not repaired."""
     cordoned: dict[int, NodeState] = field(default_factory=dict)
-    cordons: int = 0
-    held: int = 0
-    """Cordons for which the limit left no room."""
-    repairs: int = 0
     count: int = 0
-    """So many numbers have been given."""
+    """Numbers that have been given."""
     in_order: bool = False
     """Pods are placed on the first of the free nodes, and not on a random one."""
 
     @classmethod
-    def of(cls, fleet: Fleet, rng: random.Random) -> Nodes:
-        nodes = cls(fleet, rng)
+    def of(cls, fleet: Fleet, rng: random.Random, outcome: Outcome) -> Nodes:
+        nodes = cls(fleet, rng, outcome)
         nodes.add(fleet.nodes + fleet.spares)
         return nodes
 
     def add(self, count: int) -> None:
-        """So many more, free."""
+        """Add so many free nodes."""
         share = self.fleet.faults.bad_nodes.share
         bad = set(self.rng.sample(range(count), int(count * share)))
         for place in range(count):
@@ -65,7 +63,7 @@ class Nodes:
         return len(self.good) + len(self.bad)
 
     def weight(self) -> float:
-        """How many good nodes would fail as often as all of them."""
+        """The number of good nodes that would fail as often as all of them."""
         return len(self.good) + len(self.bad) * self.fleet.faults.bad_nodes.times
 
     def pick_to_fail(self) -> int:
@@ -103,34 +101,34 @@ class Nodes:
             return False
         finding = Finding(node=name_of(node), verdict=Verdict.FAULTY, causes=(cause,), time=now)
         state = NodeState(name_of(node), finding=finding)
-        limits = Limits(limit_of(len(self), policies.cordon_limit_percent))
-        admission = admit([*self.cordoned.values(), state], limits)
-        decided = decide_cordon(state, admission.full.get(state.name))
+        limits = {ALL_NODES: limit_of(len(self), policies.cordon_limit_percent)}
+        full = full_pools([*self.cordoned.values(), state], limits)
+        decided = decide_cordon(state, full.get(state.name))
         if decided.cordoned:
             self.cordoned[node] = decided
-            self.cordons += 1
+            self.outcome.cordons += 1
         else:
-            self.held += 1
+            self.outcome.cordons_held += 1
         return decided.cordoned
 
     def repaired(self, node: int) -> None:
-        """It is free again; a bad one may be cured (`repair_seconds` has drawn that)."""
+        """Free a repaired node; whether a bad one is cured, `repair_seconds` has drawn."""
         self.ill.discard(node)
         self.cordoned.pop(node, None)
         self.release(node)
 
     def release(self, node: int) -> None:
-        """Nobody uses it any more."""
+        """Free a node, if it still belongs to the fleet."""
         if node in self.good or node in self.bad:
             self.free.add(node)
 
     def forget(self, node: int) -> None:
-        """It belongs to the fleet no more."""
+        """Remove a node from the fleet."""
         for bag in (self.good, self.bad, self.free):
             bag.discard(node)
 
     def turns_bad(self, node: int) -> None:
-        """What it has is not repaired."""
+        """Make a node bad whose fault is not repaired."""
         self.ill.discard(node)
         if node in self.good:
             self.good.discard(node)
@@ -139,10 +137,10 @@ class Nodes:
     def repair_seconds(self, node: int) -> float:
         """How long this repair takes. Whether it cures a bad node is drawn here, too."""
         repair, rng = self.fleet.repair, self.rng
-        self.repairs += 1
-        seconds, fails = _exponential(rng, repair.automated_seconds), repair.automated_fails
+        self.outcome.repairs += 1
+        seconds, fails = exponential(rng, repair.automated_seconds), repair.automated_fails
         if rng.random() < repair.goes_to_manual:
-            seconds += _exponential(rng, repair.manual_seconds)
+            seconds += exponential(rng, repair.manual_seconds)
             fails = repair.manual_fails
         if rng.random() >= fails and node in self.bad:
             self.bad.discard(node)
@@ -159,5 +157,5 @@ class Nodes:
         return found
 
 
-def _exponential(rng: random.Random, mean: float) -> float:
+def exponential(rng: random.Random, mean: float) -> float:
     return rng.expovariate(1 / mean) if mean else 0.0

@@ -31,12 +31,7 @@ def at(seconds: float) -> datetime:
 
 
 def new_job(worker: Wire, spec: Wire) -> ElasticJob:
-    """A job as a user writes it.
-
-    Args:
-        worker: fields of `replicaSpecs.worker` beside its template.
-        spec: other fields of the spec.
-    """
+    """A job with these fields of `replicaSpecs.worker` beside its template, and of the spec."""
     return ElasticJob.model_validate(
         {
             "metadata": {
@@ -74,7 +69,7 @@ def created(body: Wire, now: datetime) -> ElasticWorker:
 
 
 def with_pod(worker: ElasticWorker, node: str, now: datetime) -> ElasticWorker:
-    """Its Pod runs on that node, as the Worker reconciler would say it."""
+    """The worker with a Pod that runs on that node, by the Worker reconciler's own status."""
     return observed(worker, Observation(pod=_pod(worker, node)), now)
 
 
@@ -85,7 +80,7 @@ def observed(worker: ElasticWorker, seen: Observation, now: datetime) -> Elastic
 
 
 def waiting(worker: ElasticWorker, now: datetime, unschedulable: bool) -> ElasticWorker:
-    """Its Pod is not running yet; `unschedulable`: there is no node for it."""
+    """The worker with a Pod that does not run yet; `unschedulable`: there is no node for it."""
     pod = _pod(worker, None)
     condition = {"type": "PodScheduled", "status": "False" if unschedulable else "True"}
     if unschedulable:
@@ -104,7 +99,7 @@ def silent(worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorke
 
 
 def deleted(worker: ElasticWorker, now: datetime, *, preempted: bool) -> ElasticWorker:
-    """Its Pod is being deleted; `preempted`: with a notice, so with the time to leave in good order."""
+    """The worker with a Pod that is being deleted; `preempted`: with time to leave in good order."""
     pod = _pod(worker, worker.status.node_name)
     pod["metadata"]["deletionTimestamp"] = now.isoformat()
     pod["metadata"]["deletionGracePeriodSeconds"] = 30 if preempted else 0
@@ -125,7 +120,7 @@ def _pod(worker: ElasticWorker, node: str | None) -> Wire:
 
 
 def ready(worker: ElasticWorker, now: datetime) -> ElasticWorker:
-    """Its agent has started, and waits for a world."""
+    """The worker with an agent that waits for a world."""
     return with_report(
         worker,
         AgentReport(
@@ -152,7 +147,7 @@ def reporting(worker: ElasticWorker, **update: Any) -> ElasticWorker:
 
 
 def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) -> ElasticWorker:
-    """Its agent tells that training processes of this round have failed."""
+    """The worker with an agent that reports a failure in this round."""
     report = worker.status.agent
     before = report.failure if report is not None else None
     reported = AgentFailure(
@@ -164,22 +159,10 @@ def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) ->
     return reporting(worker, state=AgentState.FAILED, observed_round=round_, failure=reported, since=now)
 
 
-def finished_check(body: Wire, begun: datetime, ended: datetime, verdicts: Wire) -> NodeCheck:
-    """The NodeCheck that the controller made, as it ends.
-
-    Args:
-        verdicts: `nodes`, `workers`, `incarnations` in one order, and `faultyNodes`, `stragglers`,
-            `inconclusive`.
-    """
+def check_of(body: Wire, begun: datetime, **status: Any) -> NodeCheck:
+    """The NodeCheck that the controller made, with these fields of its status."""
     metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
-    status = {"phase": "Succeeded", "completionTime": ended} | verdicts
     return NodeCheck.model_validate(body | {"metadata": metadata, "status": status})
-
-
-def running_check(body: Wire, begun: datetime) -> NodeCheck:
-    """The NodeCheck that the controller made, under way."""
-    metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
-    return NodeCheck.model_validate(body | {"metadata": metadata, "status": {"phase": "Running"}})
 
 
 def alike(worker: ElasticWorker, index: int) -> ElasticWorker:

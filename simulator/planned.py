@@ -7,7 +7,7 @@ objects in memory. Nothing here decides anything about the job.
 many there are beyond the minimum; workers that simply run differ in nothing but their index. So a job of N
 workers of which h simply run, all the time, gets the same worlds as one of N − h workers whose `replicas` and
 `minReplicas` are lower by h, if h is a multiple of `nodeUnit` (`tests/simulator/test_majority.py` compares
-both). `hidden` is h. Who is hidden and has something happen to it takes the place of one that is shown.
+both). `hidden` is h. A hidden worker to which something happens takes the place of one that is shown.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ from reconcilers.world.participants import Ages, is_waiting
 from simulator import objects
 
 KEPT_ROUNDS = 3
-"""Rounds whose steps the speaker still tells."""
+"""Rounds whose steps the speaker's report keeps."""
 
 
 @dataclass
 class Looked:
-    """What came of one look."""
+    """The acts of one look."""
 
     plan: Plan
-    before: Rendezvous
     new_pods: list[int] = field(default_factory=list)
     """Indices of the workers that are to have a Pod: new ones, and next incarnations."""
     gone: list[int] = field(default_factory=list)
@@ -85,17 +84,15 @@ class PlannedJob:
 
     def look(self, now: datetime) -> Looked:
         """One look at the job, with all that it writes."""
-        looked = Looked(Plan(), self.world)
         plan = plan_job(self._seen(now), now)
+        looked = Looked(plan)
         if plan.check is not None:
             looked.check = plan.check.body
-            self.checks.append(objects.running_check(plan.check.body, now))
-        looked.plan = plan
+            self.checks.append(objects.check_of(plan.check.body, now, phase="Running"))
         for act in plan.first:
             self._carry_out(act, looked, now)
         if plan.status_patch:
-            self._status = objects.patched(self._status, plan.status_patch)
-            self._read_status()
+            self._set_status(objects.patched(self._status, plan.status_patch))
         for act in plan.acts:
             self._carry_out(act, looked, now)
         return looked
@@ -116,14 +113,14 @@ class PlannedJob:
     def _waited(self, worker: ElasticWorker, now: datetime) -> float:
         """Seconds since its agent began, or ceased, to wait for a world."""
         state, index = is_waiting(worker.status.agent), worker.spec.index
-        known = self._waits.get(index)
-        if known is None or known[0] != state:
-            known = self._waits[index] = (state, now)
-        return (now - known[1]).total_seconds()
+        since = self._waits.get(index)
+        if since is None or since[0] != state:
+            since = self._waits[index] = (state, now)
+        return (now - since[1]).total_seconds()
 
     def _account_age(self, now: datetime) -> float:
-        known = self.job.status.goodput
-        version = (known.since, known.steps_timed, known.ratio) if known is not None else None
+        goodput = self.job.status.goodput
+        version = (goodput.since, goodput.steps_timed, goodput.ratio) if goodput is not None else None
         if version != self._accounted[0]:
             self._accounted = (version, now)
         return (now - self._accounted[1]).total_seconds()
@@ -175,9 +172,9 @@ class PlannedJob:
             status = worker.status.model_copy(update={"standby": standby})
             self.workers[index] = worker.model_copy(update={"status": status})
 
-    def _read_status(self) -> None:
-        status = ElasticJobStatus.model_validate(self._status)
-        self.job = self.job.model_copy(update={"status": status})
+    def _set_status(self, wire: dict[str, Any]) -> None:
+        self._status = wire
+        self.job = self.job.model_copy(update={"status": ElasticJobStatus.model_validate(wire)})
 
     # --- what Pods and agents do ----------------------------------------------------------------------------
 
@@ -200,7 +197,7 @@ class PlannedJob:
         )
 
     def run_round(self, first_step: int, now: datetime) -> None:
-        """All members train the published round; the first of them tells its first step."""
+        """Let all members train the published round; the first of them, its speaker, reports the step."""
         world, speaker = self.world, None
         for index in self.members():
             speaker = index if speaker is None else speaker
@@ -217,7 +214,7 @@ class PlannedJob:
             self._report_steps(speaker, first_step, first_step, 0.0, now)
 
     def report_steps(self, first: int, last: int, stepping_seconds: float, now: datetime) -> None:
-        """The round's speaker tells how far it has come."""
+        """Let the round's speaker report its steps."""
         speaker = next(iter(self.members()), None)
         if speaker is not None:
             self._report_steps(speaker, first, last, stepping_seconds, now)
@@ -266,12 +263,13 @@ class PlannedJob:
         for place, check in enumerate(self.checks):
             if check.metadata.name == name:
                 begun = check.metadata.creation_timestamp or now
-                self.checks[place] = objects.finished_check(body, begun, now, verdicts)
+                ended = {"phase": "Succeeded", "completionTime": now} | verdicts
+                self.checks[place] = objects.check_of(body, begun, **ended)
 
     # --- the quiet majority ---------------------------------------------------------------------------------
 
     def copy(self) -> PlannedJob:
-        """Another one that is as this one is, and goes its own way."""
+        """An independent job in the same state."""
         other = PlannedJob(self.job, self.least, self.hidden)
         other.workers, other.checks = dict(self.workers), list(self.checks)
         other._status, other._waits, other._accounted = self._status, dict(self._waits), self._accounted
@@ -279,7 +277,7 @@ class PlannedJob:
         return other
 
     def reveal(self, count: int) -> range:
-        """So many of the hidden are shown: they are as others to whom nothing has happened. Returns their
+        """Show so many hidden workers, in the state of one to which nothing has happened; return their
         slots."""
         world, model = self.world, self._someone()
         spec = self.job.spec.replica_specs["worker"]
@@ -299,11 +297,11 @@ class PlannedJob:
                 "world_size": world.world_size + count,
             }
         )
-        self._write_status(self.job.status.model_copy(update={"rendezvous": shown}))
+        self._set_status(self.job.status.model_copy(update={"rendezvous": shown}).to_wire())
         return new
 
     def _someone(self) -> ElasticWorker:
-        """A member to whom nothing has happened."""
+        """A member to which nothing has happened."""
         quiet = self.quiet()
         if quiet:
             return self.workers[quiet[-1]]
@@ -312,21 +310,21 @@ class PlannedJob:
         return objects.reporting(self._plain, state=state, observed_round=self.world.round)
 
     def label(self, index: int, node: str) -> None:
-        """A worker that simply runs stands for the one on that node: what checks say of either, they say of
-        both, and nothing more against it."""
+        """Let a worker that simply runs stand for the one on that node, with both of their check results, and
+        nothing against it."""
         worker = self.workers[index]
         before = worker.status.node_name or ""
         status = worker.status.model_copy(update={"node_name": node})
         self.workers[index] = worker.model_copy(update={"status": status})
         swapped = {before: node, node: before}
         for place, check in enumerate(self.checks):
-            known = check.status
+            found = check.status
             update = {
-                "nodes": [swapped.get(name, name) for name in known.nodes],
-                "faulty_nodes": [name for name in known.faulty_nodes if name != node],
-                "stragglers": [name for name in known.stragglers if name != node],
+                "nodes": [swapped.get(name, name) for name in found.nodes],
+                "faulty_nodes": [name for name in found.faulty_nodes if name != node],
+                "stragglers": [name for name in found.stragglers if name != node],
             }
-            self.checks[place] = check.model_copy(update={"status": known.model_copy(update=update)})
+            self.checks[place] = check.model_copy(update={"status": found.model_copy(update=update)})
 
     def reset(self, prototype: PlannedJob) -> None:
         """The same round, of a job to which nothing has ever happened; its account stays."""
@@ -348,20 +346,13 @@ class PlannedJob:
         first = min(self.workers)
         latest = {"rounds": report.rounds[-1:], "progress": report.progress}
         self.workers[first] = objects.reporting(self.workers[first], **latest)
-        self._write_status(
-            prototype.job.status.model_copy(
-                update={
-                    "rendezvous": world.model_copy(update=as_new),
-                    "goodput": self.job.status.goodput,
-                    "history": self.job.status.history,
-                }
-            )
-        )
+        status = {
+            "rendezvous": world.model_copy(update=as_new),
+            "goodput": self.job.status.goodput,
+            "history": self.job.status.history,
+        }
+        self._set_status(prototype.job.status.model_copy(update=status).to_wire())
 
     def _resize(self, spec: ReplicaSpec) -> None:
         specs = {"replica_specs": {"worker": spec}}
         self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update=specs)})
-
-    def _write_status(self, status: ElasticJobStatus) -> None:
-        self._status = status.to_wire()
-        self._read_status()

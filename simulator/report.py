@@ -1,4 +1,4 @@
-"""What `dlr simulate` prints: where the time went, and what would help."""
+"""The output of `dlr simulate`: where the time went, and what would help."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from simulator.account import GOOGLES, STATES
-from simulator.engine import Outcome
+from simulator.account import GOOGLES, STATES, Outcome
 from simulator.runs import Effect, Mean, Result
-from simulator.times import NAMES, SOURCES, Times
+from simulator.times import Times
 
 _COUNTS = (
     ("failures of nodes in use", "faults"),
@@ -82,10 +81,9 @@ def effect_lines(found: Sequence[Effect]) -> list[str]:
 def time_lines(times: Times) -> list[str]:
     """The table of times, with what a user has replaced."""
     rows = [("time", "value", "from")]
-    for name in NAMES:
-        value, figure = getattr(times, name), SOURCES.get(name)
-        if value is None:
-            continue
-        own = figure is None or figure.value != value
-        rows.append((name, f"{value:g}", "fleet.yaml" if own or figure is None else figure.source))
+    for name, field in Times.model_fields.items():
+        value = getattr(times, name)
+        if value is not None:
+            source = "fleet.yaml" if value != field.default else field.description or ""
+            rows.append((name, f"{value:g}", source))
     return table(rows, right=(1,))

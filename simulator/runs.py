@@ -1,24 +1,23 @@
-"""Many runs of one fleet: means with their confidence, and what each change would bring."""
+"""Many runs of one fleet: means with their confidence, and the effect of each change."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from simulator.account import Part
-from simulator.engine import Outcome, Simulation
+from simulator.account import Outcome, Part
+from simulator.engine import Simulation
 from simulator.fleet import Fleet, Restart
 
 EFFECT_SEEDS = 5
-"""So many runs tell what a change brings; the same seeds with and without it."""
-CHANCE = 0.95
+"""Runs for the effect of a change; the same seeds with and without it."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Two-sided 95 % quantiles of Student's distribution, by degrees of freedom from 1 on."""
 
 Progress = Callable[[str, float], None]
-"""Told what is under way, and the share of it that is done."""
+"""Called with the name of what runs, and the share of it that is done."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Effect:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """There must be one value at least."""
+    """The mean of one value or more."""
     if len(values) < 2:
         return Mean(fmean(values), 0.0)
     freedom = len(values) - 1
@@ -80,16 +79,16 @@ def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress
     outcomes = []
     for number, seed in enumerate(seeds):
 
-        def told(share: float, number: int = number) -> None:
+        def report(share: float, number: int = number) -> None:
             if progress is not None:
                 progress(fleet.name, (number + share) / len(seeds))
 
-        outcomes.append(Simulation(fleet, seed).run(days, progress=told))
+        outcomes.append(Simulation(fleet, seed).run(days, progress=report))
     return Result(fleet, days, tuple(outcomes))
 
 
 def effects(base: Result, seeds: Sequence[int], progress: Progress | None = None) -> list[Effect]:
-    """What each change alone brings, the greatest first."""
+    """The effect of each change alone, the greatest first."""
     few = list(seeds)[:EFFECT_SEEDS]
     unchanged = base.outcomes[: len(few)]
     found = []
@@ -101,7 +100,7 @@ def effects(base: Result, seeds: Sequence[int], progress: Progress | None = None
 
 
 def changes(fleet: Fleet) -> dict[str, Fleet]:
-    """One thing different at a time, by what it is."""
+    """The fleet with one change each, by its name."""
     policies, times = fleet.policies, fleet.times
     on_off = _switched(fleet)
     if policies.hang_timeout_seconds > HANG_SECONDS:
@@ -117,8 +116,8 @@ def changes(fleet: Fleet) -> dict[str, Fleet]:
         "communicator_seconds": times.communicator_seconds / 2,
         "communicator_large_seconds": times.communicator_large_seconds / 2,
     }
-    on_off["NCCL starts in half the time"] = fleet.model_copy(update={"times": replace(times, **half)})
-    pods = replace(times, pod_seconds=times.pod_seconds / 2)
+    on_off["NCCL starts in half the time"] = fleet.model_copy(update={"times": times.model_copy(update=half)})
+    pods = times.model_copy(update={"pod_seconds": times.pod_seconds / 2})
     on_off["Pods start in half the time"] = fleet.model_copy(update={"times": pods})
     size = GROUP_NODES - GROUP_NODES % fleet.node_unit
     if policies.group_nodes is None and fleet.nodes > size and size and not fleet.nodes % size:
@@ -135,7 +134,7 @@ FEWER_SHARE = 0.9
 
 
 def _switched(fleet: Fleet) -> dict[str, Fleet]:
-    """What is on is off, and what is off is on."""
+    """The fleet with one policy switched each."""
     policies = fleet.policies
     found: dict[str, Fleet] = {}
     if policies.group_nodes is None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from crds.findings import Cause
 from simulator import objects
-from simulator.account import Account
+from simulator.account import Outcome, PublishedWorld
 from simulator.clock import Clock
 from simulator.fleet import Fleet
 from simulator.nodes import Nodes, name_of
@@ -38,30 +37,12 @@ C = TypeVar("C", bound=Placing)
 """The groups of nodes, `crew.Crew`."""
 
 
-@dataclass(frozen=True)
-class PublishedWorld:
-    """One world of the run, for comparison with a real cluster."""
-
-    seconds: float
-    round: int
-    members: tuple[int, ...]
-    incarnations: tuple[int, ...]
-    blamed: str
-    """Worker and class of the failure that is looked at first; empty if there is none."""
-
-
 @dataclass
 class SimulationState(Generic[C]):
     fleet: Fleet
     seed: int = 0
     clock: Clock = field(default_factory=Clock)
-    account: Account = field(default_factory=Account)
-    faults: Counter[str] = field(default_factory=Counter)
-    """Faults of nodes that the job used, by kind."""
-    interruptions: int = 0
-    rounds: int = 0
-    looks: int = 0
-    story: list[PublishedWorld] = field(default_factory=list)
+    outcome: Outcome = field(default_factory=Outcome)
     crew_of: dict[int, C] = field(default_factory=dict)
     """The group of each node in use."""
     active: list[C] = field(default_factory=list)
@@ -71,15 +52,14 @@ class SimulationState(Generic[C]):
     """Nodes that were taken away and come back."""
     convicted: dict[int, Cause] = field(default_factory=dict)
     """Nodes that a check found faulty, with the cause; they are repaired when their Pods leave."""
-    ended: str = ""
-    cordoned: list[str] = field(default_factory=list)
     stalled_until: float = 0.0
     """The end of the pause that an interruption of one group gives the others."""
     _left_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.nodes = Nodes.of(self.fleet, random.Random(f"{self.seed}, nodes"))
+        self.account = self.outcome.account
+        self.nodes = Nodes.of(self.fleet, random.Random(f"{self.seed}, nodes"), self.outcome)
         self.is_single_group = self.fleet.policies.group_nodes is None
 
     def at(self) -> datetime:
@@ -88,12 +68,7 @@ class SimulationState(Generic[C]):
     # --- training -------------------------------------------------------------------------------------------
 
     def saved_work(self, *, memory: bool, limit: float | None) -> float:
-        """Return the work in the newest checkpoint that training can go on from.
-
-        Args:
-            memory: checkpoints in the memory of agents have survived.
-            limit: work beyond which every checkpoint is unusable.
-        """
+        """The work in the newest usable checkpoint; `memory`: checkpoints in memory have survived too."""
         policies, interval = self.fleet.policies, self.fleet.memory_interval
         work = self.account.work if limit is None else min(self.account.work, limit)
         every = policies.storage_checkpoint_seconds
@@ -105,7 +80,7 @@ class SimulationState(Generic[C]):
         return saved
 
     def count_interruption(self) -> None:
-        self.interruptions += 1
+        self.outcome.interruptions += 1
         if not self.is_single_group:
             stall = self.fleet.times.group_stall_seconds
             self.stalled_until = max(self.stalled_until, self.clock.now + stall)
@@ -117,20 +92,22 @@ class SimulationState(Generic[C]):
 
     def record_world(self, job: PlannedJob, *, recorded: bool) -> None:
         """Count a new world; keep it for the story if `recorded`."""
-        self.rounds += 1
+        self.outcome.rounds += 1
         world, blamed = job.world, job.job.status.last_failure
         if recorded:
             failure = f"{blamed.worker} {blamed.exit_class}" if blamed is not None else ""
             members, incarnations = tuple(world.members), tuple(world.incarnations)
-            self.story.append(PublishedWorld(self.clock.now, world.round, members, incarnations, failure))
+            self.outcome.story.append(
+                PublishedWorld(self.clock.now, world.round, members, incarnations, failure)
+            )
 
     def end(self, job: PlannedJob) -> None:
         """Note that the controller gave the job up, and why."""
-        if not self.ended:
+        if not self.outcome.ended:
             status = job.job.status
             failed = next((c for c in status.conditions if c.type == "Failed"), None)
             reason = f"{failed.reason}: {failed.message}" if failed is not None else str(status.phase)
-            self.ended = f"after {self.clock.now / DAY:.1f} days: {reason}"
+            self.outcome.ended = f"after {self.clock.now / DAY:.1f} days: {reason}"
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -142,7 +119,7 @@ class SimulationState(Generic[C]):
         if cause is None and node in self.nodes.ill:
             cause = Cause.HARDWARE_ERROR
         if cause is not None and self.nodes.may_cordon(node, self.at(), cause):
-            self.cordoned.append(name_of(node))
+            self.outcome.cordoned.append(name_of(node))
             self.repair(node)
             return
         if node in self.nodes.ill:

@@ -1,4 +1,4 @@
-"""How long things take, each with where the figure is from. A user replaces what differs (`times:`).
+"""How long things take, each with its source. A user replaces what differs (`times:` of a fleet.yaml).
 
 Seconds, if the name says nothing else. What is measured in this repository is measured on CPUs over gloo.
 """
@@ -6,74 +6,61 @@ Seconds, if the name says nothing else. What is measured in this repository is m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 GPUS_PER_NODE = 8
 LARGEST_SAVE_SHARE = 0.005
-"""Of the time, for saves to memory that come as often as dlr chooses (`dlr/checkpoint/interval.py`)."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    value: float
-    source: str
-
-
+"""Share of the time for saves to memory that come as often as dlr chooses (`dlr/checkpoint/interval.py`)."""
 RECOVERY = "measured: docs/recovery.md, where dlr's time goes"
 FT_HSDP = "FT-HSDP, arXiv 2602.00277"
 H100 = "measured: one H100, torch 2.11, three runs"
 ASSUMED = "assumed; replace it by your own"
 
-SOURCES: dict[str, Figure] = {
-    "detect_seconds": Figure(0.017, RECOVERY),
-    "publish_seconds": Figure(0.009, f"{RECOVERY} (publish and observe)"),
-    "stop_seconds": Figure(1.0, "docs/failures.md: the grace of processes whose peers are dead"),
-    "start_seconds": Figure(0.05, RECOVERY),
-    "import_seconds": Figure(3.1, f"{RECOVERY} (import and first step without warm start)"),
-    "device_start_seconds": Figure(0.5, f"{H100}: CUDA context 0.36, first matrix product 0.13"),
-    "communicator_seconds": Figure(17.0, f"{FT_HSDP}: NCCL start of a small job"),
-    "communicator_large_seconds": Figure(200.0, f"{FT_HSDP}: NCCL start at 98,304 GPUs"),
-    "load_memory_seconds": Figure(2.7, "measured: docs/checkpoints.md, 0.27 s a GB, of 10 GB a process"),
-    "load_storage_seconds": Figure(25.0, "measured: DCP from tmpfs, at most 2.5 s a GB, of 10 GB a process"),
-    "save_memory_seconds": Figure(0.2, f"{H100}: 10 GiB to pinned memory, hidden by nothing"),
-    "save_storage_seconds": Figure(0.78, "torchtitan, 1,856 H200, Llama-3 70B: blocked for a save"),
-    "pod_seconds": Figure(60.0, f"{ASSUMED}: a Pod is bound, its image is there, its agent reports"),
-    "watchdog_seconds": Figure(600.0, "torch.distributed: NCCL's default time-out"),
-    "check_seconds": Figure(120.0, f"{ASSUMED}: a node check of a job (docs/node-check-scale.md)"),
-    "step_seconds": Figure(5.0, f"{ASSUMED}: one training step"),
-    "preempted_seconds": Figure(3600.0, f"{ASSUMED}: until a preempted node is there again"),
-    "group_stall_seconds": Figure(180.0, f"{FT_HSDP}: the others stand still when a group fails"),
-}
+
+class Section(BaseModel):
+    """A map of a fleet.yaml."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,  # `standby: true` is no number
+        allow_inf_nan=False,
+    )
 
 
-@dataclass(frozen=True)
-class Times:
-    """The table's values."""
+def _figure(value: float, source: str) -> Any:
+    return Field(default=value, ge=0, lt=1e9, description=source)
 
-    detect_seconds: float
-    publish_seconds: float
-    stop_seconds: float
-    start_seconds: float
-    import_seconds: float
-    device_start_seconds: float
-    communicator_seconds: float
-    communicator_large_seconds: float
-    load_memory_seconds: float
-    load_storage_seconds: float
-    save_memory_seconds: float
-    save_storage_seconds: float
-    pod_seconds: float
-    watchdog_seconds: float
-    check_seconds: float
-    step_seconds: float
-    preempted_seconds: float
-    group_stall_seconds: float
-    restart_seconds: float | None = None
-    """Seconds from the next world to its first step, whatever the parts say; for comparison with others'
+
+class Times(Section):
+    detect_seconds: float = _figure(0.017, RECOVERY)
+    publish_seconds: float = _figure(0.009, f"{RECOVERY} (publish and observe)")
+    stop_seconds: float = _figure(1.0, "docs/failures.md: the grace of processes whose peers are dead")
+    start_seconds: float = _figure(0.05, RECOVERY)
+    import_seconds: float = _figure(3.1, f"{RECOVERY} (import and first step without warm start)")
+    device_start_seconds: float = _figure(0.5, f"{H100}: CUDA context 0.36, first matrix product 0.13")
+    communicator_seconds: float = _figure(17.0, f"{FT_HSDP}: NCCL start of a small job")
+    communicator_large_seconds: float = _figure(200.0, f"{FT_HSDP}: NCCL start at 98,304 GPUs")
+    load_memory_seconds: float = _figure(2.7, "measured: docs/checkpoints.md, 0.27 s a GB, of 10 GB")
+    load_storage_seconds: float = _figure(25.0, "measured: DCP from tmpfs, at most 2.5 s a GB, of 10 GB")
+    save_memory_seconds: float = _figure(0.2, f"{H100}: 10 GiB to pinned memory, hidden by nothing")
+    save_storage_seconds: float = _figure(0.78, "torchtitan, 1,856 H200, Llama-3 70B: blocked for a save")
+    pod_seconds: float = _figure(60.0, f"{ASSUMED}: a Pod is bound, its image is there, its agent reports")
+    watchdog_seconds: float = _figure(600.0, "torch.distributed: NCCL's default time-out")
+    check_seconds: float = _figure(120.0, f"{ASSUMED}: a node check of a job (docs/node-check-scale.md)")
+    step_seconds: float = _figure(5.0, f"{ASSUMED}: one training step")
+    preempted_seconds: float = _figure(3600.0, f"{ASSUMED}: until a preempted node is there again")
+    group_stall_seconds: float = _figure(180.0, f"{FT_HSDP}: the others stand still when a group fails")
+    restart_seconds: float | None = Field(default=None, ge=0, lt=1e9)
+    """Seconds from the next world to its first step, instead of the sum of the parts; to compare with others'
     models."""
-    peer_loss_seconds: float | None = None
-    """Until peers fail by the connections of a node that is lost; None: it falls silent, as without power."""
+    peer_loss_seconds: float | None = Field(default=None, ge=0, lt=1e9)
+    """Until peers fail by their connections to a lost node; None: it falls silent, as without power."""
 
     def save_interval(self, failures_per_second: float) -> float:
         """Training time between two saves to memory, by the rule of `every="auto"` (docs/checkpoints.md)."""
@@ -103,12 +90,3 @@ class Times:
         loaded = self.load_memory_seconds if from_memory else self.load_storage_seconds
         parts = (self.publish_seconds, self.stop_seconds, started, self.device_start_seconds, loaded)
         return sum(parts) + self.communicator(nodes)
-
-
-DEFAULT_TIMES = Times(**{name: figure.value for name, figure in SOURCES.items()})
-NAMES = tuple(field.name for field in fields(Times))
-
-
-def times_with(changed: dict[str, Any]) -> Times:
-    """The table with a user's figures in it."""
-    return replace(DEFAULT_TIMES, **changed)

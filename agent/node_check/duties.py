@@ -25,7 +25,7 @@ from agent.report.reporter import Reporter
 from crds.agent_report import AgentCheck, ProbeEnding
 from crds.names import ENV_JOB_KEY
 from crds.phases import Accelerator
-from healthcheck.probes.device_kind import AUTO, CPU, CUDA
+from healthcheck.probes.child import AUTO, CPU, CUDA
 from healthcheck.probes.meeting import adjourn
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run

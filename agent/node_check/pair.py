@@ -28,7 +28,7 @@ METRICS = {
 def measure(arguments: argparse.Namespace) -> Report:
     members = arguments.members.split(",")
     # Who is missing is named before this probe's own time is up.
-    patience = min(arguments.join_seconds, group.collective_timeout(arguments.deadline))
+    patience = min(arguments.join_seconds, allgather.collective_timeout(arguments.deadline))
     meeting = _join(arguments, members, patience)
     figures = group.GroupGather(meeting, arguments).run(patience)
     return Report(ProbeEnding.PASSED, figures={METRICS[name]: value for name, value in figures.items()})

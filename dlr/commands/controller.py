@@ -19,8 +19,13 @@ import typer
 from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
 from dlr.kube.connection import find_source
-from reconcilers.cordon.limits import selector_of
-from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, DEFAULT_POOLS, CordonMode, CordonOptions
+from reconcilers.cordon.options import (
+    DEFAULT_LIMIT_PERCENT,
+    DEFAULT_POOLS,
+    CordonMode,
+    CordonOptions,
+    selector_of,
+)
 from reconcilers.observed.options import (
     DEFAULT_AGENT_IMAGE,
     DEFAULT_AGENT_PATH,

@@ -50,7 +50,7 @@ def simulate(
     if times:
         print("\n".join([*time_lines(fleet.times), ""]))
     progress = _Progress()
-    result = run(fleet, days, range(seeds), progress.tell)
+    result = run(fleet, days, range(seeds), progress.show)
     progress.clear()
     print("\n".join(summary(result)), flush=True)
     if picture is not None:
@@ -61,7 +61,7 @@ def simulate(
         except OSError as error:
             raise CommandError(f"{picture} cannot be written: {error.strerror}") from None
     if effects:
-        found = effects_of(result, range(seeds), progress.tell)
+        found = effects_of(result, range(seeds), progress.show)
         progress.clear()
         print("\n".join(["", *effect_lines(found)]))
 
@@ -71,13 +71,13 @@ class _Progress:
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
-        self._said = ""
+        self._last = ""
 
-    def tell(self, what: str, share: float) -> None:
-        said = f"{what}: {share:.0%}"
-        if self._shows and said != self._said:
-            print(f"\r\033[K{said}", end="", file=sys.stderr, flush=True)
-            self._said = said
+    def show(self, what: str, share: float) -> None:
+        line = f"{what}: {share:.0%}"
+        if self._shows and line != self._last:
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+            self._last = line
 
     def clear(self) -> None:
         if self._shows:

@@ -1,11 +1,11 @@
-"""A batch/v1 Job, by itself or in a JobSet."""
+"""A batch/v1 Job, and a JobSet (jobset.x-k8s.io): the one of its Jobs that trains."""
 
 from __future__ import annotations
 
 from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
-from dlr.convert.reading import JSON, Reader, Remark, whole
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
-OTHER_WORKERS = "workers of an ElasticJob are told apart by their ranks, which dlr gives"
+OTHER_WORKERS = "workers of an ElasticJob differ by their ranks, which dlr gives"
 POLICY = {"FailJob": "FailJob", "Ignore": "Ignore", "Count": "Restart"}
 """Actions of a Job's podFailurePolicy, and of ours."""
 OF_JOBS = {
@@ -13,6 +13,15 @@ OF_JOBS = {
     "maxFailedIndexes": "training needs all of its workers, or minReplicas of them",
     "successPolicy": "an ElasticJob succeeds when all of its workers do",
     "podReplacementPolicy": "a worker's next Pod can start while the last is still leaving",
+}
+TRAINERS = ("node", "trainer", "worker", "workers", "pytorch")
+"""Names that replicated Jobs have that train, the likeliest first."""
+ANOTHER = "the workers of an ElasticJob are all alike; make a Job of it, or an init container"
+OF_SETS = {
+    "successPolicy": "an ElasticJob succeeds when all of its workers do",
+    "startupPolicy": "all workers start at once",
+    "coordinator": "rank 0 is the worker of the lowest index",
+    "volumeClaimPolicies": "make a PersistentVolumeClaim, and name it in the Pod template",
 }
 
 
@@ -29,20 +38,13 @@ def convert_job(manifest: Reader) -> JSON:
 
 
 def workers_of_job(spec: Reader, jobs: int) -> Workers:
-    """
-    Args:
-        spec: of the Job.
-        jobs: how many such Jobs there are.
-    """
-    parallelism = whole(spec.take("parallelism", 1), f"{spec.path}.parallelism")
-    completions = whole(spec.take("completions", parallelism), f"{spec.path}.completions")
-    if completions != parallelism:
+    """The workers of so many Jobs with this spec."""
+    parallelism = spec.number("parallelism", 1)
+    if spec.number("completions", parallelism) != parallelism:
         why = f"all workers train at once, so there are {parallelism}, as of parallelism"
         spec.remarks.append(Remark(f"{spec.path}.completions", why))
-    template = spec.take("template", {})
-    workers = Workers(template, replicas=parallelism * jobs)
-    limit = spec.take("backoffLimit")
-    workers.restarts = None if limit is None else whole(limit, f"{spec.path}.backoffLimit")
+    workers = Workers(spec.take("template", {}), replicas=parallelism * jobs)
+    workers.restarts = spec.number("backoffLimit", None)
     batch_run_policy(spec, workers.fields)
     if rules := _failure_rules(spec.within("podFailurePolicy")):
         workers.fields["failurePolicy.rules"] = rules
@@ -70,3 +72,41 @@ def _failure_rules(policy: Reader) -> list[JSON]:
         rules.append(made)
     policy.finish()
     return rules
+
+
+def convert_jobset(manifest: Reader) -> JSON:
+    metadata = metadata_of(manifest)
+    spec = manifest.within("spec")
+    jobs = spec.each("replicatedJobs")
+    if not jobs:
+        raise NotConvertible("spec.replicatedJobs is empty.")
+    trainer = jobs[trainer_among([job.body.get("name", "") for job in jobs])]
+    for job in jobs:
+        if job is not trainer:
+            why = f"{job.body.get('name')}: {ANOTHER}"
+            spec.remarks.append(Remark(job.path, why))
+    trainer.take("name")
+    trainer.replace("groupName", "it is for the success policy")
+    count = trainer.number("replicas", 1)
+    template = trainer.within("template")
+    template.lose("metadata", "there is no Job any more; what is for Pods goes to the Pod template")
+    job_spec = template.within("spec")
+    workers = workers_of_job(job_spec, count)
+    template.finish()
+    trainer.finish({"dependsOn": "all workers start at once"})
+    policy = spec.within("failurePolicy")
+    workers.restarts = policy.number("maxRestarts", workers.restarts)
+    policy.finish({"rules": "failurePolicy.rules of an ElasticJob match exit codes, conditions and texts"})
+    spec.replace("network", "workers find each other without DNS")
+    batch_run_policy(spec, workers.fields)
+    spec.finish(OF_SETS)
+    at = f"{job_spec.path}.template"
+    container = training_container(workers.template, ("pytorch", "trainer"), at)
+    made = elastic_job(metadata, workers, manifest, at, container)
+    manifest.finish()
+    return made
+
+
+def trainer_among(names: list[str]) -> int:
+    """The place of the replicated Job that trains, by its name; the last if none has one of the usual."""
+    return next((names.index(name) for name in TRAINERS if name in names), len(names) - 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from crds.names import API_VERSION, WORKER
 from dlr.convert.command import launched
-from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 GPU = "nvidia.com/gpu"
 WORLD_VARIABLES = frozenset(
@@ -58,11 +58,7 @@ def metadata_of(manifest: Reader) -> JSON:
 
 
 def training_container(template: JSON, names: tuple[str, ...], at: str) -> JSON:
-    """The container that trains, which becomes the first.
-
-    Args:
-        names: that it has in such manifests; else it is the first anyway.
-    """
+    """The container that trains, by one of these names, which becomes the first; else the first."""
     containers = (template.get("spec") or {}).get("containers")
     if not containers:
         raise NotConvertible(f"{at}.spec.containers is empty.")
@@ -74,15 +70,15 @@ def training_container(template: JSON, names: tuple[str, ...], at: str) -> JSON:
     return first
 
 
-def elastic_job(metadata: JSON, workers: Workers, reader: Reader, at: str, container: JSON) -> JSON:
-    """The ElasticJob; what of the container cannot be carried over is told to the reader.
+def elastic_job(metadata: JSON, workers: Workers, reader: Reader, at: str, container: JSON | None) -> JSON:
+    """The ElasticJob; what of the container cannot be carried over becomes a remark of the reader.
 
     Args:
         at: the path of the Pod template.
-        container: that trains, in `workers.template`.
+        container: the one that trains; None if its command stays as it is.
     """
-    where = f"{at}.spec.containers[{container.get('name', 0)}]"
-    _set_command(workers, reader, where, container)
+    if container is not None:
+        _set_command(workers, reader, f"{at}.spec.containers[{container.get('name', 0)}]", container)
     replica: JSON = {"replicas": workers.replicas}
     if workers.least is not None and workers.least != workers.replicas:
         replica["minReplicas"] = workers.least
@@ -149,8 +145,8 @@ def _drop_world_variables(workers: Workers, reader: Reader, where: str, containe
 def batch_run_policy(spec: Reader, fields: JSON) -> None:
     """The fields of a run that a batch/v1 Job, a JobSet and a PyTorchJob write alike."""
     for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
-        if (value := spec.take(key)) is not None:
-            fields[f"runPolicy.{key}"] = whole(value, f"{spec.path}.{key}")
+        if (value := spec.number(key, None)) is not None:
+            fields[f"runPolicy.{key}"] = value
     if spec.take("suspend"):
         fields["suspend"] = True
     if (manager := spec.take("managedBy")) is not None:

@@ -15,7 +15,7 @@ OF_THE_WORLD = frozenset(
         *("master-addr", "master-port", "standalone", "local-addr", "max-restarts"),
     }
 )
-"""torchrun's flags that the ElasticJob says, or dlr decides."""
+"""torchrun's flags that the ElasticJob has fields for, or dlr decides."""
 
 _SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
 _PYTHON = re.compile(r"python[\d.]*")
@@ -30,7 +30,7 @@ _VALUELESS_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqRsSuvVx]+")
 
 @dataclass
 class Launched:
-    """What a container's command comes to."""
+    """A container's command as an ElasticJob's."""
 
     command: list[str]
     least: int | None = None
@@ -44,13 +44,12 @@ class Launched:
 
 
 def launched(words: Sequence[str], processes: str | None) -> Launched:
-    """The command of an ElasticJob that does what a container's command and arguments do.
+    """The command of an ElasticJob that does what a container's `command` and `args`, not empty, do.
 
-    A launcher of torch's stays, without the flags that say who meets whom. Any other program becomes what
-    `dlr run` starts in each process.
+    A launcher of torch's stays, without the flags of the rendezvous. `dlr run` starts any other program in
+    each process.
 
     Args:
-        words: `command` and `args`, not empty.
         processes: of each Pod, where the manifest says it outside of the command.
     """
     name = posixpath.basename(words[0])
@@ -62,12 +61,9 @@ def launched(words: Sequence[str], processes: str | None) -> Launched:
             if _IN_TEXT.search(word):
                 return _in_text(words, place, processes)
     run = ["dlr", "run", f"--nproc-per-node={processes or 1}"]
-    if _PYTHON.fullmatch(name):
-        first = 1
-        while first < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[first]):
-            first += 1
-        if first < len(words) and (words[first] == "-m" or not words[first].startswith("-")):
-            return Launched([*run, *words[first:]])
+    rest = words[_interpreter_length(words) :]
+    if len(rest) < len(words) and rest and (rest[0] == "-m" or not rest[0].startswith("-")):
+        return Launched([*run, *rest])
     return Launched([*run, "--no-python", *words])
 
 
@@ -78,17 +74,19 @@ def _launcher_length(words: Sequence[str]) -> int:
         return 1
     if name == "dlr" and words[1:2] == ["run"]:
         return 2
-    if _PYTHON.fullmatch(name):
-        place = 1
-        while place < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[place]):
-            place += 1
-        if (
-            words[place : place + 1] == ["-m"]
-            and words[place + 1 : place + 2]
-            and words[place + 1] in _MODULES
-        ):
-            return place + 2
-    return 0
+    place = _interpreter_length(words)
+    is_module = place and list(words[place : place + 1]) == ["-m"]
+    return place + 2 if is_module and {*words[place + 1 : place + 2]}.intersection(_MODULES) else 0
+
+
+def _interpreter_length(words: Sequence[str]) -> int:
+    """Number of words that are Python and its flags without a value; 0 for a command of another program."""
+    if not _PYTHON.fullmatch(posixpath.basename(words[0])):
+        return 0
+    place = 1
+    while place < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[place]):
+        place += 1
+    return place
 
 
 def _with_flags(launcher: Sequence[str], rest: Sequence[str], processes: str | None) -> Launched:
@@ -104,7 +102,7 @@ def _with_flags(launcher: Sequence[str], rest: Sequence[str], processes: str | N
 
 
 def _takes(option: Option, result: Launched) -> bool:
-    """Whether the flag is not to be in the command; what it says goes into the result."""
+    """Whether the flag leaves the command, and goes into the result."""
     if option.name in FLAGS:
         return FLAGS[option.name].ignored
     if option.name not in OF_THE_WORLD:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from crds.names import API_VERSION, MASTER_TYPES, WORKER
+from crds.names import MASTER_TYPES, WORKER
 from dlr.convert.building import Workers, elastic_job, metadata_of, training_container
-from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 OF_SPEC = {
     "optimizeMode": "nothing here tunes resources; spec.elasticPolicy says how the world grows and shrinks",
@@ -13,15 +13,9 @@ OF_SPEC = {
     "enableElasticScheduling": "minReplicas and maxReplicas say it",
 }
 KEPT = (
-    "distributionStrategy",
-    "suspend",
-    "resourceLimits",
-    "envs",
-    "managedBy",
-    "elasticPolicy",
-    "nodeCheck",
+    *("distributionStrategy", "suspend", "resourceLimits", "envs", "managedBy", "elasticPolicy", "nodeCheck"),
+    *("failurePolicy", "runPolicy", "schedulingPolicy", "agent"),
 )
-ALSO_KEPT = ("failurePolicy", "runPolicy", "schedulingPolicy", "agent")
 OF_REPLICAS = {
     "priority": "set the Pod template's priorityClassName",
     "restartTimeout": "nothing waits so long",
@@ -29,10 +23,6 @@ OF_REPLICAS = {
 
 
 def convert_elasticjob(manifest: Reader) -> JSON:
-    """
-    Raises:
-        NotConvertible: it has no workers.
-    """
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     replicas = spec.within("replicaSpecs")
@@ -47,16 +37,15 @@ def convert_elasticjob(manifest: Reader) -> JSON:
         )
     worker = replicas.within(WORKER)
     replicas.finish()
-    fields = {key: value for key in (*KEPT, *ALSO_KEPT) if (value := spec.take(key)) is not None}
+    fields = {key: value for key in KEPT if (value := spec.take(key)) is not None}
     spec.finish(OF_SPEC)
     workers = Workers(
-        worker.take("template", {}), whole(worker.take("replicas", 1), f"{worker.path}.replicas")
+        worker.take("template", {}),
+        worker.number("replicas", 1),
+        worker.number("minReplicas", None),
+        worker.number("maxReplicas", None),
+        worker.number("restartCount", None),
     )
-    if (count := worker.take("restartCount")) is not None:
-        workers.restarts = whole(count, f"{worker.path}.restartCount")
-    for key, attribute in (("minReplicas", "least"), ("maxReplicas", "most")):
-        if (value := worker.take(key)) is not None:
-            setattr(workers, attribute, whole(value, f"{worker.path}.{key}"))
     kept: JSON = {
         key: worker.take(key) for key in ("standby", "memoryCheckpoint", "autoScale") if key in worker.body
     }
@@ -71,10 +60,8 @@ def convert_elasticjob(manifest: Reader) -> JSON:
         pod["restartPolicy"] = "Never"
     at = f"{worker.path}.template"
     container = training_container(workers.template, ("main",), at)
-    if others:  # roles: only what their Pods run says what they are
-        job = _with_roles(metadata, workers, kept)
-    else:
-        job = elastic_job(metadata, workers, manifest, at, container)
+    # Of roles, only what their Pods run says what they are.
+    job = elastic_job(metadata, workers, manifest, at, None if others else container)
     job["spec"]["replicaSpecs"][WORKER].update(kept)
     job["spec"]["replicaSpecs"].update(others)
     for key, value in fields.items():
@@ -82,12 +69,3 @@ def convert_elasticjob(manifest: Reader) -> JSON:
         job["spec"][key] = {**there, **value} if isinstance(there, dict) else value
     manifest.finish()
     return job
-
-
-def _with_roles(metadata: JSON, workers: Workers, kept: JSON) -> JSON:
-    replica: JSON = {"replicas": workers.replicas, **kept}
-    if workers.restarts is not None:
-        replica["restartCount"] = workers.restarts
-    replica["template"] = workers.template
-    spec = {"replicaSpecs": {WORKER: replica}}
-    return {"apiVersion": API_VERSION, "kind": "ElasticJob", "metadata": metadata, "spec": spec}

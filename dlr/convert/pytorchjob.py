@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from dlr.convert.building import (
-    Workers,
-    batch_run_policy,
-    elastic_job,
-    metadata_of,
-    training_container,
-)
-from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 CONTAINER = ("pytorch",)
 OF_WORLD = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
@@ -17,10 +11,6 @@ GANG = "spec.schedulingPolicy.gang: volcano, or coscheduling, has the minimum of
 
 
 def convert_pytorchjob(manifest: Reader) -> JSON:
-    """
-    Raises:
-        NotConvertible: it has neither master nor workers.
-    """
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     replicas = spec.within("pytorchReplicaSpecs")
@@ -30,7 +20,7 @@ def convert_pytorchjob(manifest: Reader) -> JSON:
     replicas.finish()
     if not types:
         raise NotConvertible("spec.pytorchReplicaSpecs has neither Master nor Worker.")
-    counts = {name: whole(each.take("replicas", 1), f"{each.path}.replicas") for name, each in types.items()}
+    counts = {name: each.number("replicas", 1) for name, each in types.items()}
     templates = {name: each.take("template", {}) for name, each in types.items()}
     chosen = "Worker" if "Worker" in types else "Master"
     if len(types) > 1 and templates["Master"] != templates["Worker"]:
@@ -57,18 +47,17 @@ def _restart_policy(replica: Reader, workers: Workers) -> None:
     if policy == "Never":
         workers.restarts = 0
     elif policy != "OnFailure":
-        why = f"{policy}: failures are told apart by their cause, and have restartCount tries"
+        why = f"{policy}: failures are classified by their cause, and have restartCount tries"
         replica.remarks.append(Remark(f"{replica.path}.restartPolicy", why, is_loss=False))
     (workers.template.get("spec") or {}).pop("restartPolicy", None)  # the operator sets it from this one
 
 
 def _elastic_policy(policy: Reader, workers: Workers, masters: int) -> None:
-    if (least := policy.take("minReplicas")) is not None:
-        workers.least = whole(least, f"{policy.path}.minReplicas") + masters
-    if (most := policy.take("maxReplicas")) is not None:
-        workers.most = max(whole(most, f"{policy.path}.maxReplicas") + masters, workers.replicas)
-    if (restarts := policy.take("maxRestarts")) is not None:
-        workers.restarts = whole(restarts, f"{policy.path}.maxRestarts")
+    if (least := policy.number("minReplicas", None)) is not None:
+        workers.least = least + masters
+    if (most := policy.number("maxReplicas", None)) is not None:
+        workers.most = max(most + masters, workers.replicas)
+    workers.restarts = policy.number("maxRestarts", workers.restarts)
     for key in ("nProcPerNode", "nprocPerNode"):
         if (processes := policy.take(key)) is not None:
             workers.processes = str(processes)
@@ -81,8 +70,7 @@ def _run_policy(policy: Reader, workers: Workers) -> None:
     batch_run_policy(policy, workers.fields)
     if clean := policy.take("cleanPodPolicy"):
         workers.fields["runPolicy.cleanPodPolicy"] = clean
-    if (limit := policy.take("backoffLimit")) is not None:
-        workers.restarts = whole(limit, f"{policy.path}.backoffLimit")
+    workers.restarts = policy.number("backoffLimit", workers.restarts)
     scheduling = policy.within("schedulingPolicy")
     if name := scheduling.take("priorityClass"):
         workers.template.setdefault("spec", {})["priorityClassName"] = name

@@ -1,6 +1,6 @@
 """Reading a manifest so that nothing of it is dropped in silence.
 
-What is taken is taken out. What is left at the end is told of, with its path and the reason.
+What is taken is removed. What is left at the end gets a remark, with its path and the reason.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 JSON = dict[str, Any]
+D = TypeVar("D")
 
 NO_SUCH_FIELD = "an ElasticJob has nothing like it"
 
 
 class NotConvertible(Exception):
-    """There is nothing to make an ElasticJob of; the message is a sentence."""
+    """No ElasticJob can be made of a manifest; the message is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,15 @@ class Reader:
         value = self.body.pop(key, None)
         return default if value is None else value
 
+    def number(self, key: str, default: D) -> int | D:
+        """The whole number there."""
+        value = self.body.pop(key, None)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise NotConvertible(f"{self._at(key)} is {value!r}, which is no whole number.")
+        return value
+
     def within(self, key: str) -> Reader:
         """A reader of the object there; of an empty one where there is none."""
         value = self.take(key, {})
@@ -65,33 +75,19 @@ class Reader:
         return [Reader(each, f"{self._at(key)}[{number}]", self.remarks) for number, each in enumerate(value)]
 
     def lose(self, key: str, why: str) -> None:
-        """Say that a field is not carried over, if it is there."""
+        """Remark that a field is not carried over, if it is there."""
         if self.body.pop(key, None) not in (None, {}, []):
             self.remarks.append(Remark(self._at(key), why))
 
     def replace(self, key: str, why: str) -> None:
-        """Say that a field is not needed, if it is there."""
+        """Remark that a field is not needed, if it is there."""
         if self.body.pop(key, None) not in (None, {}, []):
             self.remarks.append(Remark(self._at(key), why, is_loss=False))
 
     def finish(self, reasons: Mapping[str, str] | None = None) -> None:
-        """Tell of everything that is left.
-
-        Args:
-            reasons: by key; the default is that an ElasticJob has nothing like it.
-        """
+        """Remark on everything that is left, with the reasons by key; the default is NO_SUCH_FIELD."""
         for key in list(self.body):
             self.lose(key, (reasons or {}).get(key, NO_SUCH_FIELD))
 
     def _at(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
-
-
-def whole(value: Any, at: str) -> int:
-    """
-    Raises:
-        NotConvertible: it is no whole number.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise NotConvertible(f"{at} is {value!r}, which is no whole number.")
-    return value

@@ -6,38 +6,17 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from dlr.convert.batch import workers_of_job
+from dlr.convert.batch import OF_SETS, trainer_among, workers_of_job
 from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
-from dlr.convert.jobset import OF_SETS, trainer_among
-from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 CONTAINER = ("node", "trainer")
+_NODE: JSON = {"name": "node", "image": "pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime"}
+_NODES: JSON = {"name": "node", "template": {"spec": {"template": {"spec": {"containers": [_NODE]}}}}}
 TORCH_DISTRIBUTED: JSON = {
     "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
-    "template": {
-        "spec": {
-            "replicatedJobs": [
-                {
-                    "name": "node",
-                    "template": {
-                        "spec": {
-                            "template": {
-                                "spec": {
-                                    "containers": [
-                                        {
-                                            "name": "node",
-                                            "image": "pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime",
-                                        }
-                                    ]
-                                }
-                            }
-                        }
-                    },
-                }
-            ]
-        }
-    },
+    "template": {"spec": {"replicatedJobs": [_NODES]}},
 }
 """What Trainer installs under the name of torch-distributed (its manifests/base/runtimes, at 2.1)."""
 BUILT_IN = {"torch-distributed": TORCH_DISTRIBUTED}
@@ -45,13 +24,7 @@ INITIALIZER = "download in an init container of the Pod template, or in the scri
 
 
 def convert_trainjob(manifest: Reader, documents: Sequence[JSON]) -> JSON:
-    """
-    Args:
-        documents: all of the file's, among which is the runtime, unless Trainer installs it.
-
-    Raises:
-        NotConvertible: the runtime is not known.
-    """
+    """`documents` are all of the files', among which is the runtime, unless Trainer installs it."""
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     runtime = _runtime(spec.within("runtimeRef"), documents)
@@ -98,7 +71,7 @@ def _runtime(reference: Reader, documents: Sequence[JSON]) -> Reader:
 
 def _of_runtime(spec: Reader) -> tuple[Workers, str]:
     policy = spec.within("mlPolicy")
-    nodes = policy.take("numNodes", 1)
+    nodes = policy.number("numNodes", 1)
     torch = policy.within("torch")
     template = spec.within("template")
     template.lose("metadata", "it is for a JobSet")
@@ -114,12 +87,11 @@ def _of_runtime(spec: Reader) -> tuple[Workers, str]:
     job_template.replace("metadata", "it is for a Job, which there is none of")
     job_spec = job_template.within("spec")
     workers = workers_of_job(job_spec, 1)
-    workers.replicas = whole(nodes, f"{policy.path}.numNodes")
+    workers.replicas = nodes
     workers.processes = str(torch.take("numProcPerNode", "auto"))
     elastic = torch.within("elasticPolicy")
-    for key, attribute in (("minNodes", "least"), ("maxNodes", "most"), ("maxRestarts", "restarts")):
-        if (value := elastic.take(key)) is not None:
-            setattr(workers, attribute, whole(value, f"{elastic.path}.{key}"))
+    workers.least, workers.most = elastic.number("minNodes", None), elastic.number("maxNodes", None)
+    workers.restarts = elastic.number("maxRestarts", workers.restarts)
     for part, reasons in (
         (elastic, {"metrics": "make a HorizontalPodAutoscaler of the ElasticJob, which has /scale"}),
         (torch, {}),
@@ -137,8 +109,7 @@ def _of_runtime(spec: Reader) -> tuple[Workers, str]:
 
 
 def _of_trainer(trainer: Reader, workers: Workers, container: JSON) -> None:
-    if (nodes := trainer.take("numNodes")) is not None:
-        workers.replicas = whole(nodes, "spec.trainer.numNodes")
+    workers.replicas = trainer.number("numNodes", workers.replicas)
     if (processes := trainer.take("numProcPerNode")) is not None:
         workers.processes = str(processes)
     if image := trainer.take("image"):
@@ -167,7 +138,7 @@ def _names(jobs: Sequence[Reader]) -> list[str]:
 
 
 def _override(override: Reader, template: JSON) -> None:
-    """Merges the metadata and the spec of Pods into the template."""
+    """Merge the metadata and the spec of Pods into the template."""
     metadata = override.within("metadata")
     for key in ("labels", "annotations"):
         if found := metadata.take(key):
@@ -205,7 +176,7 @@ def _patch(patch: Reader, template: JSON, metadata: JSON) -> None:
 
 
 def merge_pod_spec(spec: JSON, patch: JSON) -> None:
-    """Merge objects by key, lists of named things by name, and put other lists one behind the other."""
+    """Merge objects by key, lists of named things by name, and append other lists."""
     for key, value in patch.items():
         there = spec.get(key)
         if isinstance(value, dict) and isinstance(there, dict):

@@ -6,10 +6,9 @@ import gzip
 import hashlib
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import overload
 
 MAX_LINE_BYTES = 65_536
 """A line is an argument of a shell, and Linux takes 128 KiB for one text (MAX_ARG_STRLEN)."""
@@ -27,7 +26,7 @@ class LinesError(ValueError):
     """Lines that cannot be run, or do not fit; the message is one sentence."""
 
 
-class Lines(Sequence[bytes]):
+class Lines:
     """The lines of a text, without their ends, which takes eight bytes a line beside the text.
 
     The last line may have a newline or not; a text of no bytes has no lines.
@@ -58,22 +57,13 @@ class Lines(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    @overload
-    def __getitem__(self, place: int) -> bytes: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[bytes]: ...
-    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
-        if isinstance(place, slice):
-            return [self[each] for each in range(len(self))[place]]
+    def __getitem__(self, place: int) -> bytes:
         place = range(len(self))[place]
         return self._text[self._starts[place] : self._starts[place + 1] - 1]
 
 
 def check(lines: Lines) -> None:
-    """
-    Raises:
-        LinesError: a line cannot be an argument of a command.
-    """
+    """Raise LinesError if a line cannot be an argument of a command."""
     if b"\0" in lines.text:
         number = lines.text.count(b"\n", 0, lines.text.index(b"\0")) + 1
         raise LinesError(f"line {number} has a NUL byte, which no command can take as an argument")
@@ -86,11 +76,7 @@ def check(lines: Lines) -> None:
 
 
 def packed(lines: Lines) -> list[bytes]:
-    """Return the lines packed for ConfigMaps, one item each.
-
-    Raises:
-        LinesError: there are too many.
-    """
+    """The lines packed for ConfigMaps, one item each. Raises LinesError if there are too many."""
     packer, whole, text = zlib.compressobj(wbits=GZIP), bytearray(), memoryview(lines.text)
     for start in range(0, len(text), PIECE_BYTES):
         whole += packer.compress(text[start : start + PIECE_BYTES])
@@ -107,10 +93,7 @@ def packed(lines: Lines) -> list[bytes]:
 
 
 def unpacked(chunks: Iterable[bytes]) -> Lines:
-    """
-    Raises:
-        LinesError: these are not all of them.
-    """
+    """Raises LinesError if these are not all of the chunks."""
     try:
         return Lines(gzip.decompress(b"".join(chunks)))
     except (OSError, EOFError) as error:
@@ -122,11 +105,7 @@ def chunk_names(number: int) -> Iterator[str]:
 
 
 def read(path: Path) -> Lines:
-    """Read a plain file.
-
-    Raises:
-        LinesError: it cannot be read.
-    """
+    """Read a plain file, or raise LinesError."""
     try:
         return Lines(path.read_bytes())
     except OSError as error:
@@ -134,11 +113,7 @@ def read(path: Path) -> Lines:
 
 
 def read_packed(folder: Path) -> Lines:
-    """Read lines from a folder in which ConfigMaps are mounted.
-
-    Raises:
-        LinesError: they cannot be read.
-    """
+    """Read lines from a folder in which ConfigMaps are mounted, or raise LinesError."""
     try:
         return unpacked(path.read_bytes() for path in sorted(folder.glob(f"{CHUNK_NAME}*")))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a `dlr map` is to do, as its submitter says it and its workers read it; and a line's command."""
+"""The task of a `dlr map`, which its workers read; and a line's command."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 FOLDER = "/tmp/dlr-map"
 """Where the ConfigMaps are in a Pod."""
@@ -28,7 +26,7 @@ class Task:
     command: str
     """The command for `sh -c`, with `{}` for the line."""
     size: int
-    """How many lines there are; 0 if only the workers can see."""
+    """Number of lines; 0 if only the workers can read them."""
     digest: str
     """The digest of the lines; empty if only the workers can read them."""
     slots: int
@@ -45,12 +43,8 @@ class Task:
 
     @classmethod
     def from_json(cls, text: str) -> Task:
-        """
-        Raises:
-            TypeError, ValueError: that is none.
-        """
-        said: Mapping[str, Any] = json.loads(text)
-        return cls(**said)
+        """Raises TypeError or ValueError if that is none."""
+        return cls(**json.loads(text))
 
 
 def command_for(template: str, line: bytes, number: int) -> str:
@@ -69,7 +63,7 @@ def command_for(template: str, line: bytes, number: int) -> str:
 
 
 def program_of(template: str) -> str | None:
-    """The program that a template starts, if that can be told; None if a shell has to say."""
+    """The program that a template starts; None if only a shell can find it."""
     found = _PLAIN_START.match(template)
     return found[1] if found else None
 

@@ -9,7 +9,9 @@ Latency is t for 8 bytes a rank.
 
 from __future__ import annotations
 
+import argparse
 import os
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -17,8 +19,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from crds.agent_report import ProbeEnding
+from healthcheck.probes import child, devices
 from healthcheck.probes.meeting import brief
-from healthcheck.probes.report import ProbeError
+from healthcheck.probes.report import ProbeError, Report
+from healthcheck.probes.tcp_store import visit_store
 from healthcheck.probes.timing import undisturbed, wall_seconds
 
 ALGORITHM_GBPS, BUS_GBPS, LATENCY_US = "algorithm_gbps", "bus_gbps", "latency_us"
@@ -34,6 +39,10 @@ SMALL_ELEMENTS = 2
 BUDGET_SECONDS = {"cpu": 1.0, "cuda": 0.5}
 LEAST_REPEATS, MOST_REPEATS = 4, {"cpu": 1000, "cuda": 50}
 WARM_UP, LATENCY_REPEATS = 5, 100
+FAREWELL_SECONDS = 5.0
+"""Time for the members to exchange how it went."""
+LEAVE_SECONDS_AFTER_FAILURE = 1.0
+LEAST_COLLECTIVE_SECONDS = 1.0
 _RANK_STRIDE = 1_000_003
 """Between the first elements of two ranks' blocks, so that they differ in every place."""
 
@@ -76,6 +85,12 @@ class AllGather:
         return torch.arange(first, first + self._elements, dtype=torch.int32, device=self.device)
 
 
+def collective_timeout(deadline: float) -> float:
+    """Seconds for a collective from now on, so that time is left before `deadline` to report a failure."""
+    left_seconds = deadline - time.monotonic() - FAREWELL_SECONDS - LEAVE_SECONDS_AFTER_FAILURE
+    return max(LEAST_COLLECTIVE_SECONDS, left_seconds)
+
+
 def measure(
     store: Store,
     rank: int,
@@ -92,7 +107,6 @@ def measure(
         owners: the name of each rank's node or device.
         device: this rank's own.
         timeout_seconds: after which Gloo gives up on another rank. Over NCCL the probe's own ends the wait.
-
         address: this node's own, for Gloo to listen at.
 
     Raises ProbeError if a rank is lost, or if content arrived changed.
@@ -163,3 +177,25 @@ def _share(value: float, device: torch.device) -> list[float]:
     out = torch.zeros(dist.get_world_size(), dtype=torch.float64, device=device)
     _gather(out, torch.tensor([value], dtype=torch.float64, device=device))
     return [float(shared) for shared in out.tolist()]
+
+
+def one_rank(arguments: argparse.Namespace) -> Report:
+    """Take part as one of several ranks of a node, whose probe starts a process for each."""
+    timeout_seconds = collective_timeout(arguments.deadline)
+    store = visit_store(arguments.host, arguments.port, timeout_seconds)
+    found = devices.choose(arguments.device)
+    device = found[arguments.local_rank % len(found)]  # several ranks share a CPU
+    owners = arguments.owners.split(",")
+    figures = measure(store, arguments.rank, owners, device, timeout_seconds, arguments.address)
+    return Report(ProbeEnding.PASSED, figures=figures)
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    child.add_device_option(parser)
+    parser.add_argument("--address", default="")
+    for name in ("--host", "--owners"):
+        parser.add_argument(name, required=True)
+    for name in ("--port", "--rank", "--local-rank"):
+        parser.add_argument(name, type=int, required=True)
+    child.serve(parser, one_rank)

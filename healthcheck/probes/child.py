@@ -1,8 +1,8 @@
 """The inside of a probe's process: it measures, prints its report as the only line on stdout, and is gone.
 
-Whatever else is printed, by NCCL for one, goes to stderr. At its time-out the process ends itself and leaves
-on stderr where it hung. It also ends with the runner that started it: so a probe of several processes is
-killed as a whole with its first one, and none outlives an agent that was killed.
+All else that is printed, by NCCL for one, goes to stderr. At its time-out the process ends itself and leaves
+on stderr where it hung. It also ends with the runner that started it, so none outlives an agent that was
+killed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import NoReturn
 from crds.agent_report import ProbeEnding
 from healthcheck.probes.report import ProbeError, Report
 
+CPU, CUDA, AUTO = "cpu", "cuda", "auto"
+"""Kinds of device that a probe may use."""
 DEFAULT_TIMEOUT_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
 
@@ -37,6 +39,10 @@ def argument_parser(module_docstring: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--parent", type=int, help="the process id of who started this, to end with it")
     return parser
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=(AUTO, CUDA, CPU), default=AUTO)
 
 
 def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:

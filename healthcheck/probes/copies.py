@@ -15,7 +15,7 @@ from itertools import cycle
 import torch
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes import child, device_kind, devices
+from healthcheck.probes import child, devices
 from healthcheck.probes.report import ProbeError, Report
 from healthcheck.probes.timing import time_repeats, undisturbed
 
@@ -60,7 +60,7 @@ def _copy(device: torch.device, size: int) -> tuple[float, float]:
 
 
 def _seconds(device: torch.device, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> float:
-    """Seconds for a piece; each is copied at least once before that counts, for what only the first takes."""
+    """Seconds for a piece; the first copy of each does not count."""
     ends_at = time.monotonic() + BUDGET_SECONDS
     pairs = cycle(zip(targets, sources, strict=True))
 
@@ -76,7 +76,7 @@ def _seconds(device: torch.device, targets: Sequence[torch.Tensor], sources: Seq
 
 
 def _payload(size: int) -> torch.Tensor:
-    """Random bytes, from a block that repeats: making them all anew would take longer than the copies."""
+    """Random bytes of a block that repeats: making all of them would take longer than the copies."""
     generator = torch.Generator().manual_seed(size)
     block = torch.randint(0, 256, (2**20 - 1,), dtype=torch.uint8, generator=generator)
     return block.repeat(size // len(block) + 1)[:size].contiguous()
@@ -84,5 +84,5 @@ def _payload(size: int) -> torch.Tensor:
 
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
-    device_kind.add_argument(parser)
+    child.add_device_option(parser)
     child.serve(parser, measure)

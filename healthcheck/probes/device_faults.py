@@ -1,7 +1,7 @@
-"""What the state of devices means: faults, what a person should know, and what stands in the way of a test.
+"""The state of devices as faults, as notes for a person, and as what stands in the way of a test.
 
-A fault is only what is certain: a device that NVIDIA says must be reset or replaced. What makes a device slow
-is a note: the measured figures judge its speed. So are counters that go back to an unknown time.
+A fault is certain: NVIDIA says that the device must be reset or replaced. What makes a device slow is a note,
+since measured figures judge its speed; so are counters that go back to an unknown time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState, NvLinks
 
 MEMORY_IN_USE_SHARE = 0.3
-"""Of a device that nobody should be using. DLRover's threshold, well above what a driver holds for itself."""
+"""Share of the memory of a device that nobody should be using: DLRover's threshold, above a driver's own."""
 
 XID_RECENT_SECONDS = 3600.0
-"""The kernel log goes back to boot, and a reset may have cured what it tells of. If not, it tells again."""
+"""Older Xids are notes: a reset may have cured them, and what is not cured is logged again."""
 
 SLOWDOWNS = {
     0x08: "hardware slowdown",
@@ -29,7 +29,7 @@ SLOWDOWNS = {
 
 
 def faults(devices: Sequence[DeviceState]) -> list[str]:
-    """A sentence for each thing that is certainly wrong."""
+    """A sentence for each fault."""
     siblings = _most_links(devices)
     return [
         f"{_name(device)}: {fault}"
@@ -39,23 +39,11 @@ def faults(devices: Sequence[DeviceState]) -> list[str]:
 
 
 def xid_faults(found: Sequence[Xid]) -> list[str]:
-    recent = {x for x in found if xids.condemns_device(x.code) and x.seconds_ago <= XID_RECENT_SECONDS}
-    last: dict[tuple[str, int], Xid] = {}
-    for xid in sorted(recent, key=lambda xid: -xid.seconds_ago):
-        last[xid.pci_bus_id, xid.code] = xid
-    return [f"GPU at {x.pci_bus_id}: Xid {_story(x)}" for x in last.values()]
+    return [_described(xid) for xid in _latest(found) if _is_fault(xid)]
 
 
 def xid_notes(found: Sequence[Xid]) -> list[str]:
-    """The latest of each kind that is no fault."""
-    last: dict[tuple[str, int], Xid] = {}
-    for xid in sorted(found, key=lambda xid: -xid.seconds_ago):
-        last[xid.pci_bus_id, xid.code] = xid
-    return [
-        f"GPU at {x.pci_bus_id}: Xid {_story(x)}"
-        for x in last.values()
-        if not xids.condemns_device(x.code) or x.seconds_ago > XID_RECENT_SECONDS
-    ]
+    return [_described(xid) for xid in _latest(found) if not _is_fault(xid)]
 
 
 def in_the_way(devices: Sequence[DeviceState]) -> list[str]:
@@ -126,10 +114,21 @@ def _missing_links(links: NvLinks, siblings_have: int) -> list[str]:
     return [f"{len(links.active)} NVLinks are up where its siblings have {siblings_have} (down: {which})"]
 
 
-def _story(xid: Xid) -> str:
+def _latest(found: Sequence[Xid]) -> list[Xid]:
+    """The latest of each code and device."""
+    oldest_first = sorted(found, key=lambda xid: -xid.seconds_ago)
+    return [*{(xid.pci_bus_id, xid.code): xid for xid in oldest_first}.values()]
+
+
+def _is_fault(xid: Xid) -> bool:
+    return xids.condemns_device(xid.code) and xid.seconds_ago <= XID_RECENT_SECONDS
+
+
+def _described(xid: Xid) -> str:
     minutes = xid.seconds_ago / 60
     ago = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
-    return f"{xid.code} {ago} ago: {xids.of(xid.code).words or xid.text or 'no details'}"
+    why = xids.of(xid.code).words or xid.text or "no details"
+    return f"GPU at {xid.pci_bus_id}: Xid {xid.code} {ago} ago: {why}"
 
 
 def _name(device: DeviceState) -> str:

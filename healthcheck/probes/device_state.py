@@ -9,7 +9,7 @@ from healthcheck.probes import child, device_faults, kernel_log, nvml
 from healthcheck.probes.report import Report, Skipped, Unavailable
 
 GPU_COUNT = "gpu_count"
-"""The figure that tells how many devices there are."""
+"""Name of the figure with the number of devices."""
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -26,13 +26,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 def judge(
     devices: tuple[nvml.DeviceState, ...], xids: list[kernel_log.Xid], log_unreadable: str = ""
 ) -> Report:
-    """The report on devices.
-
-    Args:
-        devices: at least one.
-        xids: what the kernel log tells of them.
-        log_unreadable: why it tells nothing, if it could not be read.
-    """
+    """The report on one device or more, with the Xids of the kernel log, or why that could not be read."""
     faults = (*device_faults.faults(devices), *device_faults.xid_faults(xids))
     busy = device_faults.in_the_way(devices)
     notes = (*device_faults.notes(devices), *device_faults.xid_notes(xids))

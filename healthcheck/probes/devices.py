@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from healthcheck.probes.device_kind import CPU, CUDA
+from healthcheck.probes.child import CPU, CUDA
 from healthcheck.probes.report import Unavailable
 
 
@@ -24,10 +24,9 @@ def choose(kind: str) -> list[torch.device]:
 
 
 def prepare(kind: str) -> list[torch.device]:
-    """`choose`, and hold the CPU to one thread for figures that compare.
+    """`choose`, and hold the CPU to one thread, for figures that compare.
 
-    Threads that wait for each other lose a hundredfold, not their share, on a machine that others use too:
-    0.002 to 0.27 TFLOP/s were seen. So do those of a container with fewer CPUs than its host.
+    Threads that wait for each other lose a hundredfold on a machine that others use too.
     """
     found = choose(kind)
     if found[0].type == CPU:

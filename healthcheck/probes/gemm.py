@@ -2,10 +2,10 @@
 
 A product of n × n matrices is 2·n³ floating-point operations, a multiplication and an addition for each of n
 terms of n² sums (2·M·N·K, NVIDIA's "Matrix Multiplication Background User's Guide"); TFLOP/s are 10¹² of them
-a second. float32 is real float32: torch does not use TF32 unless it is told to.
+a second. float32 is real float32: torch uses no TF32 by default.
 
 Speed is measured on normal random numbers, since zeros and small integers draw less power and so run faster
-than training does. In between, products known exactly (`exact_product`) run on the hot device.
+than training does. In between, products with exact elements run on the hot device.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from statistics import median
 import torch
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes import child, device_kind, devices
-from healthcheck.probes.exact_product import ExactProduct
+from healthcheck.probes import child, devices
 from healthcheck.probes.report import ProbeError, Report
 from healthcheck.probes.timing import slowest_median, time_repeats
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NOTABLE_LAG = 0.05
 """A device this much slower than the median of its node is named in a note."""
+
+SHARE_NOT_ZERO = 1 / 3
+"""Sums over k have the standard deviation k^½/3: 30 for k = 8192, with 256 at 8.5 of them."""
+SEED = 20_150_603
+CHECK_VECTOR_BOUND = 2**20
+"""|x|; then |C·x| ≤ n · 2⁸ · 2²⁰ < 2⁵³ for n up to 2²⁵, so that float64 computes it exactly."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,34 @@ BATCHES = 4
 LEAST_REPEATS, MOST_REPEATS = 8, 400
 MEMORY_SHARE = 0.5
 """Of a GPU's free memory at most."""
+
+
+class ExactProduct:
+    """A product A·B of n × n matrices on one device, which shows silent corruption without a tolerance.
+
+    Elements are −1, 0 or 1, few enough not 0 that every sum is an integer below 256, which bfloat16, float16
+    and float32 hold. So the order of summation does not matter. C = A·B is checked by C·x = A·(B·x) for a
+    random vector of integers x, in float64: n² operations, not n³ (Freivalds, 1977). A wrong C passes with a
+    probability of at most 1/2²¹.
+    """
+
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
+        generator = torch.Generator(device).manual_seed(SEED)
+        self.left = _ternary(size, dtype, generator)
+        self.right = _ternary(size, dtype, generator)
+        bound = CHECK_VECTOR_BOUND
+        x = torch.randint(-bound, bound, (size,), generator=generator, device=device, dtype=torch.float64)
+        self._x = x
+        self._expected = self.left.double() @ (self.right.double() @ x)
+
+    def wrong_rows(self, product: torch.Tensor) -> int:
+        """Return the number of rows of `product`, n × n, in which something is wrong."""
+        return int((product.double() @ self._x != self._expected).sum())
+
+
+def _ternary(size: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    drawn = torch.rand(size, size, generator=generator, device=generator.device)
+    return ((drawn < SHARE_NOT_ZERO / 2).to(dtype)) - ((drawn > 1 - SHARE_NOT_ZERO / 2).to(dtype))
 
 
 class Products:
@@ -160,5 +193,5 @@ def _laggards(name: str, tflops: Mapping[torch.device, float]) -> list[str]:
 
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
-    device_kind.add_argument(parser)
+    child.add_device_option(parser)
     child.serve(parser, measure)

@@ -12,31 +12,21 @@ from itertools import accumulate
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from healthcheck.probes import allgather, device_kind, devices
-from healthcheck.probes.device_kind import CPU, CUDA
+from healthcheck.probes import allgather, child, devices
+from healthcheck.probes.allgather import FAREWELL_SECONDS, LEAVE_SECONDS_AFTER_FAILURE, collective_timeout
+from healthcheck.probes.child import CPU, CUDA
 from healthcheck.probes.meeting import Meeting, brief
 from healthcheck.probes.report import BLAMING, ProbeError
 from healthcheck.probes.runner import Probe, run_together
 from healthcheck.probes.tcp_store import open_store, visit_store
 
 LOOPBACK = "127.0.0.1"
-FAREWELL_SECONDS = 5.0
-"""For the members to tell each other how it went, once they are through."""
-LEAVE_SECONDS_AFTER_FAILURE = 1.0
-LEAST_COLLECTIVE_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    device_kind.add_argument(parser)
+    child.add_device_option(parser)
     parser.add_argument("--address", default=LOOPBACK, help="this node's own, to listen at")
     parser.add_argument("--cpu-ranks", type=int, default=1, help="ranks of this node over Gloo")
-
-
-def collective_timeout(deadline: float) -> float:
-    """Seconds for a collective from now on, so that time is left before `deadline` to tell that it broke."""
-    return max(
-        LEAST_COLLECTIVE_SECONDS, deadline - time.monotonic() - FAREWELL_SECONDS - LEAVE_SECONDS_AFTER_FAILURE
-    )
 
 
 class GroupGather:
@@ -74,11 +64,7 @@ class GroupGather:
             meeting.leave(patience)
 
     def _open_store(self) -> list[str | int]:
-        """Open the store of the group's collectives, as the first member, and return where it is.
-
-        Raises:
-            ProbeError: that is not possible here.
-        """
+        """Open the store of the group's collectives, as the first member, and return where it is."""
         if self._meeting.rank != 0:
             return []
         try:
@@ -93,10 +79,10 @@ class GroupGather:
         try:
             figures = self._gather(kind, ranks)
         except ProbeError as error:
-            meeting.say("failure", str(error))
+            meeting.send("failure", str(error))
             raise
-        heard = meeting.exchange("failure", "", FAREWELL_SECONDS)
-        for member, reason in zip(meeting.members, heard, strict=True):
+        reasons = meeting.exchange("failure", "", FAREWELL_SECONDS)
+        for member, reason in zip(meeting.members, reasons, strict=True):
             if reason:
                 raise ProbeError(f"{member} says: {reason}")
         return figures
@@ -130,11 +116,15 @@ class GroupGather:
             f"--port={self._port}",
             f"--owners={','.join(owners)}",
         )
-        # Done before this probe is, so that it can tell of a rank that hangs.
+        # Done before this probe is, so that it can report a rank that hangs.
         timeout_seconds = self._deadline - time.monotonic() - FAREWELL_SECONDS
         results = run_together(
             [
-                Probe("rank", (*shared, f"--rank={first + local}", f"--local-rank={local}"), timeout_seconds)
+                Probe(
+                    "allgather",
+                    (*shared, f"--rank={first + local}", f"--local-rank={local}"),
+                    timeout_seconds,
+                )
                 for local in range(count)
             ]
         )

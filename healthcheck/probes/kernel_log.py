@@ -1,4 +1,4 @@
-"""What the NVIDIA driver told the kernel log since boot: Xid errors. NVML keeps no history of them."""
+"""Xid errors that the NVIDIA driver has logged to the kernel since boot. NVML keeps no history of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the members of a group tell each other while they test: over a store that only they can write.
+"""Messages between the members of a group while they test, over a store that only they can write.
 
-A member that does not come is named, by all that did.
+A member that does not come is named by all that did.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CAME, _LEFT, _ADJOURNED = "came", "left", "adjourned"
 
 
 class Meeting:
-    """One member's view of a group: what all of them said, topic by topic."""
+    """One member's view of a group: the messages of all, by topic."""
 
     def __init__(self, store: Store, members: Sequence[str], rank: int) -> None:
         self.store = store
@@ -30,19 +30,19 @@ class Meeting:
         self.rank = rank
         store.set(f"{_CAME}/{rank}", "")
 
-    def say(self, topic: str, said: Any) -> None:
-        """Say something JSON can hold, to whoever hears it."""
+    def send(self, topic: str, message: Any) -> None:
+        """Send something that JSON can hold."""
         with contextlib.suppress(dist.DistError):
-            self.store.set(f"{topic}/{self.rank}", json.dumps(said))
+            self.store.set(f"{topic}/{self.rank}", json.dumps(message))
 
-    def exchange(self, topic: str, said: Any, timeout_seconds: float) -> list[Any]:
-        """Say something, and hear what all said on the topic, in rank order.
+    def exchange(self, topic: str, message: Any, timeout_seconds: float) -> list[Any]:
+        """Send a message, and return those of all members on the topic, in rank order.
 
-        Raises ProbeError with the names of those that said nothing in time, or of the host if it is gone. The
-        first to lose patience adjourns the meeting for all.
+        Raises ProbeError with the names of those that sent none in time, or of the host if it is gone. The
+        first member that reaches its time limit adjourns the meeting for all.
         """
         deadline = time.monotonic() + timeout_seconds
-        self.say(topic, said)
+        self.send(topic, message)
         try:
             while not self.store.check(self._keys(topic)):
                 if self.store.check([_ADJOURNED]):
@@ -80,19 +80,13 @@ class Meeting:
 
 
 def adjourn(store: Store, reason: str) -> None:
-    """End the meeting for a member that cannot come any more, so that nobody waits for it.
-
-    Args:
-        store: the group's.
-        reason: what the others are to hear.
-    """
+    """End the group's meeting for a member that cannot come any more, with the reason for the others."""
     with contextlib.suppress(dist.DistError):
         store.set(_ADJOURNED, reason)
 
 
 def brief(error: BaseException) -> str:
-    """Return the error without the C++ stack, the place in the sources and the advice that torch and Gloo
-    add."""
+    """The error without the C++ stack, the place in the sources and the advice that torch and Gloo add."""
     line = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition("\n")[0])
     return line.partition(". ")[0].rstrip(".")[:300]
 

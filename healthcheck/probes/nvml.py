@@ -1,6 +1,6 @@
-"""The state of NVIDIA devices as NVML tells it; None where a device, a driver or a container does not let it.
+"""The state of NVIDIA devices by NVML; None where a device, a driver or a container does not let it be read.
 
-The only module that talks to NVML. Names are those of NVIDIA's reference (docs.nvidia.com/deploy/nvml-api).
+The only module that calls NVML. Names are those of NVIDIA's reference (docs.nvidia.com/deploy/nvml-api).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTROL_DEVICE = Path("/dev/nvidiactl")
 """Exists where the driver is loaded, in containers with a GPU too."""
 VISIBLE_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = ("void", "none")
-"""What it is where a container is to have no GPU (nvidia-container-toolkit), though it reaches the driver."""
+"""Its values where a container gets no GPU (nvidia-container-toolkit), though it reaches the driver."""
 
 
 class NoDriver(Exception):
@@ -38,7 +38,7 @@ class NvLinks:
 
 @dataclass(frozen=True)
 class DeviceState:
-    """What NVML says of one device."""
+    """The state of one device."""
 
     index: int
     model: str = ""
@@ -64,10 +64,7 @@ class DeviceState:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """pynvml, initialised.
-
-    Raises NoDriver without a driver, Unavailable if there is one that cannot be talked to.
-    """
+    """pynvml, initialised. Raises NoDriver without a driver, Unavailable if that does not answer."""
     if os.environ.get(VISIBLE_VARIABLE) in NO_DEVICES:
         raise NoDriver(f"this container gets no GPU: {VISIBLE_VARIABLE}={os.environ[VISIBLE_VARIABLE]}")
     try:
@@ -89,11 +86,7 @@ def opened() -> Iterator[Any]:
 
 
 def read_devices(nvml: Any) -> tuple[DeviceState, ...]:
-    """All devices, in NVML's order (by PCI bus).
-
-    Args:
-        nvml: the pynvml module, initialised, or what stands in for it.
-    """
+    """All devices by pynvml, or what stands in for it, in NVML's order (by PCI bus)."""
     return tuple(_read_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
 
 
@@ -124,8 +117,8 @@ def _read_device(nvml: Any, index: int) -> DeviceState:
 
 
 def _ecc(nvml: Any, handle: Any, counter: int) -> int | None:
-    asked = nvml.nvmlDeviceGetTotalEccErrors
-    count: int | None = _ask(nvml, asked, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
+    kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    count: int | None = _ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
     return count
 
 
@@ -137,8 +130,8 @@ def _nvlinks(nvml: Any, handle: Any) -> NvLinks:
             states[link] = state
 
     def errors(*counters: int) -> int:
-        asked = nvml.nvmlDeviceGetNvLinkErrorCounter
-        return sum(_ask(nvml, asked, handle, link, counter) or 0 for link in states for counter in counters)
+        read = nvml.nvmlDeviceGetNvLinkErrorCounter
+        return sum(_ask(nvml, read, handle, link, counter) or 0 for link in states for counter in counters)
 
     return NvLinks(
         tuple(link for link, active in states.items() if active),

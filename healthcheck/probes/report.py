@@ -1,4 +1,4 @@
-"""What a probe says of itself, as one line of JSON: how it ended, what it measured, what it found."""
+"""A probe's report, as one line of JSON: how it ended, what it measured, what it found."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Report:
     faults: tuple[str, ...] = ()
     """Faults of devices, a sentence each."""
     notes: tuple[str, ...] = ()
-    """What a person should know and nobody is judged by: what is unknown here, what slows a device."""
+    """Facts for a person, by which no node is judged: what is unknown here, what slows a device."""
     signal: str = ""
     """The signal that ended it, such as SIGSEGV."""
     probe: str = ""
-    """Name of the probe; the runner adds this and what follows."""
+    """Name of the probe; the runner adds it, and the next two."""
     seconds: float = 0.0
     """Wall time from the start of the process to its end."""
     stderr_tail: str = ""

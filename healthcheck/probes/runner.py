@@ -1,4 +1,4 @@
-"""Runs probes in processes of their own, and tells how each ended. No end of a probe is an exception here."""
+"""Runs probes in processes of their own. No end of a probe is an exception here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABANDON_SECONDS = 5.0
 """A process that outlives SIGKILL this long sits in the kernel, on a wedged device, and will go on to."""
 WEDGED = "it cannot even be killed, which is how a wedged device looks"
 WITNESS_SECONDS = 5.0
-"""When one of several that work together has failed, the others get so long to say what they saw of it."""
+"""When one of several that work together has failed, the others get so long to report what they saw of it."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 """What `sys.path` holds for this package to be found: a folder, or the zip that is injected."""
@@ -43,16 +43,16 @@ class Probe:
 
 
 class Cancelled(Exception):
-    """The results are not wanted any more; nothing of the probes is left."""
+    """The results are not needed any more; nothing of the probes is left."""
 
 
 @dataclass(frozen=True)
 class Cancellation:
-    """Ends probes early: at the start, and whenever `fd` is readable, `is_cancelled` is asked."""
+    """Ends probes early, if `is_cancelled` at the start or when `fd` is readable."""
 
     fd: int
     is_cancelled: Callable[[], bool]
-    """Has to see to it that `fd` is not readable any more, unless it says yes."""
+    """Has to drain `fd`, unless it returns true."""
 
 
 def run(probe: Probe, cancellation: Cancellation | None = None) -> Report:
@@ -160,7 +160,7 @@ class _Running:
         self._finish(report, seconds)
 
     def result(self) -> Report:
-        assert self._result, "asked for before the end"
+        assert self._result, "a result before the end"
         return self._result
 
     def close(self) -> None:

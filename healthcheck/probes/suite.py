@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes.device_kind import AUTO, CPU, CUDA
+from healthcheck.probes.child import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING, Report
 from healthcheck.probes.runner import WEDGED, Cancellation, Probe, run
@@ -21,11 +21,10 @@ MEASURING = tuple(name for name in TIMEOUT_SECONDS if name != DEVICE_STATE)
 LEAST_SECONDS = 3.0
 """With less than this left, a probe is not begun."""
 SECOND_SHARE = 0.5
-"""Of the time that its first try took, a second one needs so much to say anything of the node: with less, it
-would say more about the time-out, and about the probes before."""
+"""Share of the time of a first try that a second one needs to show more of the node than of the time-out."""
 
 Progress = Callable[[str, Report | None], None]
-"""Told of a probe when it starts, with None, and when it has ended."""
+"""Called with a probe's name when it starts, with None, and when it has ended."""
 
 
 def run_local(
@@ -39,11 +38,11 @@ def run_local(
 ) -> list[Report]:
     """Run local probes, in order.
 
-    A probe that hangs or that a signal ends is tried once more: only what happens again is told, and
-    nothing if there is too little of the budget left for that. Without the GPU that is required, where
-    even asking for the devices' state crashes or hangs, and after any probe that hangs twice, the rest
-    is not run: it could only do the same. A probe that finds too little of the budget left, because
-    those before it were slow, is Skipped, and their figures speak; without any it is Unavailable.
+    A probe that hangs or that a signal ends is tried once more: only what happens again counts, and nothing
+    if there is too little of the budget left for that. Without the GPU that is required, where even the
+    devices' state crashes or hangs, and after any probe that hangs twice, the rest is not run. A probe that
+    finds too little of the budget left, because those before it were slow, is Skipped, and their figures
+    count; without any it is Unavailable.
 
     Args:
         cpu_only: leave GPUs alone, though there may be some.
@@ -79,12 +78,7 @@ class _Budget:
 def _tried(
     probe: Probe, budget: _Budget, earlier: Sequence[Report], cancellation: Cancellation | None
 ) -> tuple[Report, bool]:
-    """A probe's result, by a second try if the first may have been an accident; and whether it hung at last.
-
-    Args:
-        probe: with its own limit.
-        earlier: the results of those before it.
-    """
+    """A probe's result, by a second try if the first may be an accident; and whether it hung at last."""
 
     def out_of_time(what: str) -> Report:
         return _out_of_time(f"{probe.name} {what}", budget.seconds, earlier)
@@ -117,7 +111,7 @@ def measure_again(
 ) -> Report:
     """Run the probes whose figures nodes are compared by once more: one result, with all that they measured.
 
-    It fails as the first one that did; what was not measured again speaks neither for nor against the node.
+    It fails as the first one that did.
     """
     results = run_local(
         require_gpu,

@@ -12,14 +12,10 @@ BACKLOG = 4_096
 
 
 def open_store(address: str, port: int = 0) -> TCPStore:
-    """Open a store for others to connect to, as its first client.
+    """Open a store for others to connect to at this address, as its first client; port 0 is any free one.
 
     A TCPStore that opens its own socket listens on all addresses of the machine, whatever host it is given
-    (torch 2.6 to 2.14), and asks nobody for a proof. So nothing in it is to be trusted.
-
-    Args:
-        address: the address to listen on.
-        port: 0 for any free one.
+    (torch 2.6 to 2.14). It authenticates no client, so nothing in it can be trusted.
 
     Raises:
         OSError: it cannot listen there.
@@ -34,10 +30,6 @@ def open_store(address: str, port: int = 0) -> TCPStore:
 
 
 def visit_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
-    """Connect to a store, and give its calls that time.
-
-    Raises:
-        DistError: there is none.
-    """
+    """Connect to a store, with that time limit for its calls. Raises DistError if there is none."""
     timeout = timedelta(seconds=timeout_seconds)
     return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)

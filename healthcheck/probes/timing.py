@@ -1,9 +1,8 @@
 """Times of repeated work: CUDA events on a GPU, where the host only enqueues; the clock on a CPU.
 
-On a CPU, the time that the thread was ready and waited while others ran there is taken off (the run delay of
-the scheduler's statistics, Documentation/scheduler/sched-stats.rst): it tells of who else is there, and not
-of the machine. That holds for work that one thread does. What a slower clock, a hypervisor or a stop of the
-process takes is not taken off.
+On a CPU, the time that the thread was ready and waited while others ran is subtracted (the run delay of the
+scheduler's statistics, Documentation/scheduler/sched-stats.rst): it is no property of the machine. That holds
+for work that one thread does. What a slower clock, a hypervisor or a stop of the process takes stays in.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ def wall_seconds(device: torch.device, work: Work, repeats: int) -> list[float]:
 
 
 def undisturbed(seconds: Sequence[float], device: torch.device) -> float:
-    """What a repeat takes when nothing else is in the way: the median on a GPU, which nobody else uses.
+    """Seconds of an undisturbed repeat: the median on a GPU, which nobody else uses.
 
-    On a CPU the caches and the bus are shared too, with whoever runs beside: the quickest hundredth counts.
+    On a CPU, whose caches and bus others use too, the quickest hundredth counts.
     """
     return median(seconds) if device.type != "cpu" else sorted(seconds)[len(seconds) // 100]
 
@@ -66,9 +65,9 @@ def slowest_median(seconds: Mapping[torch.device, Sequence[float]]) -> float:
 
 
 class Stopwatch:
-    """Seconds of this thread, but for those that it waited for a CPU, where the kernel tells them.
+    """Seconds of this thread without those that it waited for a CPU, where the kernel counts them.
 
-    An interruption while it is read counts as time taken, and never as time that has to be taken off.
+    An interruption while it is read counts as time taken.
     """
 
     def __init__(self) -> None:

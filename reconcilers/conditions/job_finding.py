@@ -104,7 +104,7 @@ def _outcome(done: FinishedCheck) -> State:
         sentences += _evidence(status)
     if status.faulty_nodes:
         sentences.append("workers found on faulty nodes move to others")
-    return State(summary.healthy, summary.reason, "; ".join(sentences), _about(done.check))
+    return replace(summary, message="; ".join(sentences), data=_about(done.check))
 
 
 def _about(check: NodeCheck) -> ConditionData:

@@ -1,7 +1,7 @@
 """Nodes that leave service after a verdict, and return after a later one (docs/cordon.md).
 
-`findings.py` reads the findings of finished checks and ended workers, `policy.py` decides, `limits.py` keeps
-enough nodes in service, `statement.py` words the conditions, and `reconciler.py` writes mark, taint
-and conditions, and each node's record. One finding counts beyond its namespace only by
-`reconcilers/observed/trust.py`. Below is nodecheck.
+`findings.py` reads the findings of finished checks and ended workers, `policy.py` decides, within the limits
+of `options.py`, `statement.py` words the conditions, and `reconciler.py` writes mark, taint and conditions,
+and each node's record. One finding counts beyond its namespace only by `reconcilers/observed/trust.py`. Below
+is nodecheck.
 """

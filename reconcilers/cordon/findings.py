@@ -1,9 +1,8 @@
 """Findings on single nodes: of finished NodeChecks, of ended workers, and those that the Nodes keep.
 
-A check decides on a node that it found faulty, or that passed tests with others. That it could not judge a
-node, or found it slow, is a suspicion: no node is cordoned for it, and no cordon is lifted. Checks with
-`cordon: false` are for reading only. `reconcilers/observed/trust.py` says whose findings count, before
-anything is parsed.
+A check decides on a node that it found faulty, or that passed tests with others. A node that it could not
+judge, or found slow, is suspected: no node is cordoned for it, and no cordon is lifted. Checks with
+`cordon: false` do not count. `reconcilers/observed/trust.py` says whose findings count.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class NodeFindings:
         return [finding for finding in found if finding is not None]
 
     async def ignored(self, node: str) -> list[Finding]:
-        """Return those that would decide, but do not count for the cluster: they may be many, and long."""
+        """Return those that would decide, but do not count for the cluster."""
         slices, found = Slices(), list[Finding | None]()
         for done in self._finished.ignored_on(node):
             found.append(decision_of(done, node))
@@ -71,24 +70,20 @@ class NodeFindings:
         return with_findings(read_record(raw), new)
 
     def reference_of(self, raw: dict[str, Any]) -> Reference | None:
-        """Return how fast the class of a raw Node was at first.
-
-        It stays while the hardware is of that class, so that a class which gets slower over time does not
-        take its checks along.
-        """
+        """Return how fast the class of a raw Node was at first, as long as the Node is of that class."""
         name = raw["metadata"]["name"]
         found = [done.references[name] for done in self._cordoning(raw) if name in done.references]
-        known, new = read_reference(raw), max(found, key=lambda reference: reference.time, default=None)
-        same = known is not None and (new is None or known.hardware_class == new.hardware_class)
-        return known if same else new
+        first, new = read_reference(raw), max(found, key=lambda reference: reference.time, default=None)
+        same = first is not None and (new is None or first.hardware_class == new.hardware_class)
+        return first if same else new
 
     def accused(self) -> set[str]:
-        """Return the nodes that a finding which counts calls faulty, the newest on them or not."""
+        """Return the nodes that some finding which counts calls faulty, be it the newest or not."""
         reports = self._trust.counting(self._workers.by_index(BY_VERDICT, ACCUSERS), CLUSTER)
         return self._finished.accused(CLUSTER).union(*map(failed_nodes, reports))
 
     def accused_by_anybody(self) -> set[str]:
-        """Return the same for all findings, whether they count or not. Nothing is parsed for it."""
+        """Return the same for all findings, whether they count or not, without parsing them."""
         reports = self._workers.by_index(BY_VERDICT, ACCUSERS)
         checks = self._checks.by_index(BY_VERDICT, ACCUSERS)
         return set[str]().union(*map(failed_nodes, reports), *map(accused_nodes, checks))

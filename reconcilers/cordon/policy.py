@@ -1,19 +1,18 @@
 """Which nodes are cordoned, and which cordons are lifted: pure functions.
 
-A decision is the node as it should be. The newest finding decides, wherever it is from; inconclusive ones
-and stragglers do not get here. Nothing is undone but what the mark says we did.
-
-The mark is one annotation on the Node. It says what we set there, and for which finding; so a cordon that is
-not ours is never lifted. It keeps the finding when the NodeCheck or the job that it came from is gone, so
-that a report from before the last passing check does not count again then.
+A decision is the node as it should be. The newest finding decides; inconclusive ones and stragglers do not
+get here. The mark, an annotation on the Node, has what we set there, and for which finding; so a cordon that
+is not ours is never lifted. It keeps the finding when the NodeCheck or the job that it came from is gone, so
+that a report from before the last passing check does not count again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,7 +20,7 @@ from pydantic import ValidationError
 from crds import names
 from crds.findings import Cause, Finding, Verdict
 from crds.model import Model
-from reconcilers.cordon.limits import Limits, Room
+from reconcilers.cordon.options import ALL_NODES
 
 CHECK_PASSED, CHECK_FAILED = "CheckPassed", "CheckFailed"
 
@@ -63,11 +62,11 @@ class Mark(Model):
     unschedulable: bool = False
     """Whether it was us who set spec.unschedulable."""
     full: str | None = None
-    """The full pool for which a node is held, or `limits.ALL_NODES`."""
+    """The full pool for which a node is held."""
 
 
 def read_mark(node: dict[str, Any]) -> Mark | None:
-    """A mark that somebody made unreadable is none: then nothing on the node is known to be ours."""
+    """An unreadable mark is none: then nothing on the node counts as ours."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
     if written is None:
         return None
@@ -83,7 +82,7 @@ def write_mark(mark: Mark) -> str:
 
 @dataclass(frozen=True)
 class NodeState:
-    """What of a node concerns its cordon, as it is or as it should be."""
+    """A node's cordon, as it is or as it should be."""
 
     name: str
     mark: Mark | None = None
@@ -93,11 +92,11 @@ class NodeState:
     finding: Finding | None = None
     """The newest finding that decides, that of the mark included."""
     suspicion: Finding | None = None
-    """A newer finding that speaks against the node, and is not enough to act on it."""
+    """A newer finding against the node that does not decide."""
     passes: int = 0
     """Tests with others that it passed since the mark's finding, by its record, and after it failed any."""
     pools: frozenset[str] = frozenset()
-    """The node's pools, whose limits hold for it (`limits.pools_of`)."""
+    """The node's pools beside ALL_NODES, whose limits hold for it (`options.pools_of`)."""
 
     @property
     def cordoned(self) -> bool:
@@ -115,7 +114,7 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
 
     Args:
         node: as it is.
-        full: the pool that leaves no room for this node's cordon (`Admission.full`); None if there is room.
+        full: the pool that has no room for its cordon (`full_pools`); None if there is room.
     """
     if node.mark is not None and node.cordoned and _is_undone(node, node.mark):
         node = _released(node, MarkState.OVERRULED, node.mark.finding)
@@ -135,38 +134,34 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
     return _cordoned(node, finding)
 
 
-@dataclass(frozen=True)
-class Admission:
-    """The nodes for whose cordon the limits leave room."""
+def full_pools(fleet: Iterable[NodeState], limits: Mapping[str, int]) -> dict[str, str]:
+    """The accused nodes that have to wait, each with the pool that has no room for it.
 
-    nodes: frozenset[str]
-    """Nodes that are cordoned by us, and nodes that may be."""
-    full: Mapping[str, str] = field(default_factory=dict)
-    """The full pool, by node that has to wait for it."""
-
-
-def admit(fleet: Iterable[NodeState], limits: Limits) -> Admission:
-    """The nodes that are cordoned, then the longest accused; who finds no room in a pool lets others pass.
+    The longest accused goes first; one that finds no room lets others pass.
 
     Args:
         fleet: at least all nodes that are cordoned by us or accused.
-        limits: of the whole and of each pool.
+        limits: by pool; a pool that is missing has none of its own.
     """
-    cordoned, waiting = list[NodeState](), list[tuple[datetime, str, NodeState]]()
-    for node in fleet:
-        if node.cordoned:
-            cordoned.append(node)
-        elif node.finding is not None and decide_cordon(node).cordoned:
-            waiting.append((node.finding.time, node.name, node))
-    room = Room(limits, (node.pools for node in cordoned))
-    admitted, full = {node.name for node in cordoned}, dict[str, str]()
+    fleet = list(fleet)
+    taken = Counter(pool for node in fleet if node.cordoned for pool in _pools(node))
+    waiting = [
+        (node.finding.time, node.name, node)
+        for node in fleet
+        if not node.cordoned and node.finding is not None and decide_cordon(node).cordoned
+    ]
+    full = dict[str, str]()
     for _, name, node in sorted(waiting, key=lambda item: item[:2]):
-        pool = room.take(node.pools)
+        pool = next((pool for pool in _pools(node) if taken[pool] >= limits.get(pool, inf)), None)
         if pool is None:
-            admitted.add(name)
+            taken.update(_pools(node))
         else:
             full[name] = pool
-    return Admission(frozenset(admitted), full)
+    return full
+
+
+def _pools(node: NodeState) -> tuple[str, ...]:
+    return ALL_NODES, *sorted(node.pools)
 
 
 def _may_come_back(node: NodeState, mark: Mark) -> bool:
@@ -182,7 +177,7 @@ def _is_undone(node: NodeState, mark: Mark) -> bool:
 
 
 def _cordoned(node: NodeState, finding: Finding) -> NodeState:
-    """What was there before is left as it is, and not claimed."""
+    """The node with our cordon; what was there before is not claimed."""
     mark = Mark(
         state=MarkState.CORDONED,
         finding=finding,
@@ -194,7 +189,7 @@ def _cordoned(node: NodeState, finding: Finding) -> NodeState:
 
 
 def _released(node: NodeState, state: MarkState, finding: Finding) -> NodeState:
-    """Returns the node without what we set, as far as it is still there."""
+    """The node without what we set."""
     taint, unschedulable = node.taint, node.unschedulable
     if node.mark is not None:
         taint = None if taint == node.mark.taint else taint

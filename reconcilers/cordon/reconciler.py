@@ -20,15 +20,13 @@ from crds import names
 from crds.findings import Finding
 from crds.model import ConditionStatus
 from reconcilers.cordon.findings import NodeFindings
-from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
-from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions, limit_of, pools_of
 from reconcilers.cordon.policy import (
     MAX_EVIDENCE,
-    Admission,
     MarkState,
     NodeState,
-    admit,
     decide_cordon,
+    full_pools,
     newest,
     read_mark,
     write_mark,
@@ -74,12 +72,7 @@ class NodeCordonReconciler(Reconciler):
         return Result()
 
     def _state(self, raw: dict[str, Any], ignored: Sequence[Finding]) -> NodeState:
-        """The node as it is. Its own conditions may bear out accusations that else do not count.
-
-        Args:
-            raw: the Node.
-            ignored: findings from namespaces that do not count.
-        """
+        """The node as it is. If its own conditions have a fault, `ignored` accusations count too."""
         mark, fault = read_mark(raw), own_fault(raw)
         counting = self._findings.deciding(raw["metadata"]["name"])
         if fault is not None:
@@ -98,59 +91,47 @@ class NodeCordonReconciler(Reconciler):
         )
 
     async def _ignored_on(self, raw: dict[str, Any]) -> list[Finding]:
-        """The findings on this machine that do not count by themselves.
-
-        An earlier machine of the same name was another one, or has been repaired.
-        """
+        """The findings on this machine, and none before it, that do not count by themselves."""
         found = await self._findings.ignored(raw["metadata"]["name"])
         return [finding for finding in found if finding.time >= created_at(raw)]
 
     def _suspicion_on(self, raw: dict[str, Any], decides: Finding | None) -> Finding | None:
-        """The newest finding on the node, if it is one that decides nothing."""
+        """The newest finding on the node, if it does not decide."""
         after = created_at(raw) if decides is None else max(created_at(raw), decides.time)
         return newest(s for s in self._findings.suspicions(raw["metadata"]["name"]) if s.time > after)
 
     async def _full_pool(self, node: NodeState) -> str | None:
-        """The pool that has no room for the node, if there is one.
-
-        Also asks the API server itself: a stale cache must not let a limit be exceeded.
-        """
+        """The pool that has no room for the node, also by the API server: our cache may be stale."""
         whole = limit_of(len(self._nodes), self._options.limit_percent)
         if len(self._nodes.by_index(BY_CORDON, MarkState.CORDONED)) >= whole:
             return ALL_NODES
-        admission = await self._admitted({}, whole)
-        if node.name in admission.nodes:
+        full = await self._full_pools(node, {})
+        if node.name not in full:
             answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
-            admission = await self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]}, whole)
-        return None if node.name in admission.nodes else admission.full.get(node.name, ALL_NODES)
+            full = await self._full_pools(node, {raw["metadata"]["name"]: raw for raw in answer["items"]})
+        return full.get(node.name)
 
-    async def _admitted(self, fresh: dict[str, dict[str, Any]], whole: int) -> Admission:
-        """Which nodes may be cordoned, by the cache and what is known better."""
-        known = {raw["metadata"]["name"]: raw for raw in self._marked()}
+    async def _full_pools(self, node: NodeState, fresh: dict[str, dict[str, Any]]) -> dict[str, str]:
+        """The full pools, by the nodes that wait for them, as cache and freshly read Nodes show them."""
+        states = (MarkState.CORDONED, MarkState.HELD)
+        raws = {raw["metadata"]["name"]: raw for s in states for raw in self._nodes.by_index(BY_CORDON, s)}
         counted = self._findings.accused()
         for name in self._findings.accused_by_anybody():
             raw = self._nodes.get(None, name)
             if raw is not None and (name in counted or own_fault(raw) is not None):
-                known[name] = raw
-        fleet, slices = [], Slices()
-        for raw in (known | fresh).values():
+                raws[name] = raw
+        fleet, slices = {node.name: node}, Slices()
+        for name, raw in (raws | fresh).items():
             ignored = await self._ignored_on(raw) if own_fault(raw) is not None else ()
-            fleet.append(self._state(raw, ignored))
+            fleet[name] = self._state(raw, ignored)
             await slices.pause()
-        pools = frozenset().union(*(node.pools for node in fleet))
-        sizes = {pool: len(self._nodes.by_index(BY_POOL, pool)) for pool in pools}
+        sizes = {p: len(self._nodes.by_index(BY_POOL, p)) for n in fleet.values() for p in n.pools}
+        sizes[ALL_NODES] = len(self._nodes)
         limits = {pool: limit_of(size, self._options.limit_percent) for pool, size in sizes.items()}
-        return admit(fleet, Limits(whole, limits))
-
-    def _marked(self) -> Iterable[dict[str, Any]]:
-        for state in (MarkState.CORDONED, MarkState.HELD):
-            yield from self._nodes.by_index(BY_CORDON, state)
+        return full_pools(fleet.values(), limits)
 
     async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
-        """Mark, and what it marks, in one.
-
-        Refused with Conflict if the node changed since it was read; then it is looked at again.
-        """
+        """Write the mark and what it marks in one; a Conflict is retried with the changed node."""
         annotations, spec = dict[str, str](), dict[str, Any]()
         if self._options.mode is CordonMode.ENFORCE and wanted != node and wanted.mark is not None:
             annotations[names.ANNOTATION_CORDON] = write_mark(wanted.mark)
@@ -189,7 +170,7 @@ class NodeCordonReconciler(Reconciler):
             self._recorder.event(source, statement.event_type, statement.event_reason, message)
 
     def _report_ignored(self, node: NodeState, found: Sequence[Finding]) -> None:
-        """Put an Event on the object that would have cordoned the node, if its namespace counted."""
+        """Put an Event on the object that would have cordoned the node in a namespace that counts."""
         passed = {f.namespace: f.time for f in sorted(found, key=lambda f: f.time) if f.healthy}
         ignored = newest(f for f in found if not f.healthy and f.time >= passed.get(f.namespace, f.time))
         outdated = ignored and node.finding and node.finding.time >= ignored.time
@@ -203,10 +184,7 @@ class NodeCordonReconciler(Reconciler):
             self._recorder.event(source, "Normal", "CordonNotAllowed", message)
 
     def _condition(self, type_: str, current: dict[str, Any], statement: Statement) -> dict[str, Any] | None:
-        """A NodeCondition, which has a heartbeat where others have a generation.
-
-        As it is if it says this already; None if it is not there and would be False.
-        """
+        """A NodeCondition; as it is if it states this already, None if it is missing and would be False."""
         status = statement.unhealthy if type_ == names.CONDITION_UNHEALTHY else statement.suspected
         if not current and status is ConditionStatus.FALSE:
             return None
@@ -220,10 +198,9 @@ class NodeCordonReconciler(Reconciler):
 
 
 class NodeRecordReconciler(Reconciler):
-    """Keeps on each Node what its checks gave: its record, and how fast its class of hardware was at first.
+    """Keeps on each Node its record, and how fast its class of hardware was at first.
 
-    Apart from the cordon, which looks at one node after the other: after a check of ten thousand nodes each
-    of them is written to.
+    Apart from the cordon, which looks at one node at a time: a check of 10,000 nodes writes to each of them.
     """
 
     def __init__(self, client: Client, cache: Cache) -> None:
@@ -258,7 +235,7 @@ def condition_of(node: dict[str, Any], type_: str) -> dict[str, Any]:
 
 
 def cordon_states(node: dict[str, Any]) -> Iterable[str]:
-    """Index function: what the mark says, and in a dry run, which makes none, the condition."""
+    """Index function: the state of the mark, or of the condition in a dry run, which makes no mark."""
     mark = read_mark(node)
     states = set() if mark is None else {mark.state.value}
     suspected = condition_of(node, names.CONDITION_SUSPECTED)
@@ -268,7 +245,7 @@ def cordon_states(node: dict[str, Any]) -> Iterable[str]:
 
 
 def cordon_view(node: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """What of a Node concerns its cordon; heartbeats do not."""
+    """The parts of a Node that concern its cordon."""
     if node is None:
         return None
     metadata, spec = node["metadata"], node.get("spec", {})
@@ -303,7 +280,7 @@ def _with_taint(taints: Iterable[dict[str, Any]], value: str | None) -> list[dic
 
 
 def _with_fault(finding: Finding, fault: NodeFault | None) -> Finding:
-    """The accusation with what the node's own conditions add to it."""
+    """The accusation with the fault of the node's own conditions."""
     if fault is None or finding.healthy:
         return finding
     evidence = shortened("; ".join(filter(None, (str(fault), finding.message))), MAX_EVIDENCE)

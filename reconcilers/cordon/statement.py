@@ -1,10 +1,8 @@
 """The two conditions of a node, and an Event when they change, for people and remediators. Pure.
 
-`ElasticUnhealthy` is True only while the node is out of service by our cordon, so that whatever repairs nodes
-by type and status acts on what we would act on ourselves. All that speaks against a node and is not acted
-upon (held back, overruled, a dry run, slow, undecided) is `ElasticSuspected`.
-
-A message says in this order what was found, what was done, why, and what to do.
+`ElasticUnhealthy` is True only while the node is out of service by our cordon, so that remediators act on
+what we act on. Findings that are not acted upon (held back, overruled, a dry run, slow, undecided) are
+`ElasticSuspected`. A message says in this order what was found, what was done, why, and what to do.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from dataclasses import dataclass
 from controller.events import EventType
 from crds.findings import Cause, Finding, Verdict
 from crds.model import ConditionStatus
-from reconcilers.cordon.limits import held_back
-from reconcilers.cordon.options import NOT_ENFORCED, CordonMode, CordonOptions
+from reconcilers.cordon.options import NOT_ENFORCED, CordonMode, CordonOptions, held_back
 from reconcilers.cordon.policy import CHECK_FAILED, CHECK_PASSED, Mark, MarkState, NodeState, reason_of
 from reconcilers.nodecheck.actions import advice
 
@@ -40,13 +37,12 @@ class Statement:
 def statement_on(
     node: NodeState, wanted: NodeState, options: CordonOptions, *, accused: bool
 ) -> Statement | None:
-    """Return what to state on a node; None to leave its conditions as they are.
+    """The statement on a node; None to leave its conditions as they are.
 
     Args:
         node: as it was found.
         wanted: as `decide_cordon` wants it, which a dry run does not make true.
-        options: of the controller.
-        accused: whether one of the conditions is True now, so that it has to be taken back.
+        accused: one of the conditions is True now, so that it has to be taken back.
     """
     if wanted.mark is not None and wanted.mark.state is not MarkState.LIFTED:
         dry = options.mode is CordonMode.REPORT and not node.cordoned

@@ -33,7 +33,7 @@ ADVICE: Mapping[str, str] = {
 
 
 def advice(action: Action | str | None) -> str:
-    """What to do, without a full stop; empty if there is nothing, or a newer controller's word for it."""
+    """What to do, without a full stop; the word itself if it is of a newer controller."""
     return ADVICE.get(action, str(action)) if action else ""
 
 
@@ -53,10 +53,9 @@ def action_for_text(text: str) -> Action:
 
 
 def action_for(finding: Finding, faulty_before: bool = False) -> Action | None:
-    """Return what to do about a node; None for a healthy one.
+    """What to do about a node; None for a healthy one.
 
     Args:
-        finding: on the node.
         faulty_before: another check of its record found it faulty too: what was done did not help.
     """
     if finding.healthy:

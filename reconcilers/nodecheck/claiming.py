@@ -17,7 +17,7 @@ from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck, NodeCheckPhase
+from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
@@ -90,10 +90,9 @@ class ClaimView:
         return claim_of(check, self._precedence_of(check), wanted=frozenset(wanted))
 
     async def claims(self, mine: Claim, before: Precedence | None = None) -> list[Claim]:
-        """The claims of other unfinished checks on the nodes that one wants, as far as they count for it.
+        """The claims of other unfinished checks on the nodes that `mine` wants, cut to these.
 
         Args:
-            mine: the claim of the check that asks. The others are cut to its nodes.
             before: only those of checks with higher precedence than this.
         """
         slices, found = Slices(), dict[str, Claim]()
@@ -110,9 +109,7 @@ class ClaimView:
                 continue
             precedence = self._precedence_of(check)
             if before is None or precedence < before:
-                counts = self._trust.counts(check.metadata.namespace, mine.namespace)
-                claim = self._claim(check, precedence, nodes, counts=counts)
-                found[claim.uid] = claim
+                found[check.metadata.uid] = self._claim(check, precedence, nodes)
         return [claim for claim in found.values() if claim.wanted]
 
     def nodes_in(self, namespace: str) -> dict[str, int]:
@@ -139,8 +136,8 @@ class ClaimView:
 
     def _oldest_waiting(self, namespace: str) -> list[Object]:
         """The oldest checks of nodes that wait. New ones are younger, so they are sorted now and then."""
-        known = ((uid, self._checks.get(namespace, name)) for uid, name in self._oldest.get(namespace, ()))
-        oldest = [raw for uid, raw in known if raw is not None and _is_waiting(raw, uid)]
+        before = ((uid, self._checks.get(namespace, name)) for uid, name in self._oldest.get(namespace, ()))
+        oldest = [raw for uid, raw in before if raw is not None and _is_waiting(raw, uid)]
         if len(oldest) < MOST_WAITING // 2:
             waiting = self._checks.by_index(BY_CLAIM, _waiting(namespace))
             oldest = heapq.nsmallest(MOST_WAITING, waiting, key=_age)
@@ -161,19 +158,16 @@ class ClaimView:
                 found[check["metadata"]["uid"]] = check
         return list(found.values())
 
-    def _claim(self, check: NodeCheck, precedence: Precedence, nodes: set[str], *, counts: bool) -> Claim:
-        """The claim of a check on these nodes; those with its agents alone, if its word does not count."""
+    def _claim(self, check: NodeCheck, precedence: Precedence, nodes: set[str]) -> Claim:
+        """The claim of a check on these nodes."""
         status, spec = check.status, check.spec
         if status.nodes:
             wanted = frozenset(nodes - settled_nodes(status))
-            is_seen = counts or status.phase is NodeCheckPhase.RUNNING
-            present = wanted if is_seen else frozenset(n for n in wanted if self._has_agent(check, n))
-            return claim_of(check, precedence, wanted=wanted if is_seen else present, present=present)
+            present = frozenset(node for node in wanted if self._has_agent(check, node))
+            return claim_of(check, precedence, wanted=wanted, present=present)
         if spec.job_name is not None:
             wanted, present = self._nodes_of_job(check, nodes)
-            return claim_of(check, precedence, wanted=wanted if counts else present, present=present)
-        if not counts:
-            return claim_of(check, precedence)
+            return claim_of(check, precedence, wanted=wanted, present=present)
         if spec.nodes is not None:
             return claim_of(check, precedence, wanted=frozenset(nodes.intersection(spec.nodes)))
         selected = (spec.node_selector or {}).items()
@@ -272,12 +266,10 @@ class Claiming:
     async def take(
         self, check: NodeCheck, nodes: Collection[str], *, tests: bool, without_contested: bool = False
     ) -> Permit:
-        """Claim nodes for a check whose begin is to be written now, unless other checks are in the way.
+        """Claim nodes for a check whose begin is written next, unless other checks are in the way.
 
         Args:
-            check: that is to begin, or to go on.
-            nodes: all that it is to test.
-            tests: it begins to test them; else its agents are still to come.
+            tests: its tests begin; else its agents have yet to come.
             without_contested: it has waited long enough, and begins without the nodes that it does not get.
         """
         async with self._one_at_a_time:

@@ -26,8 +26,8 @@ WAITING_FOR_CHECK = "WaitingForCheck"
 WAITING_FOR_AGENTS = "WaitingForAgents"
 
 HOLD_SECONDS = 300.0
-"""How long a check that is no administrator's may wait for its agents, and keeps nodes that a check of higher
-precedence waits for."""
+"""Time for which a check that is no administrator's may wait for its agents, and keeps nodes that a check of
+higher precedence waits for."""
 MOST_NODES = 1_000
 """Nodes that several checks of one namespace may have at a time, unless it is an administrator's: each node
 takes an ElasticWorker, a Lease and a Pod."""
@@ -55,11 +55,11 @@ class Claim:
     precedence: Precedence
     created: datetime
     wanted: frozenset[str] = frozenset()
-    """The nodes that it is to test, without those that it is through with."""
+    """Nodes that it has yet to test."""
     present: frozenset[str] = frozenset()
     """The wanted nodes on which its agent is ready."""
     is_fixed: bool = False
-    """It is written, or being written, which nodes it is of."""
+    """Its nodes are written in its status, or that is under way."""
     tests: bool = False
     """It tests them now, or that is being written."""
 
@@ -70,17 +70,17 @@ class Claim:
 
     def counting_in(self, namespace: str) -> frozenset[str]:
         """The nodes that it claims towards checks of a namespace."""
-        known = self.namespace == namespace or self.precedence is Precedence.ADMINISTRATORS
-        return self.wanted if self.tests or known else self.present
+        counts = self.namespace == namespace or self.precedence is Precedence.ADMINISTRATORS
+        return self.wanted if self.tests or counts else self.present
 
     def named_in(self, namespace: str) -> str:
-        """The check, in a message in a namespace: nobody learns the names of another one's objects."""
+        """The check, for a message in a namespace, which must not name objects of others."""
         is_ours = self.namespace == namespace
         return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
 
 
 def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> Claim:
-    """The claim of a check, with what is known of its nodes (the fields of `Claim`)."""
+    """The claim of a check, with these fields of `Claim`."""
     metadata, status = check.metadata, check.status
     fields = {"is_fixed": bool(status.nodes), "tests": status.phase is NodeCheckPhase.RUNNING} | more
     created = metadata.creation_timestamp or datetime.min.replace(tzinfo=UTC)
@@ -90,20 +90,14 @@ def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> Claim:
 def precedence_of(
     check: dict[str, Any] | None, job: dict[str, Any] | None, is_administrators: bool
 ) -> Precedence:
-    """The precedence of a stored check.
-
-    Args:
-        check: None if it is gone.
-        job: that its `jobName` names, as it is stored.
-        is_administrators: whether its namespace's statements count everywhere.
-    """
+    """The precedence of a stored check, which may be gone, by the stored job that it names."""
     if is_administrators:
         return Precedence.ADMINISTRATORS
     return Precedence.JOBS if check is not None and is_made_for_job(check, job) else Precedence.OTHERS
 
 
 def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
-    """The nodes that a check, before it begins, has to wait for, each with the claim that is in the way."""
+    """The nodes that a check has to wait for before it begins, each with the claim that is in the way."""
     found: dict[str, Claim] = {}
     left = set(mine.wanted)
     for claim in sorted(claims, key=lambda claim: claim.order):
@@ -115,7 +109,7 @@ def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
 
 
 def to_yield(mine: Claim, claims: Iterable[Claim]) -> frozenset[str]:
-    """The nodes that a check which has held them for HOLD_SECONDS leaves to others."""
+    """The nodes that a check leaves to others once it has held them for HOLD_SECONDS."""
     nodes = (
         mine.wanted & claim.counting_in(mine.namespace)
         for claim in claims
@@ -134,7 +128,7 @@ def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
 
 
 def has_nodes(check: dict[str, Any]) -> bool:
-    """Whether it is fixed which nodes a stored check is of."""
+    """Whether the nodes of a stored check are fixed."""
     return bool(check.get("status", {}).get("nodes"))
 
 
@@ -144,10 +138,7 @@ def tests(check: dict[str, Any]) -> bool:
 
 
 def agent_is_ready(worker: dict[str, Any]) -> bool:
-    """Whether the agent of a stored ElasticWorker, which was made for a check, is there.
-
-    Without parsing it: there may be thousands, of strangers.
-    """
+    """Whether the agent of a stored check's ElasticWorker is there; not parsed, as there may be thousands."""
     status = worker.get("status") or {}
     report = status.get("agent") or {}
     incarnation = worker["spec"].get("incarnation")

@@ -1,10 +1,9 @@
 """Evidence on a check's nodes beside its own tests: their conditions, and their records. Pure.
 
-A node that the tests could not clear is faulty if an agent of the administrator's, on the node itself,
-reports a fault; and one that failed in this check is faulty if it failed like that in the ones before.
-
-These agents run on the node on behalf of the cluster's administrator, not in a user's container, so their
-conditions count where the findings of a user's namespace do not. Sources of the names, read in November 2026:
+A node that the tests could not clear is faulty if an agent of the administrator's on the node reports a
+fault; and one that failed in this check is faulty if it failed like that in the ones before. These agents do
+not run in a user's container, so their conditions count where the findings of a user's namespace do not.
+Sources of the names, read in November 2026:
 
 * node-problem-detector: config/kernel-monitor.json and readonly-monitor.json; AKS adds the GPU ones
   (learn.microsoft.com/azure/aks/node-problem-detector)
@@ -41,12 +40,11 @@ def with_all_evidence(
     nodes: Mapping[str, dict[str, Any]],
     now: datetime,
 ) -> list[Finding]:
-    """Return the final findings, each with what to do.
+    """The final findings, each with what to do.
 
     Args:
         status: of the check, with its finished rounds, links and racks.
         findings: by its tests alone.
-        fleet: its nodes, as the diagnosis takes them.
         nodes: the raw Nodes, by name.
         now: the time of the verdicts.
     """
@@ -77,7 +75,7 @@ def _with_this_check(
     findings: Sequence[Finding],
     now: datetime,
 ) -> dict[str, list[Finding]]:
-    """Return the records of the nodes that this check has tested, with what it found."""
+    """The records of the nodes that this check has tested, with its findings."""
     faulty = [finding.node for finding in findings if finding.verdict is Verdict.FAULTY]
     tests = tests_in(status.model_copy(update={"faulty_nodes": faulty}))
     untested = untested_nodes(status, tests)
@@ -90,7 +88,7 @@ def _with_this_check(
 
 
 def _back(finding: Finding) -> Finding:
-    """Judge a node that was lost at its local tests and is Ready at the end: it was gone only once."""
+    """Judge a node that was lost at its local tests and is Ready at the end."""
     if finding.verdict is not Verdict.FAULTY:
         return finding
     message = f"{finding.message}; but its Node counts as Ready"[:MAX_TEXT]
@@ -98,7 +96,7 @@ def _back(finding: Finding) -> Finding:
 
 
 def _with_own_fault(finding: Finding, node: Mapping[str, Any] | None) -> Finding:
-    """Judge a node that failed tests and was not cleared; one that could not be tested stays untested."""
+    """Judge a node that failed tests and was not cleared, by its own conditions."""
     is_open = finding.verdict is Verdict.INCONCLUSIVE and Cause.WITHDRAWN not in finding.causes
     fault = own_fault(node) if is_open and node is not None else None
     if fault is None:
@@ -137,8 +135,8 @@ FAULTS: Mapping[str, tuple[str, Action]] = {
     "KernelReady": (FALSE, Action.REBOOT),
     "StorageReady": (FALSE, Action.REPLACE),
 }
-"""By type: the status that tells of a fault, and what to do about it. Pressure, restarts of the kubelet and
-clocks that are slowed down are left out: they come and go with what runs there."""
+"""By type: the status that is a fault, and what to do about it. Pressure, restarts of the kubelet and slow
+clocks come and go with what runs there."""
 
 NVSENTINEL_REASON = "{type}IsNotHealthy"
 NVSENTINEL_ACTIONS: Mapping[str, Action] = {
@@ -148,14 +146,14 @@ NVSENTINEL_ACTIONS: Mapping[str, Action] = {
     "GpuInforomWatch": Action.REPLACE,
     "SysLogsNICDriverError": Action.LOOK_AT_LINK,
 }
-"""Of its other checks a reboot is what it mostly asks for itself."""
+"""Actions by check; for its others it mostly asks for a reboot itself."""
 
 MAX_FAULT = 160
 
 
 @dataclass(frozen=True)
 class NodeFault:
-    """A condition of a Node that tells of a fault."""
+    """A condition of a Node that is a fault."""
 
     type: str
     status: str
@@ -168,7 +166,7 @@ class NodeFault:
 
 
 def own_fault(node: Mapping[str, Any]) -> NodeFault | None:
-    """The first fault that the conditions of a raw Node tell of, by the names of their types."""
+    """The first fault in the conditions of a raw Node, by the names of their types."""
     conditions = node.get("status", {}).get("conditions") or ()
     found = sorted((c for c in conditions if _action_of(c) is not None), key=lambda c: str(c["type"]))
     if not found:
@@ -187,7 +185,7 @@ def is_ready(node: Mapping[str, Any] | None) -> bool:
 
 
 def _action_of(condition: Mapping[str, Any]) -> Action | None:
-    """What to do about a condition; None if it tells of no fault."""
+    """What to do about a condition; None if it is no fault."""
     type_, status = condition.get("type", ""), condition.get("status")
     if type_ in FAULTS:
         bad, action = FAULTS[type_]

@@ -1,4 +1,4 @@
-"""What finished NodeChecks say of nodes: indexed once a version of a check, and forgotten with it."""
+"""Verdicts and findings of finished NodeChecks: indexed once for each version of a check."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
 
 BY_VERDICT = "verdict"
-"""Index of NodeChecks and ElasticWorkers, by the names of the nodes that they say something of."""
+"""Index of NodeChecks and ElasticWorkers, by the names of the nodes that they judge."""
 ACCUSERS = ""
 """Key, in that index, of all that accuse a node."""
 
 
 @dataclass(frozen=True)
 class FinishedCheck:
-    """A NodeCheck that has finished, with what is looked up in it."""
+    """A NodeCheck that has finished, with its look-up tables."""
 
     check: NodeCheck
 
@@ -98,9 +98,9 @@ class FinishedCheck:
         return self._wanted is None or worker.spec.index in self._wanted
 
     def verdict_on(self, worker: ElasticWorker, node: str) -> Verdict | None:
-        """Returns the verdict on this worker's node, if the check was of this very incarnation there.
+        """The verdict on this worker's node, if the check was of this incarnation there.
 
-        Of workers that share a node, one speaks for all. Who came there despite the verdict is another case.
+        Of workers that share a node, one speaks for all, but not for one that came there despite the verdict.
         """
         if not self.succeeded or not self.covers(worker):
             return None
@@ -138,7 +138,7 @@ class FinishedChecks:
         self._store = cache.store(NODECHECKS)
         self._trust = Trust(cache)
         self._models = cache.models(NODECHECKS, NodeCheck)
-        self._known: Memory[FinishedCheck] = self._store.memory()
+        self._indexed_checks: Memory[FinishedCheck] = self._store.memory()
 
     def on(self, node: str, reader: str | None) -> tuple[FinishedCheck, ...]:
         """The checks whose verdict on the node counts for the reader (`Trust.counts`)."""
@@ -163,10 +163,10 @@ class FinishedChecks:
         return tuple(map(self._indexed, self._models.readable(ended)))
 
     def _indexed(self, check: NodeCheck) -> FinishedCheck:
-        known = self._known.get(check.metadata.uid)
-        if known is None or known.check is not check:
-            known = self._known.put(check.metadata.uid, FinishedCheck(check))
-        return known
+        found = self._indexed_checks.get(check.metadata.uid)
+        if found is None or found.check is not check:
+            found = self._indexed_checks.put(check.metadata.uid, FinishedCheck(check))
+        return found
 
 
 def newest_on(node: str, checks: Iterable[FinishedCheck]) -> FinishedCheck | None:
@@ -187,11 +187,10 @@ def has_fresh_pass(
 def last_pass(node: str, checks: Sequence[FinishedCheck], created: datetime | None) -> datetime | None:
     """When the node passed the newest check on it; None if it did not pass that one.
 
-    A check that took a node's earlier pass for good tested it in part at most: that makes no new pass.
+    A check that reused a node's earlier pass tested it in part at most: that makes no new pass.
 
     Args:
-        node: its name.
-        checks: with a verdict on it.
+        checks: with a verdict on the node.
         created: when the node was added; None if it is gone. A check from before was of another machine, or
             of this one before its repair.
     """

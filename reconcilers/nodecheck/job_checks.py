@@ -1,7 +1,4 @@
-"""What a job knows of NodeChecks: which there are, and what they say of its workers.
-
-`JobChecks` is all that a look at a job reads of them; everything else follows from it, purely.
-"""
+"""The NodeChecks of a job (`JobChecks`), and what follows from them for its workers (`Standing`), purely."""
 
 from __future__ import annotations
 
@@ -23,12 +20,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.findings import MAX_EVIDENCE, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
-from reconcilers.nodecheck.finished import (
-    FinishedCheck,
-    FinishedChecks,
-    has_fresh_pass,
-    newest_on,
-)
+from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.runtime.clock import LONG_AGO
@@ -77,25 +69,25 @@ class JobChecks:
         found = ((node, newest_on(node, checks)) for node, checks in self.on_node.items())
         return {node: done for node, done in found if done is not None}
 
-    def last_word(self, node: str) -> Verdict | None:
+    def last_verdict(self, node: str) -> Verdict | None:
         done = self.newest.get(node)
         return None if done is None else done.verdicts[node]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What they say of the job's training workers, by index."""
+    """The job's training workers by the verdicts on their nodes, by index."""
 
     unchecked: frozenset[int] = frozenset()
-    """No check vouches for their nodes, and the job wants one."""
+    """Workers whose nodes no check vouches for, in a job that wants one."""
     faulty: Mapping[int, str] = field(default_factory=dict)
-    """Why they are to leave their nodes."""
+    """Workers on faulty nodes, with the finding."""
     slow: frozenset[int] = frozenset()
-    """Rather to be left out of the world."""
+    """Workers on slow nodes; left out of the world if enough others are ready."""
     faulty_nodes: tuple[str, ...] = ()
-    """All that there are, whoever was there; the newest last."""
+    """All faulty nodes, the newest last."""
     cleared: frozenset[str] = frozenset()
-    """Nodes whose last word is another."""
+    """Nodes whose last verdict is another."""
 
 
 UNJUDGED = Standing()
@@ -108,17 +100,17 @@ def standing_of(
     suspected_at: datetime | None,
     now: datetime,
 ) -> Standing:
-    """Judges the workers; unless checks are `enabled`, only faults that a person's check found count."""
+    """Judge the workers; unless checks are `enabled`, only faults that a person's check found count."""
     policy = job.spec.node_check
     if not policy.enabled and not checks.on_node:
         return UNJUDGED
     training = [worker for worker in workers if worker.spec.type == names.WORKER]
     reasons = {w.spec.index: _found_faulty(w, checks) for w in training}
-    words = {node: checks.last_word(node) for node in checks.newest}
+    verdicts = {node: checks.last_verdict(node) for node in checks.newest}
     standing = Standing(
         faulty={index: reason for index, reason in reasons.items() if reason is not None},
-        faulty_nodes=_faulty_nodes(checks, words),
-        cleared=frozenset(node for node, word in words.items() if word is not Verdict.FAULTY),
+        faulty_nodes=_faulty_nodes(checks, verdicts),
+        cleared=frozenset(node for node, verdict in verdicts.items() if verdict is not Verdict.FAULTY),
     )
     if not policy.enabled:
         return standing
@@ -131,7 +123,7 @@ def standing_of(
         and not _vouched_for(worker, checks, since)
         and not _has_failed_check(worker, checks, since)
     )
-    slow = (w.spec.index for w in training if words.get(_node(w)) is Verdict.STRAGGLER)
+    slow = (w.spec.index for w in training if verdicts.get(_node(w)) is Verdict.STRAGGLER)
     return replace(
         standing,
         unchecked=frozenset(unchecked),
@@ -143,40 +135,42 @@ def _passed_lately(node: str, checks: JobChecks, since: datetime) -> bool:
     return has_fresh_pass(node, checks.on_node.get(node, ()), checks.nodes_created.get(node), since)
 
 
-def _faulty_nodes(checks: JobChecks, words: Mapping[str, Verdict | None]) -> tuple[str, ...]:
-    """Sorts faulty nodes by the time of the verdict, the newest last."""
-    faulty = [node for node, word in words.items() if word is Verdict.FAULTY]
+def _faulty_nodes(checks: JobChecks, verdicts: Mapping[str, Verdict | None]) -> tuple[str, ...]:
+    """The faulty nodes by the time of the verdict, the newest last."""
+    faulty = [node for node, verdict in verdicts.items() if verdict is Verdict.FAULTY]
     return tuple(sorted(faulty, key=lambda node: (checks.newest[node].ended, node)))
 
 
 def _found_faulty(worker: ElasticWorker, checks: JobChecks) -> str | None:
-    """Why, if the last word on its node is that it is faulty, and a check that it took part in says so."""
+    """The finding, if the last verdict on its node is Faulty, and a check that it took part in says so."""
     node = _node(worker)
-    if checks.last_word(node) is not Verdict.FAULTY:
+    if checks.last_verdict(node) is not Verdict.FAULTY:
         return None
     for done in checks.newest_first:
         verdict = done.verdict_on(worker, node)
         if verdict is not None:
-            known = done.evidence.get(node)
+            finding = done.evidence.get(node)
             evidence = f"node check {done.check.metadata.name} found {node} faulty"
-            evidence = f"{evidence}: {known.message}" if known is not None and known.message else evidence
+            evidence = (
+                f"{evidence}: {finding.message}" if finding is not None and finding.message else evidence
+            )
             return evidence[:MAX_EVIDENCE] if verdict is Verdict.FAULTY else None
     return None
 
 
 def _vouched_for(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
-    """Whether it took part in a check that holds nothing certain against its node, and nothing did later."""
+    """Whether it took part in a check that did not find its node faulty, and no later one did."""
     node = _node(worker)
-    if checks.last_word(node) is Verdict.FAULTY:
+    if checks.last_verdict(node) is Verdict.FAULTY:
         return False
     verdicts = (done.verdict_on(worker, node) for done in checks.finished if done.ended >= since)
     return any(verdict is not None and verdict is not Verdict.FAULTY for verdict in verdicts)
 
 
 def _has_failed_check(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
-    """Whether its last check could not be carried out: that must not keep the job from training for ever.
+    """Whether its last check could not be carried out, which must not keep the job from training for ever.
 
-    What came after the worker's last end is another Pod, and gets another try.
+    The Pod after the worker's last end gets another try.
     """
     last_exit = worker.status.last_exit
     since = max(since, last_exit.time) if last_exit is not None else since
@@ -186,7 +180,7 @@ def _has_failed_check(worker: ElasticWorker, checks: JobChecks, since: datetime)
 
 
 def _node(worker: ElasticWorker) -> str:
-    """Returns the node of this incarnation's Pod; empty if it has none yet."""
+    """The node of this incarnation's Pod; empty if it has none yet."""
     status = worker.status
     current = status.observed_incarnation == worker.spec.incarnation
     return (status.node_name or "") if current else ""
@@ -206,7 +200,7 @@ def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
 
 
 def check_name(job: str, number: int) -> str:
-    """`<job>-check-<n>`; a job's name that is too long is cut, and kept apart from its like by a digest."""
+    """`<job>-check-<n>`; a job's name that is too long is cut, and a digest is added."""
     suffix = f"-check-{number}"
     if len(job) + len(suffix) > MAX_NAME:
         digest = hashlib.sha256(job.encode()).hexdigest()[:6]
@@ -215,7 +209,7 @@ def check_name(job: str, number: int) -> str:
 
 
 def next_number(job: str, taken: Collection[str]) -> int:
-    """1 + the highest that any NodeCheck of the namespace has, whoever made it."""
+    """1 + the highest that any NodeCheck of the namespace has."""
     numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
     return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
 
@@ -278,11 +272,11 @@ class JobChecksView:
             return JobChecks()
         namespace = job.metadata.namespace
         theirs = {w.status.node_name for w in workers if w.status.node_name}
-        known = {node for worker in workers for node in worker.spec.faulty_nodes}
+        avoided = {node for worker in workers for node in worker.spec.faulty_nodes}
         return JobChecks(
             of_job=tuple(sorted(self._parse.readable(found), key=_age)),
             finished=self._finished.of(found),
-            on_node=await self._on_each(theirs | known | self._finished.accused(namespace), namespace),
+            on_node=await self._on_each(theirs | avoided | self._finished.accused(namespace), namespace),
             nodes_created=self._nodes_created(theirs),
             taken=frozenset(raw["metadata"]["name"] for raw in self._checks.list(namespace)),
             owned=frozenset(raw["metadata"]["uid"] for raw in found if job.metadata.uid in owner_uids(raw)),
@@ -297,7 +291,7 @@ class JobChecksView:
         return on_node
 
     def _of(self, job: ElasticJob) -> list[dict[str, Any]]:
-        """Returns the checks that name it; not those of an earlier job of its name."""
+        """The checks that name it; not those of an earlier job of its name."""
         named = self._checks.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
         return [raw for raw in named if _concerns(raw, job)]
 
@@ -309,8 +303,8 @@ class JobChecksView:
         published, active = job.status.active_check, active_check(self._parse.readable(found))
         name = active.metadata.name if active is not None else published
         others = [raw for raw in found if raw["metadata"]["name"] != name]
-        known = len(others) < len(found) and (active is None or name == published)
-        if name is None or known or job.spec.suspend:
+        is_sure = len(others) < len(found) and (active is None or name == published)
+        if name is None or is_sure or job.spec.suspend:
             return found
         try:
             raw = await self._client.get(NODECHECKS, name, job.metadata.namespace)

@@ -26,7 +26,7 @@ MAX_MESSAGE = 500
 POD_ENDED = "PodEnded"
 NO_WORKER = "NoWorker"
 TOO_LATE = "TooLate"
-"""Reason of whatever was not there when the time for it was over."""
+"""Reason of what was not there when its time was over."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,17 @@ class CheckedNode:
 
 @dataclass(frozen=True)
 class Out:
-    """Why a node can give no answer any more."""
+    """Why a node can give no further answer."""
 
     message: str
     lost: bool = False
-    """The node itself is gone: a fault of its. Otherwise it withdraws."""
+    """The node itself is gone, which is its fault. Otherwise it withdraws."""
     reason: str = "NotTested"
     """CamelCase; the kubelet's or the scheduler's, where one of these gave it."""
 
 
 def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[CheckedNode, ...]:
-    """Returns the nodes of the check in rank order."""
+    """The nodes of the check in rank order."""
     status = check.status
     by_index = {worker.spec.index: worker for worker in workers}
     reused = set(status.reused)
@@ -120,10 +120,7 @@ def out_of(participant: CheckedNode) -> Out | None:
 
 
 def departure_of(participant: CheckedNode) -> Out | None:
-    """The same of a node whose agent was there: a Pod that is not known is gone, not yet to come.
-
-    So is an agent whose report has been taken back, or names no place where others could meet it.
-    """
+    """The same of a node whose agent was there: a missing Pod, report or address is gone, not yet to come."""
     out, worker, report = out_of(participant), participant.worker, participant.report
     if out is None and worker is not None and worker.status.pod_uid is None:
         return Out("its Pod is gone", reason=POD_ENDED)
@@ -133,16 +130,16 @@ def departure_of(participant: CheckedNode) -> Out | None:
 
 
 def absence_of(participant: CheckedNode) -> Out:
-    """Why a node's agent has not come within the time that it was given.
+    """Why a node's agent has not come in time.
 
-    That is no fault of the node's unless its Pod was lost with it (`out_of`): images, quota, scheduling,
-    admission and slow disks keep Pods of healthy nodes from starting in time.
+    That is no fault of the node's unless it was lost (`out_of`): images, quota, scheduling, admission and
+    slow disks keep Pods of healthy nodes from starting.
     """
     if participant.worker is None:
         return Out("no worker could be made for it in time, or it was deleted", reason=NO_WORKER)
-    known = out_of(participant)
-    if known is not None:
-        return known
+    out = out_of(participant)
+    if out is not None:
+        return out
     status = participant.worker.status
     for type_, what in ((SCHEDULED, "could not be placed"), (STARTED, "does not start")):
         condition = condition_of(status.conditions, type_)
@@ -170,7 +167,7 @@ UNKNOWN_ACCELERATORS = (
 """Beginnings of the names of resources that no probe can test."""
 
 TESTED_KIND = "nvidia"
-"""What an agent says of accelerators that the probes compute on; on all others they test the CPU."""
+"""Kind of the accelerators that the probes compute on; on all others they test the CPU."""
 
 CPU_LATENCY_RATIO = 4.0
 """Over Gloo the latency is that of waking threads: it doubles as cores sleep, or are not shared."""
@@ -208,11 +205,10 @@ def fleet_of(
     """The nodes as the diagnosis takes them, in rank order.
 
     Args:
-        participants: in rank order.
         labels: of the nodes, by name.
         topology_keys: the labels that name what nodes share, the smallest first.
-        vouch_ages: of those that passed lately, by name: seconds from that pass to the start of the check.
-            A node that is missing, since that check is gone, is no witness.
+        vouch_ages: seconds from a node's last pass to the start of the check, by name. A reused node that is
+            missing, since that check is gone, is no witness.
     """
     return tuple(
         Node(

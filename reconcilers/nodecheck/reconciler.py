@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
@@ -26,24 +26,14 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.findings import Finding, Verdict
 from crds.model import ConditionStatus
-from crds.nodecheck import (
-    Accelerator,
-    NodeCheck,
-    NodeCheckPhase,
-    NodeCheckStatus,
-)
+from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.claiming import Claiming, Permit
-from reconcilers.nodecheck.claims import (
-    HOLD_SECONDS,
-    WAITING_FOR_AGENTS,
-    WAITING_FOR_CHECK,
-    YIELDED,
-)
+from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
 from reconcilers.nodecheck.evidence import with_all_evidence
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.nodes import (
@@ -78,8 +68,7 @@ from reconcilers.nodecheck.steps import (
     nodes_without_worker,
     settled_nodes,
 )
-from reconcilers.nodecheck.view import CheckView
-from reconcilers.nodecheck.workers import CheckWorkers
+from reconcilers.nodecheck.view import CheckView, CheckWorkers
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.slots import wanted_slots
@@ -89,29 +78,21 @@ from reconcilers.runtime.kinds import NODECHECKS
 
 SLACK_SECONDS = 0.05
 BEHIND_SECONDS = 0.5
-"""What the API server knows, a watch shows within moments."""
+"""Time until a look at what the API server has and the cache has yet to show."""
 CONSEQUENCES_SECONDS = 600.0
-"""For so long a controller knows a finished check, before it deletes it: even if that was over long before it
-came, the nodes' cordons and records are still to follow from it."""
+"""Time for which a controller keeps a finished check, however old: the nodes' cordons and records have yet to
+follow from it."""
 IDLE, AGENTS = "idle", "agents"
 GATHERING = (IDLE, AGENTS)
-"""What is waited for before the first step, for HOLD_SECONDS at most if the check is no administrator's."""
+"""Waits before the first step; at most HOLD_SECONDS if the check is no administrator's."""
 MOST_AT_ONCE = 500
 """Workers that one look makes, so that other checks have their turn."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
 
 
-class Judge(Protocol):
-    """Tells what a step gave, or None while it is not over."""
-
-    def __call__(
-        self, status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
-    ) -> Ended | None: ...
-
-
 @dataclass
 class _Turn:
-    """One look at one check: what was read, and what is to be told at the end."""
+    """One look at one check: what was read, and the Events and the next look that follow."""
 
     check: NodeCheck
     raw: dict[str, Any]
@@ -128,9 +109,9 @@ class _Turn:
         self.events.append((type_, reason, message))
 
     def look_again_within(self, seconds: float | None) -> None:
-        known = self.look_again_seconds
         if seconds is not None:
-            self.look_again_seconds = seconds if known is None else min(seconds, known)
+            current = self.look_again_seconds
+            self.look_again_seconds = seconds if current is None else min(seconds, current)
 
 
 class NodeCheckReconciler(Reconciler):
@@ -166,8 +147,8 @@ class NodeCheckReconciler(Reconciler):
         left_seconds, metadata = check_status.seconds_to_expiry(check, self._clock.now()), check.metadata
         if left_seconds is None:
             return Result()
-        known_seconds = self._since.age_seconds(metadata.uid, "finished")
-        left_seconds = max(left_seconds, CONSEQUENCES_SECONDS - known_seconds)
+        seen_seconds = self._since.age_seconds(metadata.uid, "finished")
+        left_seconds = max(left_seconds, CONSEQUENCES_SECONDS - seen_seconds)
         if left_seconds > 0:
             return Result(left_seconds)
         with contextlib.suppress(NotFound):
@@ -175,7 +156,7 @@ class NodeCheckReconciler(Reconciler):
         return Result()
 
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
-        """The status that follows from what is there; the same one while there is somebody to wait for."""
+        """The status that follows from what is there; the same one while there is something to wait for."""
         if turn.check.spec.job_name is not None:
             lost = lost_job(turn.check.spec.job_name, turn.job)
             if lost is not None:
@@ -255,9 +236,9 @@ class NodeCheckReconciler(Reconciler):
         findings, namespace = [], check.metadata.namespace
         for node in scope.nodes:
             newest = newest_on(node, self._view.finished.on(node, namespace))
-            known = newest.evidence.get(node) if newest is not None else None
-            known = known or Finding(node=node, verdict=Verdict.HEALTHY)
-            findings.append(known.model_copy(update={"verdict": Verdict.HEALTHY}))
+            finding = newest.evidence.get(node) if newest is not None else None
+            finding = finding or Finding(node=node, verdict=Verdict.HEALTHY)
+            findings.append(finding.model_copy(update={"verdict": Verdict.HEALTHY}))
         return findings
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
@@ -301,24 +282,21 @@ class NodeCheckReconciler(Reconciler):
     # --- steps ----------------------------------------------------------------------------------------
 
     async def _carry_on(self, turn: _Turn) -> NodeCheckStatus:
-        """The next step, or the verdicts, once everybody has answered the current one or is out."""
+        """The next step, or the verdicts, once all nodes have answered the current one or are out."""
         participants, ended = await self._ended(turn, turn.status.round, ended_step)
         return turn.status if ended is None else await self._after(turn, participants, ended)
 
     async def _ended(
-        self, turn: _Turn, step: object, judge: Judge
+        self, turn: _Turn, step: object, judge: Callable[..., Ended | None]
     ) -> tuple[Sequence[CheckedNode], Ended | None]:
-        """What a step gave, if it is over. Nobody drops out by the word of our cache alone, which may lag."""
-        check, overdue = turn.check, self._is_overdue(turn, step)
-        participants = await computed(
-            len(check.status.nodes), checked_nodes_of, check, await self._view.workers_of(check)
-        )
-        ended = await computed(len(check.status.nodes), judge, turn.status, participants, overdue=False)
-        if not ended.everybody_answered if ended is not None else overdue:
-            participants = await computed(
-                len(check.status.nodes), checked_nodes_of, check, await self._view.workers_now(check)
-            )
-            ended = await computed(len(check.status.nodes), judge, turn.status, participants, overdue=overdue)
+        """What a step gave, if it is over. No node drops out by our cache alone, which may lag."""
+        check, count, overdue = turn.check, len(turn.status.nodes), self._is_overdue(turn, step)
+        participants = await computed(count, checked_nodes_of, check, await self._view.workers_of(check))
+        ended = await computed(count, judge, turn.status, participants, overdue=False)
+        is_in_doubt = overdue if ended is None else not ended.everybody_answered
+        if is_in_doubt:
+            participants = await computed(count, checked_nodes_of, check, await self._view.workers_now(check))
+            ended = await computed(count, judge, turn.status, participants, overdue=overdue)
         return participants, ended
 
     async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
@@ -339,7 +317,7 @@ class NodeCheckReconciler(Reconciler):
         nodes: Mapping[str, dict[str, Any]],
         vouch_ages: Mapping[str, float],
     ) -> NodeCheckStatus:
-        """Pure, but for what it adds to the turn."""
+        """Pure, but for the turn's Events."""
         labels = {name: raw["metadata"].get("labels") or {} for name, raw in nodes.items()}
         turn.event("Normal", "RoundFinished", check_status.describe_step(ended, len(turn.status.nodes)))
         status = check_status.settled(turn.status, ended, turn.now)
@@ -370,13 +348,13 @@ class NodeCheckReconciler(Reconciler):
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, findings: Sequence[Finding]) -> NodeCheckStatus:
         verdicts = {finding.node: finding.verdict for finding in findings}
-        summary = check_status.summary_of(verdicts, findings, status.faulty_links, status.faulty_domains)
-        type_: EventType = "Normal" if summary.healthy is ConditionStatus.TRUE else "Warning"
-        turn.event(type_, "CheckFinished", summary.message)
-        return check_status.concluded(status, findings, summary, turn.now)
+        healthy = check_status.summary_of(verdicts, findings, status.faulty_links, status.faulty_domains)
+        type_: EventType = "Normal" if healthy.status is ConditionStatus.TRUE else "Warning"
+        turn.event(type_, "CheckFinished", healthy.message)
+        return check_status.concluded(status, findings, healthy, turn.now)
 
     async def _refuse_unless_behind(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
-        """A refusal is for good, and what was made a moment before the check may not be in our cache yet."""
+        """A refusal is final, and what was made a moment before the check may not be in our cache yet."""
         if await self._view.is_behind(turn.check):
             turn.look_again_seconds = BEHIND_SECONDS
             return turn.status
@@ -391,8 +369,7 @@ class NodeCheckReconciler(Reconciler):
     def _is_overdue(self, turn: _Turn, step: object, since: Observations | None = None) -> bool:
         """Whether a step has lasted timeoutSeconds; if not, it is looked at again by then.
 
-        By our own clock, and only as far as we were in contact with the API server: its outage, or a new
-        controller, makes nobody late.
+        Only time in contact with the API server counts, so that its outage makes no node late.
         """
         age = (since or self._since).age_seconds(turn.check.metadata.uid, str(step))
         age = min(age, self._clock.monotonic() - self._contact.since)
@@ -405,7 +382,7 @@ class NodeCheckReconciler(Reconciler):
         return False
 
     async def _write(self, turn: _Turn, status: NodeCheckStatus) -> None:
-        """The one status write, if anything changed; then the Events, which tell what has happened."""
+        """The one status write, if anything changed; then the Events of what has happened."""
         if status is turn.status:
             return
         metadata = turn.check.metadata
@@ -420,7 +397,7 @@ class NodeCheckReconciler(Reconciler):
 
 
 def rotation_of(uid: str) -> int:
-    """Another one for each check, the same after any restart of the controller."""
+    """Another one for each check, the same after a restart of the controller."""
     return zlib.crc32(uid.encode())
 
 

@@ -1,8 +1,7 @@
 """A node's record: the findings of its last checks, kept in an annotation of the Node. Pure.
 
-It is the Node's own, so a machine that takes the name of another has an empty one, and nothing has to be
-collected. The NodeRecord reconciler writes it. The NodeCheck reconciler reads it, to see a fault that comes
-and goes (`healthcheck/intermittent.py`), and `dlr node-check history` shows it.
+The NodeRecord reconciler writes it. The NodeCheck reconciler reads it, to see a fault that comes and goes
+(`healthcheck/intermittent.py`), and `dlr node-check history` shows it.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from healthcheck.intermittent import NodeTests, tests_by_node
 
 MOST_RESULTS = 20
 MOST_BYTES = 4096
-"""Bytes of all findings, the oldest of which go first. Every watcher of Nodes has them all in memory."""
+"""Bytes of all findings, the oldest of which go first. Every watcher of Nodes has them in memory."""
 WINDOW = timedelta(days=14)
-"""Age beyond which a finding says nothing of a fault that comes and goes."""
+"""Age beyond which a finding does not count for a fault that comes and goes."""
 KEPT = {"time", "source", "uid", "verdict", "passed", "failed", "failed_with"}
 """Fields of a finding that the record keeps."""
 MAX_NAMED_IN_DOMAIN = 20
@@ -81,12 +80,7 @@ def tests_in(status: NodeCheckStatus) -> dict[str, NodeTests]:
 
 
 def untested_nodes(status: NodeCheckStatus, tests: Collection[str]) -> set[str]:
-    """Return the nodes that a check did not test, or not to the end.
-
-    Args:
-        status: of the check.
-        tests: nodes that made tests with others.
-    """
+    """The nodes that a check did not test to the end; `tests` are those that made tests with others."""
     return {left.node for left in status.withdrawn} | {*status.reused}.difference(tests)
 
 

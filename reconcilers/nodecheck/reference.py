@@ -1,9 +1,8 @@
-"""How fast a class of hardware was when its nodes were new, kept in an annotation of each Node. Pure.
+"""The speed of a class of hardware when its nodes were new, kept in an annotation of each Node. Pure.
 
-A check compares nodes with one another, so a fleet that is slow as a whole looks healthy by itself. Each
-Node keeps what was typical of its class when it first passed a check, as long as it is of that class; what
-the nodes of a check say together is what the check is measured by. The noderecord controller writes it,
-with the node's record; `kubectl annotate nodes --all elastic.iml.github.io/reference-` resets it.
+A check compares nodes with one another, so a fleet that is slow as a whole looks healthy by itself. Each Node
+keeps what was typical of its class when it first passed a check, as long as it is of that class; the medians
+over the nodes of a check are its references. `NodeRecordReconciler` writes them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MAX_CLASSES = 32
 
 
 class Reference(Model):
-    """What was typical of a class of hardware in one check."""
+    """The typical figures of a class of hardware in one check."""
 
     hardware_class: str
     figures: Figures
@@ -38,14 +37,14 @@ class Reference(Model):
 
 
 def read_reference(node: Mapping[str, Any]) -> Reference | None:
-    """Returns the reference of a raw Node; None if there is none that can be read."""
+    """The reference of a raw Node; None if there is none that can be read."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_REFERENCE)
     return _parsed(written) if written is not None else None
 
 
 @lru_cache(1024)
 def _parsed(written: str) -> Reference | None:
-    """Parse once for all nodes with the same text: those that one check was the first of."""
+    """Parse once for all nodes with the same text, of one first check."""
     try:
         return Reference.model_validate_json(written)
     except ValidationError:
@@ -59,30 +58,20 @@ def write_reference(reference: Reference) -> str:
 def references_on(
     fleet: Iterable[Node], nodes: Mapping[str, Mapping[str, Any]]
 ) -> dict[tuple[str, Metric], float]:
-    """What the nodes of a check say of their classes: the medians, by class and metric.
-
-    Args:
-        fleet: the check's nodes, as the diagnosis takes them.
-        nodes: the raw Nodes, by name.
-    """
-    known: defaultdict[tuple[str, Metric], list[float]] = defaultdict(list)
+    """The medians of the references of a check's nodes, by class and metric; `nodes` are the raw Nodes."""
+    found: defaultdict[tuple[str, Metric], list[float]] = defaultdict(list)
     metrics = {metric.value: metric for metric in Metric}
     for node in fleet:
         reference = read_reference(nodes[node.name]) if node.name in nodes else None
         if reference is not None and reference.hardware_class == node.hardware_class:
             for name, value in reference.figures.items():
                 if name in metrics and is_plausible(value):
-                    known[node.hardware_class, metrics[name]].append(value)
-    return {key: median(values) for key, values in known.items()}
+                    found[node.hardware_class, metrics[name]].append(value)
+    return {key: median(values) for key, values in found.items()}
 
 
 def speeds_of(typical: Mapping[tuple[str, Metric], float], fleet: Iterable[Node]) -> list[ClassSpeed]:
-    """What a check says of the classes of its nodes, for later ones.
-
-    Args:
-        typical: by class and metric (`healthcheck.stragglers.references_of`).
-        fleet: the check's nodes, in rank order.
-    """
+    """The speeds of the classes of a check's nodes, by `healthcheck.stragglers.references_of`."""
     places: defaultdict[str, list[int]] = defaultdict(list)
     for place, node in enumerate(fleet):
         places[node.hardware_class].append(place)
@@ -97,7 +86,7 @@ def speeds_of(typical: Mapping[tuple[str, Metric], float], fleet: Iterable[Node]
 
 
 def references_left_by(check: NodeCheck, verdicts: Mapping[str, Verdict]) -> dict[str, Reference]:
-    """What a check leaves for the nodes that it found healthy, by name."""
+    """The references that a check leaves for the nodes that it found healthy, by name."""
     status, left = check.status, dict[str, Reference]()
     if status.completion_time is None:
         return left

@@ -1,4 +1,4 @@
-"""Which nodes a check is of, which of them take part, and who speaks for each. Pure."""
+"""The nodes of a check, those of them that take part, and the worker that speaks for each. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reconcilers.observed.builder import check_labels, owner_reference
 from reconcilers.observed.worker_state import current_report
 
 LEAST_PARTNERS = Settings().failed.witnesses
-"""So many witnesses it takes to find one new node faulty."""
+"""Witnesses that it takes to find one new node faulty."""
 
 IDLE = (AgentState.READY, AgentState.FAILED)
 
@@ -75,12 +75,7 @@ class Scope:
 def named_nodes(
     spec: NodeCheckSpec, labels: Mapping[str, Mapping[str, str]]
 ) -> tuple[str, ...] | CheckRefusal:
-    """The nodes of a check by nodes or nodeSelector.
-
-    Args:
-        spec: with one of the two.
-        labels: of all nodes of the cluster, by name.
-    """
+    """The nodes of a check by nodes or nodeSelector, among all of the cluster with their labels, by name."""
     if spec.nodes is not None:
         unknown = sorted({*spec.nodes} - labels.keys())
         if unknown:
@@ -91,9 +86,8 @@ def named_nodes(
     found = tuple(sorted(name for name, theirs in labels.items() if wanted <= theirs.items()))
     if not found:
         selector = ",".join(f"{key}={value}" for key, value in wanted)
-        return CheckRefusal(
-            FailedReason.NO_NODES, f"no node has the labels {selector}" if selector else "no nodes"
-        )
+        message = f"no node has the labels {selector}" if selector else "no nodes"
+        return CheckRefusal(FailedReason.NO_NODES, message)
     return found
 
 
@@ -102,9 +96,8 @@ def lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
     if job is None:
         return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
     if job.status.phase is not None and job.status.phase.finished:
-        return CheckRefusal(
-            FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked"
-        )
+        message = f"job {name} has finished: nobody is there to be checked"
+        return CheckRefusal(FailedReason.JOB_FINISHED, message)
     return None
 
 
@@ -123,7 +116,7 @@ def one_each(nodes: Iterable[str]) -> tuple[Candidate, ...]:
 
 
 def wanted_workers(spec: NodeCheckSpec, workers: Iterable[ElasticWorker]) -> tuple[ElasticWorker, ...]:
-    """Returns the job's workers that the check is of, by index."""
+    """The job's workers that the check is of, by index."""
     wanted = None if spec.workers is None else set(spec.workers)
     chosen = (
         worker
@@ -144,7 +137,7 @@ def is_idle(worker: ElasticWorker, world: Rendezvous) -> bool:
 
 
 def speakers(workers: Iterable[ElasticWorker]) -> tuple[Candidate, ...]:
-    """Returns the first worker on each node, by index."""
+    """The first worker on each node, by index."""
     by_node: dict[str, Candidate] = {}
     for worker in workers:
         node = worker.status.node_name
@@ -154,7 +147,7 @@ def speakers(workers: Iterable[ElasticWorker]) -> tuple[Candidate, ...]:
 
 
 def choose(candidates: Sequence[Candidate], fresh: Collection[str]) -> Scope:
-    """Everybody who is not fresh, and as many fresh ones for partners; all, if all are fresh."""
+    """All nodes that are not fresh, with as many fresh ones for partners; all, if all are fresh."""
     stale = {candidate.node for candidate in candidates if candidate.node not in fresh}
     passed = [candidate.node for candidate in candidates if candidate.node in fresh]
     partners = passed[: max(len(stale), LEAST_PARTNERS)] if stale else passed

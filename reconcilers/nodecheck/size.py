@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
+from crds.findings import Finding
 from crds.further_nodes import MOST_NAMED, folded
-from crds.nodecheck import MAX_NODES, NodeCheckSpec, NodeCheckStatus
+from crds.nodecheck import MAX_NODES, FailedTest, NodeCheckSpec, NodeCheckStatus, Withdrawal
 from reconcilers.nodecheck.scope import Scope
-from reconcilers.nodecheck.steps import Told, first_told
 
 MAX_TEXTS = 125_000
 """Characters of all their messages together, of verdicts and of leavings each."""
@@ -23,11 +23,24 @@ FIRST_ROUND_BYTES_A_NODE = 44
 """Its index and incarnation, and its half of a group's address, port and keys."""
 
 
+Entry = TypeVar("Entry", FailedTest, Finding, Withdrawal)
+
+
+def with_first_messages(entries: Sequence[Entry], most: int) -> list[Entry]:
+    """Keep so many messages at most, the first ones."""
+    left, kept = most, []
+    for entry in entries:
+        left -= bool(entry.message)
+        none = {"message": "", "reason": ""} if isinstance(entry, Withdrawal) else {"message": ""}
+        kept.append(entry.model_copy(update=none) if entry.message and left < 0 else entry)
+    return kept
+
+
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
-    """Returns the wire form: of thousands of results, the first ones with texts, the others as ranges."""
+    """The wire form: of thousands of results, the first ones with texts, the others as ranges."""
     shortened = {
-        "withdrawn": _within_budget(first_told(status.withdrawn, MOST_NAMED)),
-        "node_results": _within_budget(first_told(status.node_results, MOST_NAMED)),
+        "withdrawn": _within_budget(with_first_messages(status.withdrawn, MOST_NAMED)),
+        "node_results": _within_budget(with_first_messages(status.node_results, MOST_NAMED)),
     }
     wire = status.model_copy(update=shortened).to_wire()
     for done in wire["rounds"]:
@@ -37,8 +50,8 @@ def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
     return folded(wire)
 
 
-def _within_budget(entries: Sequence[Told]) -> list[Told]:
-    """Shortens the messages where there are many."""
+def _within_budget(entries: Sequence[Entry]) -> list[Entry]:
+    """Shorten the messages where there are many."""
     most = MAX_TEXTS // max(1, sum(bool(entry.message) for entry in entries))
     return [
         entry.model_copy(update={"message": entry.message[:most]}) if len(entry.message) > most else entry
@@ -61,7 +74,7 @@ def has_room_for_round(spec: NodeCheckSpec, published: NodeCheckStatus) -> bool:
 
 
 def first_round_bytes(spec: NodeCheckSpec, scope: Scope) -> int:
-    """What a check of these nodes takes in its first round, about: its names are the most of it."""
+    """About how many bytes a check of these nodes takes in its first round, most of them names."""
     copies = 3 if spec.nodes is not None else 2  # in `spec.nodes`, in `nodes`, and in `groups`
     names = copies * _bytes_of_names(scope.nodes) + _bytes_of_names(scope.reused)
     return names + len(scope.nodes) * FIRST_ROUND_BYTES_A_NODE

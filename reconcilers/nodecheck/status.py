@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from controller.wording import counted, some_of
-from crds.findings import (
-    MAX_TEXT,
-    WORST_FIRST,
-    Cause,
-    FaultyDomain,
-    FaultyLink,
-    Finding,
-    Verdict,
-    dropped,
-)
+from crds.findings import MAX_TEXT, WORST_FIRST, Cause, FaultyDomain, FaultyLink, Finding, Verdict, dropped
 from crds.further_nodes import MOST_NAMED
-from crds.model import Condition, ConditionStatus
+from crds.model import ConditionStatus
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckPhase, NodeCheckStatus, Withdrawal
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.measurements import History
@@ -30,7 +21,7 @@ from reconcilers.nodecheck.nodes import CheckedNode, Out, created_at
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.steps import Ended, round_to_record
-from reconcilers.observed.conditions import with_condition
+from reconcilers.observed.conditions import State, with_condition
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
@@ -46,95 +37,78 @@ REPLACED = Out("its Node was deleted during the check, and is another one now", 
 
 
 def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -> NodeCheckStatus:
-    """Not begun yet, and why."""
-    conditions = with_condition(status.conditions, RUNNING, ConditionStatus.FALSE, reason, message, now)
+    """Say why the check has not begun yet."""
     phase = status.phase or NodeCheckPhase.PENDING
-    return status.model_copy(update={"phase": phase, "conditions": conditions})
+    return _with(status, now, {RUNNING: State(ConditionStatus.FALSE, reason, message)}, phase=phase)
 
 
 def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> NodeCheckStatus:
-    """The check cannot be carried out."""
-    conditions = list(status.conditions)
-    for type_, value in ((RUNNING, ConditionStatus.FALSE), (FAILED, ConditionStatus.TRUE)):
-        conditions = with_condition(conditions, type_, value, refusal.reason, refusal.message, now)
-    return status.model_copy(
-        update={
-            "phase": NodeCheckPhase.FAILED,
-            "conditions": conditions,
-            "groups": [],
-            "completion_time": now,
-        }
-    )
+    """End the check, which cannot be carried out."""
+    failed = State(ConditionStatus.TRUE, refusal.reason, refusal.message)
+    states = {RUNNING: replace(failed, status=ConditionStatus.FALSE), FAILED: failed}
+    return _with(status, now, states, phase=NodeCheckPhase.FAILED, groups=[], completion_time=now)
 
 
 def scoped(
     status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, Out], now: datetime
 ) -> NodeCheckStatus:
-    """Fixes who takes part."""
-    return status.model_copy(
-        update={
-            "phase": NodeCheckPhase.PENDING,
-            "nodes": list(scope.nodes),
-            "workers": [participant.worker for participant in scope.participants],
-            "incarnations": [participant.incarnation for participant in scope.participants],
-            "reused": list(scope.reused),
-            "withdrawn": _withdrawals(withdrawn),
-            "start_time": now,
-        }
+    """Fix who takes part."""
+    return _with(
+        status,
+        now,
+        {},
+        phase=NodeCheckPhase.PENDING,
+        nodes=list(scope.nodes),
+        workers=[participant.worker for participant in scope.participants],
+        incarnations=[participant.incarnation for participant in scope.participants],
+        reused=list(scope.reused),
+        withdrawn=_withdrawals(withdrawn),
+        start_time=now,
     )
 
 
 def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datetime) -> NodeCheckStatus:
-    conditions = with_condition(
-        status.conditions, ACCELERATORS_TESTED, ConditionStatus.FALSE, "NoProbe", message, now
-    )
-    return status.model_copy(update={"conditions": conditions})
+    return _with(status, now, {ACCELERATORS_TESTED: State(ConditionStatus.FALSE, "NoProbe", message)})
 
 
 def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: datetime) -> NodeCheckStatus:
-    """Adds what is wrong with whole classes of hardware, if anything is: it speaks against no node."""
+    """Add what is wrong with whole classes of hardware, if anything is: it speaks against no node."""
     if not classes:
         return status
     message = "; ".join(f"{found.evidence} ({first_names(found.nodes)})" for found in classes)[:MAX_TEXT]
-    conditions = with_condition(
-        status.conditions, NODES_ALIKE, ConditionStatus.FALSE, "SpeedsDiffer", message, now
-    )
-    return status.model_copy(update={"conditions": conditions})
+    return _with(status, now, {NODES_ALIKE: State(ConditionStatus.FALSE, "SpeedsDiffer", message)})
 
 
 def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
-    """The local tests begin."""
-    message = "the nodes run their local tests"
-    conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "LocalTests", message, now)
-    return status.model_copy(update={"phase": NodeCheckPhase.RUNNING, "conditions": conditions, "round": 0})
+    """Begin the local tests."""
+    running = State(ConditionStatus.TRUE, "LocalTests", "the nodes run their local tests")
+    return _with(status, now, {RUNNING: running}, phase=NodeCheckPhase.RUNNING, round=0)
 
 
 def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckStatus:
-    """Adds what a step gave: a finished round, and who withdrew."""
+    """Add what a step gave: a finished round, and who withdrew."""
     rounds = status.rounds
     if ended.round is not None:
         rounds = [*rounds, round_to_record(ended.round, status.nodes)]
+    lost = (dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items())
     withdrawn = [*status.withdrawn, *_withdrawals(ended.withdrawn)]
-    return status.model_copy(
-        update={
-            "rounds": rounds,
-            "withdrawn": withdrawn,
-            "conditions": _with_untested_nodes(status, withdrawn, now),
-            "node_results": [
-                *status.node_results,
-                *(dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items()),
-            ],
-        }
+    return _with(
+        status,
+        now,
+        _nodes_tested(status, withdrawn),
+        rounds=rounds,
+        withdrawn=withdrawn,
+        node_results=[*status.node_results, *lost],
     )
 
 
 def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckStatus:
-    """Adds the nodes that failed their own tests, so that it is kept even if their Pods go."""
-    known = {result.node for result in status.node_results}
+    """Add the nodes that failed their own tests, so that it is kept even if their Pods go."""
+    present = {result.node for result in status.node_results}
     failures = [
         dropped(node, Cause.LOCAL_TEST, result.reason)
         for node, result in history.local.items()
-        if not result.passed and node not in known
+        if not result.passed and node not in present
     ]
     return status.model_copy(update={"node_results": [*status.node_results, *failures]})
 
@@ -142,41 +116,30 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
 def in_round(
     status: NodeCheckStatus, step: Round, participants: Iterable[CheckedNode], now: datetime
 ) -> NodeCheckStatus:
-    """Publishes the next round."""
+    """Publish the next round."""
     by_node = {participant.node: participant for participant in participants}
-    message = describe_round(step)
-    conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "PairTests", message, now)
-    return status.model_copy(
-        update={
-            "conditions": conditions,
-            "round": step.number,
-            "groups": [_group(members, by_node[members[0]]) for members in step.groups],
-        }
-    )
+    groups = [_group(members, by_node[members[0]]) for members in step.groups]
+    running = State(ConditionStatus.TRUE, "PairTests", describe_round(step))
+    return _with(status, now, {RUNNING: running}, round=step.number, groups=groups)
 
 
 def concluded(
-    status: NodeCheckStatus, findings: Sequence[Finding], summary: Summary, now: datetime
+    status: NodeCheckStatus, findings: Sequence[Finding], healthy: State, now: datetime
 ) -> NodeCheckStatus:
-    """The verdicts are there, and the check is over."""
-    conditions = list(status.conditions)
-    for type_, value, reason in (
-        (RUNNING, ConditionStatus.FALSE, "Finished"),
-        (SUCCEEDED, ConditionStatus.TRUE, "Finished"),
-        (HEALTHY, summary.healthy, summary.reason),
-    ):
-        conditions = with_condition(conditions, type_, value, reason, summary.message, now)
-    return status.model_copy(
-        update={
-            "phase": NodeCheckPhase.SUCCEEDED,
-            "conditions": conditions,
-            "groups": [],
-            "node_results": _detailed(findings),
-            "faulty_nodes": _named(findings, Verdict.FAULTY),
-            "stragglers": _named(findings, Verdict.STRAGGLER),
-            "inconclusive": _named(findings, Verdict.INCONCLUSIVE),
-            "completion_time": now,
-        }
+    """End the check with its verdicts."""
+    finished = State(ConditionStatus.TRUE, "Finished", healthy.message)
+    running = replace(finished, status=ConditionStatus.FALSE)
+    return _with(
+        status,
+        now,
+        {RUNNING: running, SUCCEEDED: finished, HEALTHY: healthy},
+        phase=NodeCheckPhase.SUCCEEDED,
+        groups=[],
+        node_results=_detailed(findings),
+        faulty_nodes=_named(findings, Verdict.FAULTY),
+        stragglers=_named(findings, Verdict.STRAGGLER),
+        inconclusive=_named(findings, Verdict.INCONCLUSIVE),
+        completion_time=now,
     )
 
 
@@ -236,19 +199,26 @@ def _withdrawals(withdrawn: Mapping[str, Out]) -> list[Withdrawal]:
     ]
 
 
-def _with_untested_nodes(
-    status: NodeCheckStatus, withdrawn: Sequence[Withdrawal], now: datetime
-) -> list[Condition]:
-    """That some nodes could not be tested, and the commonest reason: the check's trouble, not the nodes'."""
-    conditions = list(status.conditions)
+def _nodes_tested(status: NodeCheckStatus, withdrawn: Sequence[Withdrawal]) -> dict[str, State]:
+    """That some nodes could not be tested, with the commonest reason: the check's trouble, not the nodes'."""
     if not withdrawn:
-        return conditions
+        return {}
     ((reason, _),) = Counter(left.reason or "NotTested" for left in withdrawn).most_common(1)
-    named = [left.node for left in withdrawn if (left.reason or "NotTested") == reason]
-    first = next(left.message for left in withdrawn if left.node == named[0])
+    named = [left for left in withdrawn if (left.reason or "NotTested") == reason]
     of_all = f"{len(withdrawn)} of {counted(len(status.nodes), 'node')}"
-    message = f"{of_all} could not be tested, for no fault of theirs; {reason}: {first_names(named)}: {first}"
-    return with_condition(conditions, NODES_TESTED, ConditionStatus.FALSE, reason, message, now)
+    first = f"{first_names([left.node for left in named])}: {named[0].message}"
+    message = f"{of_all} could not be tested, for no fault of theirs; {reason}: {first}"
+    return {NODES_TESTED: State(ConditionStatus.FALSE, reason, message)}
+
+
+def _with(
+    status: NodeCheckStatus, now: datetime, states: Mapping[str, State], **fields: Any
+) -> NodeCheckStatus:
+    """The status with these conditions and fields."""
+    conditions = list(status.conditions)
+    for type_, state in states.items():
+        conditions = with_condition(conditions, type_, state.status, state.reason, state.message, now)
+    return status.model_copy(update={"conditions": conditions, **fields})
 
 
 def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
@@ -260,62 +230,50 @@ def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
 # --- sentences --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The condition Healthy."""
-
-    healthy: ConditionStatus
-    reason: str
-    message: str
-
-
 def summary_of(
     verdicts: Mapping[str, Verdict],
     findings: Sequence[Finding] = (),
     links: Sequence[FaultyLink] = (),
     domains: Sequence[FaultyDomain] = (),
-) -> Summary:
-    """Sums up a check, the worst first.
-
-    Args:
-        verdicts: on all nodes, by name.
-        findings: whose evidence is kept.
-        links: faulty links.
-        domains: racks and switches to look at first.
-    """
+) -> State:
+    """The state of condition Healthy, the worst first, by the verdicts on all nodes and the kept findings."""
     faulty, slow, open_, _ = (
         [node for node, found in verdicts.items() if found is verdict] for verdict in WORST_FIRST
     )
-    found = []
-    if faulty:
-        found.append(f"{len(faulty)} faulty ({first_names(faulty)})")
-    if slow:
-        found.append(f"{len(slow)} slow ({first_names(slow)})")
-    if open_:
-        found.append(f"{len(open_)} inconclusive ({first_names(open_)})")
-    places = []
+    grounds = (
+        (faulty, ConditionStatus.FALSE, "FaultyNodes"),
+        (links, ConditionStatus.FALSE, "FaultyLinks"),
+        (slow, ConditionStatus.FALSE, "Stragglers"),
+        (open_, ConditionStatus.UNKNOWN, "Inconclusive"),
+    )
+    well = (ConditionStatus.TRUE, "AllHealthy")
+    healthy, reason = next(((status, reason) for named, status, reason in grounds if named), well)
+    if len(verdicts) == 1:
+        ((node, verdict),) = verdicts.items()
+        evidence = next((f": {finding.message}" for finding in findings if finding.message), "")
+        return State(healthy, reason, f"node {node} is {verdict.value.lower()}{evidence}")
+    kinds = ((faulty, "faulty"), (slow, "slow"), (open_, "inconclusive"))
+    found = [f"{len(nodes)} {kind} ({first_names(nodes)})" for nodes, kind in kinds if nodes]
+    count = len(verdicts)
+    sentences = [f"of {count} nodes, {', '.join(found)}" if found else f"all {count} nodes are healthy"]
     if links:
-        places.append(f"faulty links: {first_names(list(map(str, links)))}")
+        sentences.append(f"faulty links: {first_names(list(map(str, links)))}")
     if domains:
-        places.append(f"look first at {first_names(list(map(str, domains)))}")
-    healthy, reason = _verdict(faulty, links, slow, open_)
-    return Summary(healthy, reason, _sentence(verdicts, findings, found, places))
+        sentences.append(f"look first at {first_names(list(map(str, domains)))}")
+    return State(healthy, reason, "; ".join(sentences))
 
 
 def describe_round(step: Round) -> str:
-    """Describes a round that begins; nodes alone test no other."""
+    """Describe a round that begins; nodes alone test no other."""
     alone = sum(len(group) == 1 for group in step.groups)
     meeting = len(step.groups) - alone
-    parts = []
-    if meeting:
-        parts.append(f"{meeting} group{'' if meeting == 1 else 's'} of nodes that test each other")
-    if alone:
-        parts.append(f"{alone} node{'' if alone == 1 else 's'} that measure{'s' if alone == 1 else ''} again")
+    parts = [f"{counted(meeting, 'group')} of nodes that test each other"] if meeting else []
+    parts += [counted(alone, "node that measures", "nodes that measure") + " again"] if alone else []
     return f"round {step.number}: {', '.join(parts)}"
 
 
 def describe_step(ended: Ended, nodes: int) -> str:
-    """Describes what one step gave."""
+    """Describe what one step gave."""
     if ended.round is None:
         out = len(ended.withdrawn) + len(ended.unanswered)
         return f"local tests: {nodes - out} of {counted(nodes, 'node has', 'nodes have')} answered"
@@ -325,30 +283,5 @@ def describe_step(ended: Ended, nodes: int) -> str:
     return f"{text}; not: {first_names(failed)}" if failed else text
 
 
-def _verdict(
-    faulty: Collection[str], links: Collection[FaultyLink], slow: Collection[str], open_: Collection[str]
-) -> tuple[ConditionStatus, str]:
-    for named, reason in ((faulty, "FaultyNodes"), (links, "FaultyLinks"), (slow, "Stragglers")):
-        if named:
-            return ConditionStatus.FALSE, reason
-    return (ConditionStatus.UNKNOWN, "Inconclusive") if open_ else (ConditionStatus.TRUE, "AllHealthy")
-
-
-def _sentence(
-    verdicts: Mapping[str, Verdict],
-    findings: Sequence[Finding],
-    found: Sequence[str],
-    places: Sequence[str],
-) -> str:
-    if len(verdicts) == 1:
-        ((node, verdict),) = verdicts.items()
-        evidence = next((f": {finding.message}" for finding in findings if finding.message), "")
-        return f"node {node} is {verdict.value.lower()}{evidence}"
-    count = len(verdicts)
-    text = f"of {count} nodes, {', '.join(found)}" if found else f"all {count} nodes are healthy"
-    return "; ".join((text, *places))
-
-
 def first_names(names: Sequence[str]) -> str:
-    """Names the first ones, and counts the others."""
     return some_of(names, MAX_NAMED)

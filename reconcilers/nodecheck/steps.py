@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from crds.agent_report import PairOutcome, ProbeEnding, ProbeOutcome
 from crds.elasticworker import ElasticWorker
-from crds.findings import Cause, Finding
-from crds.nodecheck import (
-    CheckGroup,
-    CheckRound,
-    FailedTest,
-    NodeCheck,
-    NodeCheckStatus,
-    Withdrawal,
-)
+from crds.findings import Cause
+from crds.nodecheck import CheckGroup, CheckRound, FailedTest, NodeCheck, NodeCheckStatus
 from healthcheck.local import local_result
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -42,17 +34,16 @@ from reconcilers.nodecheck.nodes import (
     departure_of,
     out_of,
 )
-
-Told = TypeVar("Told", FailedTest, Finding, Withdrawal)
+from reconcilers.nodecheck.size import with_first_messages
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
 
 UNTESTED = "ProbeUnavailable"
-"""Reason of a node that could not test what was asked of it."""
+"""Reason of a node that could not make its test."""
 
 OWN_SIGNALS = tuple(f"ended by {name}" for name in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"))
-"""As `healthcheck.probes.runner` tells them."""
+"""Reasons that `healthcheck.probes.runner` gives."""
 
 MAX_GROUP_MESSAGE = 200
 MAX_GROUP_MESSAGES = 50
@@ -66,7 +57,7 @@ class Ended:
     withdrawn: Mapping[str, Out]
     """Nodes that withdrew since the step before, and why."""
     unanswered: Mapping[str, str]
-    """Nodes that were lost before they answered the local tests, with what is known of them."""
+    """Nodes that were lost before they answered the local tests, with the end of their Pods."""
     round: RoundResult | None = None
     """None after the local tests."""
 
@@ -79,9 +70,9 @@ class Ended:
 def ended_gathering(
     status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> Ended | None:
-    """Whether all agents of a check of nodes are there, or need not be waited for; None to wait on.
+    """Who is out once all agents of a check of nodes are there, or need not be waited for; None to wait on.
 
-    A worker that is not there is one that was made just now.
+    A missing worker was made just now.
     """
     settled = settled_nodes(status)
     missing = [p for p in participants if p.node not in settled and not p.is_ready]
@@ -97,11 +88,9 @@ def ended_gathering(
 def ended_step(
     status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> Ended | None:
-    """The current step's outcome; None while there is somebody to wait for.
+    """What the current step gave; None while there is a node to wait for.
 
     Args:
-        status: of the check.
-        participants: in rank order.
         overdue: the time for the step has passed; a node that has not answered will not.
     """
     settled = settled_nodes(status)
@@ -113,20 +102,20 @@ def ended_step(
 
 
 def nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) -> list[tuple[int, str]]:
-    """The nodes that are to be tested and have no worker yet, each with its place in the check."""
+    """Nodes to test that have no worker yet, each with its place in the check."""
     made = {p.node for p in checked_nodes_of(check, workers) if p.worker is not None}
     needless = made | settled_nodes(check.status)
     return [(index, node) for index, node in enumerate(check.status.nodes) if node not in needless]
 
 
 def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
-    """Nodes of an unfinished check that are asked no more: withdrawn, or settled by the local tests."""
+    """Nodes of an unfinished check that need no further answer: withdrawn, or settled by local tests."""
     withdrawn = (left.node for left in status.withdrawn)
     return frozenset((*withdrawn, *(result.node for result in status.node_results)))
 
 
 def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | None:
-    """A single late answer blames nobody: an agent gets lost, or its word. A lost node is known otherwise."""
+    """A single late answer blames no node: agents and reports get lost. A lost node shows by its Pod."""
     withdrawn: dict[str, Out] = {}
     unanswered: dict[str, str] = {}
     for participant in present:
@@ -159,9 +148,9 @@ def _ended_round(
     for group in groups:
         answers: dict[str, PairOutcome] = {}
         for node in group.members:
-            asked = by_node.get(node)
-            answer = asked.pair(number) if asked is not None else None
-            if answer is None and asked is not None and not overdue and departure_of(asked) is None:
+            member = by_node.get(node)
+            answer = member.pair(number) if member is not None else None
+            if answer is None and member is not None and not overdue and departure_of(member) is None:
                 return None
             if answer is not None and answer.ending in UNTESTABLE:
                 withdrawn[node] = Out(f"{answer.probe}: {answer.reason}"[:MAX_MESSAGE], reason=UNTESTED)
@@ -174,20 +163,6 @@ def _ended_round(
         if out is not None and node not in silent_before and not (out.lost and node in silent):
             withdrawn.setdefault(node, out)
     return Ended(withdrawn, {}, RoundResult(number, tuple(outcomes)))
-
-
-def first_told(entries: Sequence[Told], most: int) -> list[Told]:
-    """Keeps so many messages at most, the first ones."""
-    left = most
-    kept = []
-    for entry in entries:
-        left -= bool(entry.message)
-        kept.append(entry.model_copy(update=_untold(entry)) if entry.message and left < 0 else entry)
-    return kept
-
-
-def _untold(entry: Told) -> dict[str, str]:
-    return {"message": "", "reason": ""} if isinstance(entry, Withdrawal) else {"message": ""}
 
 
 def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupResult:
@@ -226,7 +201,7 @@ def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dic
 
 
 def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
-    """What could not be tested, of a node whose other tests passed; empty if there is nothing."""
+    """What could not be tested of a node whose other tests passed."""
     outcomes = list(outcomes)
     missing = [outcome for outcome in outcomes if outcome.ending is ProbeEnding.UNAVAILABLE]
     if not missing or not local_result(outcomes).passed:
@@ -236,26 +211,24 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
 
 def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> History:
     """All finished steps, as the diagnosis takes them."""
+    by_node = {participant.node: participant for participant in participants}
+    results = status.node_results
     return History(
         local=_local_results(status, participants),
-        rounds=tuple(_with_measured_again(round_, participants) for round_ in rounds_of(status)),
-        unanswered=_unanswered(status),
+        rounds=tuple(_with_own_figures(round_, by_node) for round_ in rounds_of(status)),
+        unanswered={found.node: found.message for found in results if Cause.NO_ANSWER in found.causes},
         withdrawn={left.node: left.message for left in status.withdrawn},
     )
 
 
-def _with_measured_again(round_: RoundResult, participants: Sequence[CheckedNode]) -> RoundResult:
-    """Adds the figures of groups of one: like those of local tests, only the agents' reports have them."""
-    alone = {group.members[0] for group in round_.groups if len(group.members) == 1 and group.passed}
-    if not alone:
-        return round_
-    answers = {p.node: answer for p in participants if p.node in alone if (answer := p.pair(round_.number))}
-    groups = (
-        replace(group, measured=_slowest([answers[group.members[0]]], Metric))
-        if len(group.members) == 1 and group.members[0] in answers
-        else group
-        for group in round_.groups
-    )
+def _with_own_figures(round_: RoundResult, by_node: Mapping[str, CheckedNode]) -> RoundResult:
+    """Add the figures of groups of one: like those of local tests, only the agents' reports have them."""
+    groups = list(round_.groups)
+    for place, group in enumerate(groups):
+        alone = by_node.get(group.members[0]) if len(group.members) == 1 and group.passed else None
+        answer = alone.pair(round_.number) if alone is not None else None
+        if answer is not None:
+            groups[place] = replace(group, measured=_slowest([answer], Metric))
     return replace(round_, groups=tuple(groups))
 
 
@@ -265,23 +238,14 @@ def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode])
         for participant in participants
         if participant.local and not participant.reused
     }
-    for known in status.node_results:  # of a node whose report is gone with its Pod
-        if Cause.LOCAL_TEST in known.causes and known.node not in results:
-            results[known.node] = LocalResult(failure=known.message)
+    for found in status.node_results:  # of nodes whose report is gone with its Pod
+        if Cause.LOCAL_TEST in found.causes and found.node not in results:
+            results[found.node] = LocalResult(failure=found.message)
     return results
 
 
-def _unanswered(status: NodeCheckStatus) -> dict[str, str]:
-    return {result.node: result.message for result in status.node_results if Cause.NO_ANSWER in result.causes}
-
-
 def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
-    """What the status keeps of a round: nodes by their places, and what is not as usual.
-
-    Args:
-        result: the round.
-        nodes: the names of the check's nodes, in rank order.
-    """
+    """What the status keeps of a round: nodes by their places, and the tests that failed."""
     places = {node: place for place, node in enumerate(nodes)}
     failed = [
         FailedTest(
@@ -296,7 +260,7 @@ def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
     return CheckRound(
         number=result.number,
         tests=[[places[node] for node in group.members] for group in result.groups],
-        failed=first_told(failed, MAX_GROUP_MESSAGES),
+        failed=with_first_messages(failed, MAX_GROUP_MESSAGES),
         bus_gbps=_column(result, Metric.PAIR_BUS_GBPS),
         latency_us=_column(result, Metric.PAIR_LATENCY_US),
     )

@@ -1,26 +1,32 @@
-"""What a check is decided from, as the caches show it: its job, workers and nodes."""
+"""The job, workers and nodes of a check, as the caches show them, and the workers that are made for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import Invalid, NotFound
+from controller.errors import AlreadyExists, ApiError, Invalid, NotFound
 from controller.resources import NODES
 from controller.slices import Slices
+from controller.store import Memory
+from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
-from reconcilers.nodecheck.nodes import created_at
-from reconcilers.nodecheck.scope import lost_job
+from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
+from reconcilers.nodecheck.scope import lost_job, new_check_worker
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
 from reconcilers.observed.trust import Trust
+from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.refused import is_refusal, retry_seconds
 
 Labels: TypeAlias = dict[str, Mapping[str, str]]
 """The labels of all nodes, by name."""
@@ -59,7 +65,7 @@ class CheckView:
         return await self._parsed(workers_owned_by(self._workers, check.metadata.namespace, uid))
 
     async def workers_now(self, check: NodeCheck) -> list[ElasticWorker]:
-        """The same, read from the API server itself: a stalled watch of ours must condemn nobody."""
+        """The same, read from the API server itself: a stalled watch of ours must condemn no node."""
         metadata, job = check.metadata, check.spec.job_name
         label = f"{names.LABEL_CHECK}={metadata.name}" if job is None else f"{names.LABEL_JOB}={job}"
         listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
@@ -67,13 +73,10 @@ class CheckView:
         return await self._parsed(raw for raw in listed["items"] if owner in owner_uids(raw))
 
     async def is_behind(self, check: NodeCheck) -> bool:
-        """Whether the API server has what the check would be refused for the want of: its job, or nodes.
-
-        What cannot be a name or a label, is not there.
-        """
+        """Whether the API server has the job or the nodes for whose lack the check would be refused."""
         spec = check.spec
         if spec.job_name == "" or "" in (spec.nodes or ()):
-            return False  # by an empty name, the server shows all that there are
+            return False  # by an empty name, the server lists all of them
         try:
             if spec.job_name is not None:
                 raw = await self._client.get(ELASTICJOBS, spec.job_name, check.metadata.namespace)
@@ -99,7 +102,7 @@ class CheckView:
         return {name: raw for name, raw in found if raw is not None}
 
     def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
-        """Returns the nodes that need no test, because they passed another check lately enough."""
+        """The nodes that need no test, because they passed another check lately enough."""
         seconds = check.spec.fresh_seconds
         if not seconds:
             return frozenset()
@@ -116,7 +119,7 @@ class CheckView:
         )
 
     def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
-        """When these raw Nodes passed the newest check that counts here, by name, as far as they did."""
+        """Times at which these raw Nodes passed the newest check that counts here, by name."""
         reader = check.metadata.namespace
         found = (
             (name, last_pass(name, self.finished.on(name, reader), created_at(raw)))
@@ -128,7 +131,7 @@ class CheckView:
         return self._trust.is_administrators(check.metadata.namespace)
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
-        """Returns the uid of the owner of the check's workers; None if its job is gone."""
+        """The uid of the owner of the check's workers; None if its job is gone."""
         if check.spec.job_name is None:
             return check.metadata.uid
         job = self.job_of(check)
@@ -141,3 +144,49 @@ class CheckView:
             workers += self._parse_worker.readable([raw])
             await slices.pause()
         return workers
+
+
+# --- workers of a check of nodes ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The API server, a quota or a policy refuses workers of a check."""
+
+    message: str
+    retry_at: float
+    """Time of the next try, on the monotonic clock. Looks before it create nothing: each agent causes one."""
+
+
+class CheckWorkers:
+    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+        self._client = client
+        self._monotonic = monotonic
+        self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
+
+    async def make(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> Refused | None:
+        """Make workers for these places and nodes of the check; return why they are not made, if so."""
+        uid, refused = check.metadata.uid, self._refused.get(check.metadata.uid)
+        if missing and refused is not None and self._monotonic() < refused.retry_at:
+            return refused
+        try:
+            await in_parallel(self._make_one(check, index, node) for index, node in missing)
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
+            message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
+            return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds(len(missing))))
+        return None
+
+    async def delete(self, workers: Iterable[ElasticWorker]) -> None:
+        """Delete workers of a check, and with them their Pods."""
+        await in_parallel(self._delete_one(worker) for worker in workers)
+
+    async def _delete_one(self, worker: ElasticWorker) -> None:
+        metadata = worker.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(ELASTICWORKERS, metadata.name, metadata.namespace, uid=metadata.uid)
+
+    async def _make_one(self, check: NodeCheck, index: int, node: str) -> None:
+        with contextlib.suppress(AlreadyExists):  # made before; the cache has yet to show it
+            await self._client.create(ELASTICWORKERS, new_check_worker(check, index, node))

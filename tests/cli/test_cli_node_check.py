@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
 
-from dlr.commands.node_check import done, view
+from dlr.commands.node_check import done, news
 from dlr.kube import following
 from tests.cli.scripted import (
     GROUP_PATH,
@@ -401,24 +400,9 @@ class TestWait:
     def test_a_cluster_without_a_controller_is_told(
         self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(view, "NO_CONTROLLER_AFTER_SECONDS", 0.02)
+        monkeypatch.setattr(news, "NO_CONTROLLER_AFTER_SECONDS", 0.02)
         script(server, *[node_check()] * 5, finished("Healthy"))
         assert "no controller seems to run in this cluster" in dlr("node-check", "--all").out
-
-    def test_on_a_terminal_the_table_is_redrawn(
-        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setenv("COLUMNS", "120")
-        groups = [{"members": ["node-0", "node-1"], "masterAddress": "10.0.0.1", "masterPort": 1}]
-        at_work = node_check(phase="Running", round=1, groups=groups, **MEMBERS)
-        script(server, at_work, finished("Healthy", "Healthy"))
-        done = dlr("node-check", "--all")
-        assert done.exit_code == 0
-        assert "round 1 with node-1" in done.out
-        assert "Succeeded after 31s, 1 round" in done.out
-        assert "\x1b[" in done.out
 
 
 class TestHistory:

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands.node_check.happenings import happenings
+from dlr.commands.node_check.news import Look, news
 from dlr.commands.node_check.view import (
-    Look,
     closing_lines,
     compute,
-    final_rows,
     head,
-    live_rows,
-    most_telling,
+    node_rows,
     reports_on_nodes,
 )
 from dlr.job.check_outcome import health
@@ -53,10 +50,6 @@ def running(round_: int, *workers: JSON, **status: Any) -> Look:
     return Look(check, workers)
 
 
-def states(look: Look) -> list[object]:
-    return [row[1] for row in live_rows(look)]
-
-
 class TestHealth:
     @pytest.mark.parametrize(
         ("status", "is_"),
@@ -89,95 +82,7 @@ class TestHealth:
         assert health(node_check(phase="Failed", nodeResults=[verdict("a", "Faulty")])) is Health.UNKNOWN
 
 
-class TestLiveRows:
-    def test_figures_come_from_the_reports_while_it_runs(self) -> None:
-        done = check_worker(0, {"local": [probe(figures=GEMM)], "pairs": []})
-        (node, state, speed, bus, why), second, _ = live_rows(running(0, done, check_worker(1)))
-        assert (node, state, speed, bus, why) == (
-            "node-0",
-            "local tests done",
-            "bf16 612 TFLOP/s",
-            "",
-            "",
-        )
-        assert second == ("node-1", "local tests", "", "", "")
-
-    def test_a_round_names_the_partners_and_who_has_answered(self) -> None:
-        done = check_worker(
-            1, {"local": [probe()], "pairs": [probe("pair", round=1, figures={"pair_bus_gbps": 11.34})]}
-        )
-        look = running(1, done, check_worker(0), groups=[group("node-0", "node-1")])
-        assert states(look) == ["round 1 with node-1", "round 1 done", "done"]
-        assert live_rows(look)[1][3] == "11.3 GB/s"
-        assert head(look, NOW, 20.0)[1] == ("Phase", "Running for 12s, round 1: 1 of 2 nodes have answered")
-
-    def test_the_best_pair_counts_of_all_rounds(self) -> None:
-        rounds = [
-            {"number": 1, "groups": [outcome("node-0", "node-1", bus=3.0)]},
-            {"number": 2, "groups": [outcome("node-0", "node-2", bus=9.0)]},
-        ]
-        look = running(3, rounds=rounds, groups=[group("node-0", "node-1")])
-        assert [row[3] for row in live_rows(look)] == ["9 GB/s", "3 GB/s", "9 GB/s"]
-
-    def test_reports_of_another_check_or_incarnation_do_not_count(self) -> None:
-        local = {"local": [probe(figures=GEMM)]}
-        other = check_worker(0, local, uid="of-another-check")
-        relaunched = check_worker(1, local)
-        relaunched["status"]["agent"]["incarnation"] = 2
-        assert states(running(0, other, relaunched)) == ["local tests"] * 3
-
-    def test_failures_withdrawals_and_pods_that_wait_say_why(self) -> None:
-        failed = check_worker(0, {"local": [probe(), probe("copies", "Failed", reason="3 bytes changed")]})
-        look = running(
-            0,
-            failed,
-            check_worker(2, phase="Pending", message="0/3 nodes are available"),
-            withdrawn=[{"node": "node-1", "message": "its Pod was evicted"}],
-        )
-        assert [(row[1], row[4]) for row in live_rows(look)] == [
-            ("local tests done", "copies: 3 bytes changed"),
-            ("withdrawn", "its Pod was evicted"),
-            ("local tests", "0/3 nodes are available"),
-        ]
-
-    def test_a_node_that_passed_lately_is_not_asked_again(self) -> None:
-        look = running(0, reused=["node-2"])
-        assert states(look)[2] == "passed lately"
-        assert head(look, NOW, 0.0)[1][1].endswith("0 of 2 nodes have answered")
-
-    def test_a_job_s_workers_are_found_by_index(self) -> None:
-        look = Look(
-            node_check(phase="Running", round=0, nodes=["node-7"], workers=[5], incarnations=[3]),
-            [check_worker(5, {"local": [probe(figures=GEMM)]}) | {"spec": {"index": 5}}],
-        )
-        look.workers[0]["status"]["agent"]["incarnation"] = 3
-        assert states(look) == ["local tests done"]
-
-    def test_where_not_all_fit_those_with_something_to_say_come_first(self) -> None:
-        workers = [
-            check_worker(0, {"local": [probe()]}),
-            check_worker(1),
-            check_worker(2, {"local": [probe(ending="TimedOut", reason="no end after 120 s")]}),
-        ]
-        rows = live_rows(running(0, *workers))
-        assert most_telling(rows, 3) == rows
-        assert [row[0] for row in most_telling(rows, 2)] == ["node-2", "node-1"]
-
-
 class TestHead:
-    def test_nobody_takes_it_up(self) -> None:
-        look = Look(node_check())
-        assert head(look, NOW, 3.0)[1][1] == "no controller has seen it yet"
-        assert "no controller seems to run" in head(look, NOW, 12.0)[1][1]
-
-    def test_what_a_check_waits_for(self) -> None:
-        waits = condition("Running", "False", "node-1 is being checked by nightly")
-        look = Look(node_check(phase="Pending", conditions=[waits]))
-        assert head(look, NOW, 0.0) == [
-            ("Check", "default/node-check-abcde"),
-            ("Phase", "Pending for 1m: node-1 is being checked by nightly"),
-        ]
-
     def test_how_long_it_took(self) -> None:
         check = node_check(
             phase="Succeeded",
@@ -185,7 +90,10 @@ class TestHead:
             completionTime="2026-01-01T00:00:41Z",
             rounds=[{"number": 1, "groups": []}],
         )
-        assert head(Look(check), NOW, 0.0)[1][1] == "Succeeded after 31s, 1 round"
+        assert head(check, NOW) == [
+            ("Check", "default/node-check-abcde"),
+            ("Phase", "Succeeded after 31s, 1 round"),
+        ]
 
 
 class TestFinal:
@@ -206,7 +114,7 @@ class TestFinal:
     )
 
     def test_rows_come_from_the_check_alone(self) -> None:
-        assert final_rows(self.CHECK) == [
+        assert node_rows(self.CHECK) == [
             ("node-0", "Healthy", "bf16 612 TFLOP/s", "7 GB/s"),
             ("node-1", "Faulty", "bf16 612 TFLOP/s", ""),
             ("node-2", "Inconclusive", "bf16 612 TFLOP/s", "7 GB/s"),
@@ -231,7 +139,7 @@ class TestFinal:
         assert closing_lines(check) == ["node-0 has amd.com/gpu", "Healthy: all 2 nodes are healthy"]
 
 
-class TestHappenings:
+class TestNews:
     def test_each_thing_is_told_once(self) -> None:
         first = running(
             1,
@@ -246,7 +154,7 @@ class TestHappenings:
             rounds=[{"number": 1, "groups": [outcome("node-0", "node-2", bus=8.0)]}],
             withdrawn=[{"node": "node-2", "message": "its Pod was preempted"}],
         )
-        before, after = happenings(first, 1.0), happenings(second, 2.0)
+        before, after = news(first, 1.0), news(second, 2.0)
         assert before == [
             "Running: local tests of 3 nodes",
             "node-0: local tests done, bf16 612 TFLOP/s",
@@ -262,14 +170,54 @@ class TestHappenings:
     def test_a_group_that_failed_is_told_with_what_was_wrong(self) -> None:
         bad = outcome("a", "b", passed=False, message="b closed the connection")
         check = node_check(phase="Succeeded", rounds=[{"number": 1, "groups": [bad, outcome("c", "d")]}])
-        assert happenings(Look(check), 0.0) == [
+        assert news(Look(check), 0.0) == [
             "round 1: a, b failed: b closed the connection",
             "round 1: 1 of 2 groups passed",
         ]
 
+    def test_a_check_that_no_controller_takes_up_and_what_one_waits_for(self) -> None:
+        assert news(Look(node_check()), 3.0) == []
+        assert news(Look(node_check()), 12.0) == ["no controller seems to run in this cluster"]
+        waits = condition("Running", "False", "node-1 is being checked by nightly")
+        look = Look(node_check(phase="Pending", conditions=[waits]))
+        assert news(look, 12.0) == ["Pending: node-1 is being checked by nightly"]
+
+    def test_reports_of_another_check_or_incarnation_do_not_count(self) -> None:
+        local = {"local": [probe(figures=GEMM)]}
+        other = check_worker(0, local, uid="of-another-check")
+        relaunched = check_worker(1, local)
+        relaunched["status"]["agent"]["incarnation"] = 2
+        assert news(running(0, other, relaunched), 0.0) == ["Running: local tests of 3 nodes"]
+
+    def test_pods_that_wait_say_why(self) -> None:
+        waiting = check_worker(2, phase="Pending", message="0/3 nodes are available")
+        assert news(running(0, waiting), 0.0)[-1] == "node-2: 0/3 nodes are available"
+
+    def test_a_node_that_passed_lately_is_named_by_number(self) -> None:
+        assert news(running(0, reused=["node-2"]), 0.0) == [
+            "Running: local tests of 3 nodes (1 of them passed lately, and are not tested again)"
+        ]
+
+    def test_a_job_s_workers_are_found_by_index(self) -> None:
+        worker = check_worker(5, {"local": [probe(figures=GEMM)]}) | {"spec": {"index": 5}}
+        worker["status"]["agent"]["incarnation"] = 3
+        check = node_check(phase="Running", round=0, nodes=["node-7"], workers=[5], incarnations=[3])
+        assert news(Look(check, [worker]), 0.0)[-1] == "node-7: local tests done, bf16 612 TFLOP/s"
+
+    def test_of_many_nodes_those_alone_are_named_that_fail(self) -> None:
+        nodes = [f"node-{index}" for index in range(60)]
+        members = {"nodes": nodes, "workers": [*range(60)], "incarnations": [1] * 60}
+        workers = [check_worker(index, {"local": [probe(figures=GEMM)]}) for index in range(59)]
+        workers.append(check_worker(59, {"local": [probe("copies", "Failed", reason="3 bytes changed")]}))
+        check = node_check(phase="Running", round=0, **members)
+        assert news(Look(check, workers), 0.0) == [
+            "Running: local tests of 60 nodes",
+            "node-59: local tests failed: copies: 3 bytes changed",
+        ]
+
     def test_a_large_round_is_not_told_by_name(self) -> None:
         look = running(1, groups=[group(f"n{i}", f"m{i}") for i in range(100)])
-        assert happenings(look, 0.0)[-1].endswith("; n7, m7; and 92 more")
+        assert news(look, 0.0)[-1].endswith("; n7, m7; and 92 more")
 
 
 def test_the_fastest_type_is_shown() -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from dlr.commands.application import application, with_options_behind
-from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS, LIVE_COLUMNS
+from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
 from dlr.commands.output import table
 from dlr.job.workers import NARROW_COLUMNS
 from dlr.kube import waiting
@@ -117,7 +117,6 @@ def test_events_on_a_narrow_terminal_keep_their_whole_message(
         ),
         (LINK_COLUMNS, (f"gpu-node-0123.{'x' * 30} and gpu-node-0124.{'x' * 30}", "Slow", WHY)),
         (DOMAIN_COLUMNS, ("rack=rack-12", ", ".join(f"gpu-node-{number:04}" for number in range(9)), WHY)),
-        (LIVE_COLUMNS, (f"gpu-node-0123.{'x' * 30}", "Inconclusive", "bf16 612", "398 GB/s", WHY)),
     ],
 )
 def test_no_column_pushes_the_reason_off_a_narrow_terminal(

@@ -8,7 +8,7 @@ import torch
 from crds.agent_report import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes import copies, devices, gemm
-from healthcheck.probes.exact_product import ExactProduct
+from healthcheck.probes.gemm import ExactProduct
 from healthcheck.probes.report import ProbeError, Unavailable
 
 CPU = argparse.Namespace(device="cpu")

@@ -25,8 +25,7 @@ from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import CheckState
 from reconcilers.conditions.job_finding import finding_of
-from reconcilers.cordon.limits import pools_of
-from reconcilers.cordon.options import CordonOptions
+from reconcilers.cordon.options import CordonOptions, pools_of
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView

@@ -433,7 +433,7 @@ def test_summary_tells_the_worst_first(
     verdicts: dict[str, str], status: str, reason: str, message: str
 ) -> None:
     summary = summary_of({node: Verdict(verdict) for node, verdict in verdicts.items()})
-    assert (summary.healthy, summary.reason, summary.message) == (status, reason, message)
+    assert (summary.status, summary.reason, summary.message) == (status, reason, message)
 
 
 def test_summary_of_many_names_some() -> None:

@@ -17,8 +17,7 @@ from reconcilers.cordon.findings import (
     finding_of_worker,
     suspicion_of,
 )
-from reconcilers.cordon.limits import ALL_NODES
-from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.options import ALL_NODES, CordonMode, CordonOptions
 from reconcilers.cordon.policy import NodeState, decide_cordon, reason_of
 from reconcilers.cordon.statement import Statement, statement_on
 from reconcilers.nodecheck.finished import FinishedCheck, FinishedChecks

@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
-from reconcilers.cordon.options import DEFAULT_POOLS
+from reconcilers.cordon.options import ALL_NODES, DEFAULT_POOLS, limit_of, pools_of
 from reconcilers.cordon.policy import (
     ENOUGH_PASSES,
     Mark,
     MarkState,
     NodeState,
-    admit,
     decide_cordon,
+    full_pools,
     newest,
     read_mark,
     reason_of,
@@ -40,7 +39,13 @@ def faulty(name: str = "node-6", at: float = 1, **more: Any) -> NodeState:
 
 def looked_at(node: NodeState, fleet: Iterable[NodeState], limit: int) -> NodeState:
     """As the reconciler decides on it."""
-    return decide_cordon(node, admit(fleet, Limits(limit)).full.get(node.name))
+    return decide_cordon(node, full_pools(fleet, {ALL_NODES: limit}).get(node.name))
+
+
+def admitted(fleet: list[NodeState], limits: dict[str, int]) -> set[str]:
+    """The nodes that are cordoned, or may be."""
+    wanted = {node.name for node in fleet if node.cordoned or decide_cordon(node).cordoned}
+    return wanted - full_pools(fleet, limits).keys()
 
 
 def heard(node: NodeState, said: Finding) -> NodeState:
@@ -174,13 +179,13 @@ def test_limit_is_a_share_of_all_nodes_and_at_least_one(nodes: int, percent: int
 
 def test_longest_accused_goes_first_then_the_name_decides() -> None:
     fleet = [faulty("c", at=1), faulty("b", at=2), faulty("a", at=2)]
-    assert admit(fleet, Limits(1)).nodes == {"c"}
-    assert admit(fleet, Limits(2)).nodes == {"c", "a"}
+    assert admitted(fleet, {ALL_NODES: 1}) == {"c"}
+    assert admitted(fleet, {ALL_NODES: 2}) == {"c", "a"}
 
 
 def test_cordoned_nodes_keep_their_place() -> None:
     old, new = faulty("old", at=1), decide_cordon(faulty("new", at=9))
-    assert admit([old, new], Limits(1)).nodes == {"new"}
+    assert admitted([old, new], {ALL_NODES: 1}) == {"new"}
 
 
 H100, A100 = frozenset({"gpu=H100"}), frozenset({"gpu=A100", "pool=old"})
@@ -188,14 +193,14 @@ H100, A100 = frozenset({"gpu=H100"}), frozenset({"gpu=A100", "pool=old"})
 
 def test_full_pool_holds_its_own_and_lets_others_pass() -> None:
     fleet = [faulty("a", at=1, pools=H100), faulty("b", at=2, pools=H100), faulty("c", at=3, pools=A100)]
-    admission = admit(fleet, Limits(10, {"gpu=H100": 1, "gpu=A100": 1, "pool=old": 1}))
-    assert admission.nodes == {"a", "c"} and admission.full == {"b": "gpu=H100"}
+    limits = {ALL_NODES: 10, "gpu=H100": 1, "gpu=A100": 1, "pool=old": 1}
+    assert admitted(fleet, limits) == {"a", "c"} and full_pools(fleet, limits) == {"b": "gpu=H100"}
 
 
 def test_node_of_two_pools_needs_room_in_both() -> None:
     cordoned = decide_cordon(faulty("a", at=1, pools=frozenset({"pool=old"})))
-    admission = admit([cordoned, faulty("b", at=2, pools=A100)], Limits(10, {"gpu=A100": 5, "pool=old": 1}))
-    assert admission.full == {"b": "pool=old"}
+    limits = {ALL_NODES: 10, "gpu=A100": 5, "pool=old": 1}
+    assert full_pools([cordoned, faulty("b", at=2, pools=A100)], limits) == {"b": "pool=old"}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,7 @@ def test_pools_are_values_of_labels_or_what_a_selector_matches(
 
 def test_overruled_node_takes_no_room_and_asks_for_none() -> None:
     overruled = decide_cordon(replace(decide_cordon(faulty("a")), taint=None))
-    assert admit([overruled, faulty("b", at=9)], Limits(1)).nodes == {"b"}
+    assert admitted([overruled, faulty("b", at=9)], {ALL_NODES: 1}) == {"b"}
 
 
 # --- properties -------------------------------------------------------------------------------------
@@ -274,23 +279,24 @@ def test_newer_healthy_verdict_lifts_ours_and_leaves_the_rest(node: NodeState, a
 @given(st.lists(nodes(), max_size=8, unique_by=lambda node: node.name), st.integers(1, 4))
 def test_admission_never_exceeds_the_limit_and_evicts_nobody(fleet: list[NodeState], limit: int) -> None:
     cordoned = {node.name for node in fleet if node.cordoned}
-    admitted = admit(fleet, Limits(limit)).nodes
-    assert cordoned <= admitted
-    assert len(admitted) <= max(limit, len(cordoned))
+    found = admitted(fleet, {ALL_NODES: limit})
+    assert cordoned <= found
+    assert len(found) <= max(limit, len(cordoned))
 
 
 @given(st.lists(nodes(), max_size=8, unique_by=lambda node: node.name), st.data())
 def test_no_pool_gets_more_than_its_limit(fleet: list[NodeState], data: st.DataObject) -> None:
     pools = st.frozensets(st.sampled_from(["p", "q", "r"]))
     fleet = [replace(node, pools=data.draw(pools)) for node in fleet]
-    limits = Limits(data.draw(st.integers(1, 4)), {pool: data.draw(st.integers(1, 3)) for pool in "pqr"})
-    admission = admit(fleet, limits)
-    for pool, limit in limits.pools.items():
+    limits = {pool: data.draw(st.integers(1, 3)) for pool in "pqr"}
+    full = full_pools(fleet, limits | {ALL_NODES: data.draw(st.integers(1, 4))})
+    for pool, limit in limits.items():
         inside = [node for node in fleet if pool in node.pools]
         before = sum(node.cordoned for node in inside)
-        assert sum(node.name in admission.nodes for node in inside) <= max(limit, before)
+        cordoned = [n for n in inside if n.cordoned or (decide_cordon(n).cordoned and n.name not in full)]
+        assert len(cordoned) <= max(limit, before)
     waiting = {node.name for node in fleet if not node.cordoned and decide_cordon(node).cordoned}
-    assert admission.full.keys() == waiting - admission.nodes
+    assert full.keys() <= waiting
 
 
 NAMES = "abcdef"

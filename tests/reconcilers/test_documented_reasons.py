@@ -63,7 +63,10 @@ COMPUTED = {
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
 
 CONDITIONS_OF = {
-    "type_": {"Succeeded", "Failed", "Healthy", "Running"},
+    "type_": {
+        *("Succeeded", "Failed", "Healthy", "Running"),
+        *("NodesTested", "NodesAlike", "AcceleratorsTested"),
+    },
 }
 
 

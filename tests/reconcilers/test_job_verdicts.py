@@ -172,7 +172,7 @@ def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with
     assert finished.on("a", "default") == () and finished.accused("default") == set()
     stage.add_check("new", status=ended, nodeSelector={})
     finished.on("a", "default")
-    assert len(finished._known) == 1
+    assert len(finished._indexed_checks) == 1
 
 
 # --- relaunching ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ def test_replica_groups_bring_what_ft_hsdp_says() -> None:
 def test_a_tenth_of_aire_sims_fleet_recovers_as_its_own_formula_says() -> None:
     """Nothing fails while it recovers: one over one and what recoveries take of a second of training."""
     fleet = example("airesim")
-    few = replace(fleet.times, restart_seconds=12_000.0)
+    few = fleet.times.model_copy(update={"restart_seconds": 12_000.0})
     fleet = fleet.model_copy(update={"nodes": 410, "spares": 26, "times": few})
     outcome = Simulation(fleet, 0).run(60)
     trained = outcome.account.work

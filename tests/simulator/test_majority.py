@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.account import Part
+from simulator.account import Outcome, Part
 from simulator.crew import Crew
-from simulator.engine import Outcome, Simulation
+from simulator.engine import Simulation
 from simulator.fleet import parsed
 from simulator.runs import mean_of
 

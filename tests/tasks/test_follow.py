@@ -114,9 +114,7 @@ def test_after_ctrl_c_only_a_d_deletes(answer: str, deleted: bool, monkeypatch: 
             gone.append(name)
 
     gone: list[str] = []
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(follow, "_terminal_is_there", lambda: True)
-    monkeypatch.setattr(follow, "_answer", lambda: answer)
+    monkeypatch.setattr(follow, "_answer", lambda question: answer)
     told = choose_after_interrupt(Cluster(), made())  # type: ignore[arg-type]
     assert bool(gone) is deleted
     assert ("`dlr job delete map -n default` ends it" in str(told)) is not deleted

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlr.commands.map.manifest import Workers
 from dlr.commands.queue.request import (
     Request,
     RequestError,
@@ -117,7 +118,7 @@ def test_its_script_is_where_queue_pl_has_it(log: str, path: str) -> None:
 @given(st.integers(1, 200), st.integers(0, 40), st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))
 def test_no_more_run_at_a_time_than_may(jobs: int, most: int, workers: int, slots: int, gpus: int) -> None:
     request = Request("x.JOB.log", ("a",), "JOB", 1, jobs, max_jobs=most, gpus=gpus)
-    pods = within(request, 1, workers, slots)
+    pods = within(request, Workers(1, workers, slots, 60))
     assert 1 <= pods.least <= pods.most <= workers and 1 <= pods.slots <= slots
     assert not most or pods.most * pods.slots <= most
     assert (pods.most - 1) * pods.slots < jobs, "no Pod is without a job"

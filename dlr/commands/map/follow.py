@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,13 +98,13 @@ def _of_lines(progress: SetProgress) -> list[str]:
 
 
 def outcome_of(job: JSON, size: int) -> Outcome:
-    """What became of the lines, as the job says it."""
-    for said in (job.get("status") or {}).get("shards") or ():
-        if said["name"] == SET_NAME:
-            known = of_status(from_wire(ShardSetStatus, said))
-            held = [each.elements for each in known.leases] + [each.elements for each in known.tried]
-            left = union(known.failed, known.waiting, *held)
-            return Outcome(known.definition.size, known.failed, left, known.reason)
+    """The outcome by the job's status."""
+    for wire in (job.get("status") or {}).get("shards") or ():
+        if wire["name"] == SET_NAME:
+            shards = of_status(from_wire(ShardSetStatus, wire))
+            held = [each.elements for each in shards.leases] + [each.elements for each in shards.tried]
+            left = union(shards.failed, shards.waiting, *held)
+            return Outcome(shards.definition.size, shards.failed, left, shards.reason)
     return Outcome(size, NONE, whole(size) if size else NONE, "")
 
 
@@ -183,32 +183,25 @@ def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:
         f"and `dlr job delete {made.name} -n {api.namespace}` ends it."
     )
     try:
-        if sys.stderr.isatty() and _terminal_is_there():
-            print(
-                f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ", end="", file=sys.stderr
-            )
-            sys.stderr.flush()
-            # Enter, a slip, or a terminal that is gone take nothing away.
-            if not _answer().strip().lower().startswith("d"):
-                return Interrupted(goes_on)
+        answer = _answer(f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ")
     except KeyboardInterrupt:
+        answer = ""
+    # Enter, a slip, or a terminal that is gone take nothing away.
+    if answer is not None and not answer.strip().lower().startswith("d"):
         return Interrupted(goes_on)
     api.delete(ELASTICJOBS, made.name)
     return Interrupted(f"The job {made.name!r} is deleted, and what it was running is ended.")
 
 
-def _terminal_is_there() -> bool:
-    try:
-        with Path("/dev/tty").open():
-            return True
-    except OSError:
-        return False
-
-
-def _answer() -> str:
-    """What the person types, though the lines may have come from standard input."""
-    with Path("/dev/tty").open() as terminal:
-        return terminal.readline()
+def _answer(question: str) -> str | None:
+    """The person's answer, though the lines may have come from standard input; None without a terminal."""
+    answer = None
+    if sys.stderr.isatty():
+        with suppress(OSError), Path("/dev/tty").open() as terminal:
+            answer = ""  # also of a terminal that is gone meanwhile
+            print(question, end="", file=sys.stderr, flush=True)
+            answer = terminal.readline()
+    return answer
 
 
 class _Display:

@@ -45,7 +45,7 @@ class Workers:
     """A Pod template of the user's, whose first container runs the command."""
 
     def at_first(self, lines: int) -> int:
-        """How many there are to be when the job begins: as many as lines fill, where that is known."""
+        """Workers at the start: as many as the lines fill, if their number is there (not 0)."""
         wanted = -(-lines // self.slots) if lines else self.least
         return max(self.least, min(wanted, self.most))
 
@@ -89,11 +89,7 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
 
 
 def chunks_of(task: Task, lines: Lines | None) -> list[JSON]:
-    """The data of the ConfigMaps; the first has the task too.
-
-    Raises:
-        LinesError: there are too many lines.
-    """
+    """The data of the ConfigMaps; the first has the task too. Raises LinesError for too many lines."""
     data: list[JSON] = [{}]
     if lines is not None:
         parts = packed(lines)
@@ -135,7 +131,7 @@ def config_map_names(job: JSON) -> list[str]:
 
 
 def task_and_lines(found: Sequence[JSON]) -> tuple[Task, Lines | None]:
-    """What the ConfigMaps say, in their order; the lines only if they are in them.
+    """Read task and lines from the ConfigMaps, in their order; the lines only if they are in them.
 
     Raises:
         KeyError, TypeError, ValueError: they make no sense.

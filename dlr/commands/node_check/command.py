@@ -1,7 +1,8 @@
-"""`dlr node-check`: its options, and which of the two it is."""
+"""`dlr node-check`: its options."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from dlr.commands.lazy import HELP_NAMES
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.record import show_record
-from dlr.commands.node_check.request import Target, Wishes, node_check
+from dlr.commands.node_check.request import node_check, subject
 from dlr.commands.options import (
     Context,
     Kubeconfig,
@@ -32,19 +33,15 @@ from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError
 
-WHAT = "What to check (one of these)"
-HOW = "How"
+_what = partial(typer.Option, rich_help_panel="What to check (one of these)")
+_how = partial(typer.Option, rich_help_panel="How")
 
 
 class Checks(TyperGroup):
     """`dlr node-check` and its commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Resolve a command as TyperGroup does; another word behind `--nodes` is meant as a node.
-
-        Raises:
-            CouldNotTell: there is such a word.
-        """
+        """Resolve a command as TyperGroup does, but refuse another word behind `--nodes`, meant as a node."""
         nodes = ctx.params.get("nodes")
         if nodes and args[0] not in self.commands:
             wanted = ",".join([*nodes, *args])
@@ -62,97 +59,68 @@ def command(
     invocation: typer.Context,
     nodes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--nodes",
-            metavar="A,B",
-            help="These nodes.",
-            autocompletion=complete_node_names,
-            rich_help_panel=WHAT,
-        ),
+        _what("--nodes", metavar="A,B", help="These nodes.", autocompletion=complete_node_names),
     ] = None,
     selector: Annotated[
-        str | None,
-        typer.Option(
-            "--selector", "-l", metavar="K=V,…", help="Nodes with these labels.", rich_help_panel=WHAT
-        ),
+        str | None, _what("--selector", "-l", metavar="K=V,…", help="Nodes with these labels.")
     ] = None,
-    every_node: Annotated[bool, typer.Option("--all", help="Every node.", rich_help_panel=WHAT)] = False,
+    every_node: Annotated[bool, _what("--all", help="Every node.")] = False,
     job: Annotated[
         str | None,
-        typer.Option(
+        _what(
             callback=object_name,
             help="The nodes of this job, in its own Pods; its training stops meanwhile.",
             autocompletion=complete_job_name,
-            rich_help_panel=WHAT,
         ),
     ] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="This machine, without any cluster.", rich_help_panel=WHAT)
-    ] = False,
+    local: Annotated[bool, _what("--local", help="This machine, without any cluster.")] = False,
     accelerator: Annotated[
         str | None,
-        typer.Option(
+        _how(
             metavar="RESOURCE",
             help=f"{Accelerator.NVIDIA_GPU}: every node must have one; {Accelerator.NONE}: no GPU is used. "
             "Default: the GPUs of the nodes that have any.",
-            rich_help_panel=HOW,
         ),
     ] = None,
-    gpu: Annotated[
-        bool,
-        typer.Option(
-            "--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.", rich_help_panel=HOW
-        ),
-    ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Stay and show what is found.", rich_help_panel=HOW)
-    ] = True,
-    cordon: Annotated[
-        bool, typer.Option("--cordon/--no-cordon", help="Cordon faulty nodes.", rich_help_panel=HOW)
-    ] = True,
+    gpu: Annotated[bool, _how("--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.")] = False,
+    wait: Annotated[bool, _how("--wait/--no-wait", help="Stay and show what is found.")] = True,
+    cordon: Annotated[bool, _how("--cordon/--no-cordon", help="Cordon faulty nodes.")] = True,
     timeout_seconds: Annotated[
         int | None,
-        typer.Option(
+        _how(
             "--timeout",
             metavar="SECONDS",
             min=1,
             help="A step of the check goes on without nodes that take longer. Default: 300.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     straggler_ratio: Annotated[
         float | None,
-        typer.Option(
+        _how(
             metavar="TIMES",
             callback=number,
             help="A node so many times slower than the median, each time, is slow. Default: 1.5.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     topology: Annotated[
         list[str] | None,
-        typer.Option(
+        _how(
             metavar="LABEL",
             callback=none_empty,
             help="A node label that names a rack or switch, to see faults that lie together there; "
             "several, the smallest first.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option(
-            callback=object_name, help="The NodeCheck's name; default: a new one.", rich_help_panel=HOW
-        ),
+        str | None, _how(callback=object_name, help="The NodeCheck's name; default: a new one.")
     ] = None,
     ttl_seconds: Annotated[
         int | None,
-        typer.Option(
+        _how(
             "--ttl",
             metavar="SECONDS",
             min=1,
             help="The NodeCheck is deleted so long after its end, an hour at least. Default: it stays.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     namespace: Namespace = None,
@@ -167,23 +135,28 @@ def command(
     interrupts.raise_from_now_on()
     if invocation.invoked_subcommand is not None:
         return
-    target = Target(tuple(nodes or ()), selector, every_node, job, local)
-    target.require_one()
-    wishes = Wishes(
-        _accelerator(accelerator, gpu),
-        cordon,
-        timeout_seconds,
-        straggler_ratio,
-        tuple(topology or ()),
-        name,
-        ttl_seconds,
-    )
+    if sum([bool(nodes), selector is not None, every_node, job is not None, local]) != 1:
+        raise CouldNotTell(
+            "Say what to check by exactly one of --nodes, --selector, --all, --job and --local."
+        )
+    accelerator = _accelerator(accelerator, gpu)
+    fields = {
+        "accelerator": accelerator,
+        "cordon": None if cordon else False,
+        "timeoutSeconds": timeout_seconds,
+        "stragglerRatio": straggler_ratio,
+        "topologyKeys": topology or None,
+        "ttlSecondsAfterFinished": ttl_seconds,
+    }
+    how = {field: value for field, value in fields.items() if value is not None}
     if local:
-        _require_local(wishes, wait)
-        raise typer.Exit(EXIT_CODES[check_this_machine(wishes.accelerator, output)])
+        if not wait or name is not None or how.keys() - {"accelerator"}:
+            raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")
+        raise typer.Exit(EXIT_CODES[check_this_machine(accelerator, output)])
+    check = node_check(name, subject(nodes or (), selector, job) | how)
     try:
         api = Api(connect(kubeconfig, context, namespace))
-        created = remote.create(api, node_check(target, wishes))
+        created = remote.create(api, check)
         if not wait:
             remote.announce(created, output)
             return
@@ -191,7 +164,7 @@ def command(
     except (CouldNotTell, Interrupted):
         raise
     except (ApiError, CommandError) as error:
-        # A cluster that cannot be asked speaks against none of its nodes.
+        # That a cluster does not answer speaks against none of its nodes.
         raise CouldNotTell(str(error)) from error
     raise typer.Exit(EXIT_CODES[found])
 
@@ -214,9 +187,3 @@ def _accelerator(named: str | None, gpu: bool) -> str | None:
     if gpu and named not in (None, Accelerator.NVIDIA_GPU):
         raise CouldNotTell(f"--gpu and --accelerator {named} contradict each other; drop one of them.")
     return Accelerator.NVIDIA_GPU.value if gpu else named
-
-
-def _require_local(wishes: Wishes, wait: bool) -> None:
-    """An option that would do nothing is a misunderstanding."""
-    if not wait or wishes != Wishes(accelerator=wishes.accelerator):
-        raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")

@@ -1,6 +1,6 @@
-"""What was in fact done about the nodes that a check found faulty: cordoned, held back, or why neither.
+"""What was done about the nodes that a check found faulty: cordoned, held back, or why neither.
 
-The NodeCordon reconciler says so on the Nodes, a moment after the check has finished.
+The NodeCordon reconciler writes it on the Nodes, a moment after the check has finished.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Any
 from crds import names
 from dlr.kube.api import EVENTS, NODES, Api
 from dlr.kube.errors import ApiError
-from reconcilers.cordon.limits import held_back
-from reconcilers.cordon.options import NOT_ENFORCED
+from reconcilers.cordon.options import NOT_ENFORCED, held_back
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 JSON = dict[str, Any]
 
 PATIENCE_SECONDS = 5.0
-"""How long it is waited for: a cordon takes one write after the check's last."""
+"""Time limit for it: a cordon takes one write after the check's last."""
 INTERVAL_SECONDS = 0.25
 NOT_ALLOWED = "CordonNotAllowed"
 UNKNOWN = "nothing is known yet of a cordon; see kubectl describe node"
@@ -40,7 +39,7 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
             if error.reason == "NotFound":
                 return done | dict.fromkeys(waiting, "the node is gone")
             return done | dict.fromkeys(waiting, f"whether it is cordoned cannot be seen: {error}")
-        done |= {node: said for node, said in found.items() if said}
+        done |= {node: text for node, text in found.items() if text}
         if time.monotonic() > ends_at:
             break
         if len(done) < len(faulty):
@@ -49,7 +48,7 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
 
 
 def deed(node: Mapping[str, Any], check: JSON, refused: bool) -> str:
-    """What was done about one node; empty while nothing is said of it.
+    """What was done about one node; empty while that does not show.
 
     Args:
         node: the raw Node.

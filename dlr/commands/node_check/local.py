@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
-
-from rich.live import Live
-from rich.table import Table
 
 from crds.nodecheck import Accelerator
 from dlr.commands.errors import CouldNotTell
-from dlr.commands.output import Format, cell, console, print_json, show, table
+from dlr.commands.output import Format, cell, print_json, show, table
 from dlr.job.wording import significant
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
@@ -42,57 +38,34 @@ def check_this_machine(accelerator: str | None, output: Format) -> Health:
             f"The accelerator {accelerator!r} is unknown here; there are {' and '.join(Accelerator)}."
         )
     gpu = accelerator == Accelerator.NVIDIA_GPU
-    results = _run(gpu, accelerator == Accelerator.NONE, output)
+    results = run_local(gpu, _show_progress, cpu_only=accelerator == Accelerator.NONE)
     verdict = judge(results)
     if output is Format.JSON:
         shown = [_as_json(result) for result in results]
         print_json({"verdict": verdict.health, "reason": verdict.reason, "probes": shown})
-    elif gpu and not any(GPU_COUNT in result.figures for result in results):
+        return verdict.health
+    show(table(HEADERS, map(_row, results)))
+    if gpu and not any(GPU_COUNT in result.figures for result in results):
         raise CouldNotTell(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.")
-    else:
-        _show_notes_and_verdict(results, f"{verdict.health}: {verdict.reason}".removesuffix(": "))
+    for note in (note for result in results for note in result.notes):
+        show(cell(note))
+    show(cell(f"{verdict.health}: {verdict.reason}".removesuffix(": ")))
     return verdict.health
 
 
-def _run(gpu: bool, cpu_only: bool, output: Format) -> list[Report]:
-    """Run the probes: on a terminal with a table that grows, else with one at the end."""
-    if output is Format.JSON:
-        return run_local(gpu, cpu_only=cpu_only)
-    if not sys.stdout.isatty():
-        results = run_local(gpu, cpu_only=cpu_only)
-        show(_table({result.probe: result for result in results}))
-        return results
-    so_far: dict[str, Report | None] = {}
-    with Live(console=console(), auto_refresh=False) as live:
-
-        def progress(probe: str, result: Report | None) -> None:
-            so_far[probe] = result
-            live.update(_table(so_far), refresh=True)
-
-        return run_local(gpu, progress, cpu_only=cpu_only)
+def _show_progress(probe: str, result: Report | None) -> None:
+    """Name the probe that runs, in a line on a terminal's standard error."""
+    if sys.stderr.isatty():
+        print("\r\033[K" + (f"{probe} …" if result is None else ""), end="", file=sys.stderr, flush=True)
 
 
-def _table(results: Mapping[str, Report | None]) -> Table:
-    return table(HEADERS, (_row(probe, result) for probe, result in results.items()))
-
-
-def _row(probe: str, result: Report | None) -> tuple[object, ...]:
-    if result is None:
-        return probe, "Running", "", ""
-    return probe, result.ending.value, f"{result.seconds:.1f}", result.reason or _figures(result)
-
-
-def _figures(result: Report) -> str:
-    figures = result.figures
-    return ", ".join(
-        text.format(significant(figures[name])) for name, text in FIGURES.items() if name in figures
+def _row(result: Report) -> tuple[object, ...]:
+    measured = (
+        text.format(significant(result.figures[name]))
+        for name, text in FIGURES.items()
+        if name in result.figures
     )
-
-
-def _show_notes_and_verdict(results: list[Report], verdict: str) -> None:
-    for note in (note for result in results for note in result.notes):
-        show(cell(note))
-    show(cell(verdict))
+    return result.probe, result.ending.value, f"{result.seconds:.1f}", result.reason or ", ".join(measured)
 
 
 def _as_json(result: Report) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from dlr.commands.queue.request import (
 )
 from dlr.job import report
 from dlr.job.lookup import get_job
-from dlr.kube.amounts import times
 from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
@@ -64,8 +63,8 @@ def main() -> NoReturn:
         print(f"{NAME}: {error}", file=sys.stderr)
         code = 1
     except RequestError as error:
-        said = str(error)
-        print(said if said.startswith("Usage") else f"{NAME}: {said}", file=sys.stderr)
+        message = str(error)
+        print(message if message.startswith("Usage") else f"{NAME}: {message}", file=sys.stderr)
         code = 1
     except Signalled as error:
         print(f"{NAME}: {signal.Signals(error.signum).name}: the jobs are deleted", file=sys.stderr)
@@ -90,22 +89,17 @@ def run(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     (folder / request.log).parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script(request, str(folder), environ))
-    pods = within(request, *worker_range(options.workers), options.slots)
-    workers = Workers(
-        pods.least,
-        pods.most,
-        pods.slots,
-        options.idle_seconds,
-        options.image,
-        {name: times(amount, pods.slots) for name, amount in pods.requests.items()},
-        pods.limits,
-        read_template(options.pod),
+    least, most = worker_range(options.workers)
+    template = read_template(options.pod)
+    allowed = Workers(
+        least, most, options.slots, options.idle_seconds, image=options.image, template=template
     )
+    workers = within(request, allowed)
     lines = Lines("".join(f"{number}\n" for number in request.numbers).encode())
     for number in request.numbers:  # what is there after this is of this call
         (folder / request.log_of(number)).unlink(missing_ok=True)
     task = Task(
-        f"/bin/bash {shlex.quote(str(path))} {{}}", len(lines), lines.digest, pods.slots, 0, LIMIT - 1
+        f"/bin/bash {shlex.quote(str(path))} {{}}", len(lines), lines.digest, workers.slots, 0, LIMIT - 1
     )
     api = Api(connect(options.kubeconfig, options.context, options.namespace))
     name = new_name()

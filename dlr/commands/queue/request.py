@@ -1,4 +1,4 @@
-"""What a call of queue.pl asks for, and the script that each of its jobs runs. Pure.
+"""The request of a call of queue.pl, and the script that each of its jobs runs. Pure.
 
 The command line, the quoting, the log's first and last lines, and what counts as a failure are those of
 Kaldi's utils/parallel/queue.pl, with the last line of run.pl's log beside: recipes read both.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+
+from dlr.commands.map.manifest import Workers
+from dlr.kube.amounts import times
 
 NAME = "dlr-queue.pl"
 USAGE = f"""\
@@ -145,28 +148,20 @@ def status_in(log: str) -> str:
     return found[-1] if found else "unknown"
 
 
-@dataclass(frozen=True)
-class Pods:
-    """How many, and what they get."""
+def within(request: Request, workers: Workers) -> Workers:
+    """The workers with what the jobs ask for: no more jobs at a time than allowed, and no Pod without one.
 
-    least: int
-    most: int
-    slots: int
-    requests: Mapping[str, str] = field(default_factory=dict)
-    limits: Mapping[str, str] = field(default_factory=dict)
-    """Both of one slot."""
-
-
-def within(request: Request, least: int, most: int, slots: int) -> Pods:
-    """No more jobs at a time than may be, and no Pod without one; a job with a GPU has its Pod alone."""
+    A job with a GPU has its Pod alone.
+    """
     at_once = min(request.max_jobs or len(request.numbers), len(request.numbers))
-    slots = 1 if request.gpus else min(slots, at_once)
-    most = max(1, min(most, at_once // slots if request.max_jobs else -(-at_once // slots)))
-    requests = {"cpu": str(request.threads)}
+    slots = 1 if request.gpus else min(workers.slots, at_once)
+    most = max(1, min(workers.most, at_once // slots if request.max_jobs else -(-at_once // slots)))
+    requests = {"cpu": times(str(request.threads), slots)}
     if request.memory:
-        requests["memory"] = request.memory
+        requests["memory"] = times(request.memory, slots)
     limits = {"nvidia.com/gpu": str(request.gpus)} if request.gpus else {}
-    return Pods(min(least, most), most, slots, requests, limits)
+    least = min(workers.least, most)
+    return replace(workers, least=least, most=most, slots=slots, requests=requests, limits=limits)
 
 
 def _options(words: list[str], found: Request) -> tuple[list[str], Request]:
