@@ -43,7 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
     for item in items:
         item.add_marker(pytest.mark.e2e)
-        item.add_marker(pytest.mark.timeout(SCENARIO_TIMEOUT_SECONDS))
+        if item.get_closest_marker("timeout") is None:  # a module's own would be further away than this one
+            item.add_marker(pytest.mark.timeout(SCENARIO_TIMEOUT_SECONDS))
 
 
 @pytest.hookimpl(wrapper=True)
