@@ -33,7 +33,7 @@ class Agreed:
     peer: str | None = None
     """The slot server of the agent that holds our replicas; None where nobody does."""
     held: HeldReplicas | None = None
-    """Whose replicas are held here; None where nobody's are. Others' offers are not taken."""
+    """The agent whose replicas are kept here; None where there is none. Others' offers are not taken."""
 
 
 def resume_of(
