@@ -63,7 +63,7 @@ e2e-all: $(READY)
 	$(PYTEST) -n 3 tests -m slow
 	$(PYTEST) -n 4 e2e --durations=10
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml tests/object-storage.txt
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dlr needs Python 3.11 or newer; $(PYTHON) is older or does not run; name another with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module with pip; install it (Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
@@ -71,6 +71,7 @@ $(READY): pyproject.toml
 	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
 	# compat: a plain path, where the usual import hook would cost every Python process 15 ms.
 	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[dev]'
+	$(PIP_INSTALL) --no-deps --requirement tests/object-storage.txt
 	@touch $@
 
 clean:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agent.launch import main as launch
-from agent.warm.argv_padding import VARIABLE
+from agent.warm import PADDING_VARIABLE
 from crds.dlrover import FLAGS, LAUNCHER, NUMA_AFFINITY, Option, ignored, options
 
 NUMA_BINDING = "--numa-binding=node"
@@ -23,26 +23,24 @@ NO_NUMA_BINDING = f"--{NUMA_AFFINITY}: it takes torch 2.9 or newer, NVIDIA's GPU
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
-def main(argv: Sequence[str]) -> int:
-    """The exit code of `agent.launch.main`, which starts this very command a second time, with padding."""
-    second = VARIABLE in os.environ
+def main(argv: Sequence[str], sdk: Sequence[str] = (), clients: Sequence[str] = ()) -> int:
+    """Run the command, and return the exit code of `agent.launch.main`, which starts it again with padding.
+
+    Args:
+        argv: flags of torchrun's and of DLRover's, the script, and the script's own arguments.
+        sdk: as `agent.launch.main` has it.
+        clients: folders in which scripts find our stand-ins for DLRover's modules. They come first in
+            PYTHONPATH: DLRover itself may be installed, and its client waits for a master that is not there.
+    """
+    second = PADDING_VARIABLE in os.environ
     words, padding = (argv[:-1], argv[-1:]) if second else (argv, ())
     command, not_obeyed = translated(words, can_bind_to_numa_nodes)
     if not second:
-        os.environ["PYTHONPATH"] = os.pathsep.join(with_our_clients(os.environ.get("PYTHONPATH", "")))
+        python_path = [*clients, *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(python_path)
         for advice in not_obeyed:
             print(f"{LAUNCHER}: not obeyed: {advice}", file=sys.stderr)
-    return launch([*command, *padding])
-
-
-def with_our_clients(python_path: str) -> list[str]:
-    """PYTHONPATH with a place where `dlrover.python.elastic_agent.sharding.client` needs no master.
-
-    It comes first: DLRover itself may be installed, and its client waits for a master that is not there.
-    """
-    dlr = importlib.util.find_spec("dlr")
-    places = list(dlr.submodule_search_locations or ()) if dlr is not None else []
-    return [*(f"{place}/as_dlrover" for place in places), *filter(None, [python_path])]
+    return launch([*command, *padding], sdk)
 
 
 def translated(argv: Sequence[str], can_bind: Callable[[], bool]) -> tuple[list[str], list[str]]:

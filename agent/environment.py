@@ -1,11 +1,20 @@
-"""The identity of this worker, from its Pod's environment, which the controller writes."""
+"""The identity of this worker, from its Pod's environment, and the port that it has for other agents."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import socket
+import tempfile
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agent.connection.handshake import key_from_text
+from agent.connection.listener import Listener
+from agent.connection.store_server import StoreServer
+from agent.facts.world import Member
 from crds.names import (
     ENV_CHECK_NAME,
     ENV_GRACE_SECONDS,
@@ -25,6 +34,11 @@ from crds.names import (
     ENV_WORKER_NAME,
     WORKER,
 )
+
+logger = logging.getLogger(__name__)
+
+SHARED_MEMORY = "/dev/shm"
+"""Every container has it, and it can be written to even if the root file system cannot."""
 
 MARGIN_SECONDS = 3.0
 """The part of the Pod's grace period that is kept for the last report and the agent's own end."""
@@ -69,6 +83,11 @@ class Environment:
     @property
     def pod_name(self) -> str:
         return f"{self.worker_name}-{self.incarnation}"
+
+    @property
+    def member(self) -> Member:
+        """The worker's slot and incarnation."""
+        return Member(self.worker_index, self.incarnation)
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str], owner: str = ENV_JOB_NAME) -> Environment:
@@ -135,6 +154,22 @@ class Environment:
         )
 
 
+def listen(me: Environment, cleanup: contextlib.ExitStack) -> tuple[Listener, StoreServer]:
+    """Listen for the agents of other workers, and serve the store that they meet through.
+
+    Raises:
+        InvalidEnvironmentError: the Pod does not have the address that its environment names.
+    """
+    try:
+        listener = Listener(me.pod_ip, me.key)
+    except OSError as error:
+        raise InvalidEnvironmentError(f"cannot listen on {ENV_POD_IP}={me.pod_ip}: {error}") from error
+    cleanup.callback(listener.close)
+    store = StoreServer(listener)
+    cleanup.callback(store.close)
+    return listener, store
+
+
 def _number(name: str, text: str | float) -> float:
     try:
         value = float(text)
@@ -151,3 +186,47 @@ def _number(name: str, text: str | float) -> float:
 def grace_of_processes(termination_grace_seconds: float) -> float:
     """Return what the agent's processes get of the Pod's grace period, from SIGTERM to SIGKILL."""
     return max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)
+
+
+def ensure_temporary_directory(environ: MutableMapping[str, str]) -> None:
+    """Give `tempfile` a directory, in this process and in the training processes.
+
+    A container may have none (`readOnlyRootFilesystem`, and no emptyDir).
+
+    Args:
+        environ: the environment that training processes get; TMPDIR is added if nothing else is writable.
+
+    Raises:
+        InvalidEnvironmentError: if there is no directory at all that can be written to.
+    """
+    try:
+        tempfile.gettempdir()
+        return
+    except FileNotFoundError as error:
+        if not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+            raise InvalidEnvironmentError(
+                "no directory for temporary files can be written to: mount an emptyDir at /tmp in the Pod "
+                "template"
+            ) from error
+    environ["TMPDIR"] = tempfile.tempdir = SHARED_MEMORY
+    logger.warning(
+        "no directory for temporary files can be written to, so %s is used, whose space NCCL and data "
+        "loaders need too: mount an emptyDir at /tmp in the Pod template",
+        SHARED_MEMORY,
+    )
+
+
+def bound(server: socket.socket, name: str) -> str:
+    """Bind a Unix socket of this name in a directory of its own, and return its path.
+
+    Not every directory for temporary files is fit for a socket: its path may be longer than the 107 bytes of
+    an address, and its file system may have no sockets.
+    """
+    directory = tempfile.mkdtemp(prefix="dlr_")
+    try:
+        server.bind(f"{directory}/{name}")
+    except OSError:
+        Path(directory).rmdir()
+        directory = tempfile.mkdtemp(prefix="dlr_", dir=SHARED_MEMORY)
+        server.bind(f"{directory}/{name}")
+    return f"{directory}/{name}"

@@ -17,18 +17,22 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from agent.command import CannotStartError, Command
-from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
+from agent.environment import (
+    Environment,
+    InvalidEnvironmentError,
+    ensure_temporary_directory,
+    grace_of_processes,
+)
 from agent.facts.world import (
     ExitReason,
     JobView,
-    Member,
     Verb,
     next_action,
 )
@@ -36,12 +40,11 @@ from agent.kube.watcher import Watcher
 from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
-from agent.processes.orphans import adopt
+from agent.processes.orphans import Orphans, adopt, open_exit_fd
 from agent.report import launch_mark
 from agent.report.failed_start import refuse_to_start
 from agent.report.report import Facts
 from agent.report.reporter import Reporter
-from agent.temporary_directory import ensure_temporary_directory
 from agent.terms import Slot, Terms, may_follow, terms_of
 from crds.agent_report import AgentState
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
@@ -69,6 +72,8 @@ NO_ROUNDS = (
     f"dlr exec: {EACH_ROUND} needs a job that forms a world, and one with parameter servers has none: leave "
     "it out of the command; that of the chief starts anew by itself when a server changes"
 )
+ABANDON_SECONDS = 30.0
+"""What outlives SIGKILL for so long sits in the kernel, and is waited for no longer (as in `dlr run`)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -132,7 +137,7 @@ class Execution:
         each_round: bool,
     ) -> None:
         self._me: Environment = link.environment
-        member = Member(self._me.worker_index, self._me.incarnation)
+        member = self._me.member
         in_cluster = ENV_CLUSTER_VERSION in environ
         self._slot = Slot(self._me.replica_type, member, in_cluster, each_round)
         self._kept = (ENV_TF_CONFIG,) if ENV_TF_CONFIG_KEPT in environ else ()
@@ -285,3 +290,76 @@ class Execution:
         if self._slot.each_round and world is not None and world.broken_round >= round_ > 0:
             grace_seconds = min(grace_seconds, BROKEN_GRACE_SECONDS)
         self._command.end(grace_seconds)
+
+
+class CannotStartError(Exception):
+    """The message is one sentence for a person."""
+
+    def __init__(self, word: str, error: OSError) -> None:
+        super().__init__(f"{word} cannot be started: {error.strerror}")
+        self.exit_code = 127 if isinstance(error, FileNotFoundError) else 126
+        """As a shell has it."""
+
+
+class Command:
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str], mark: str) -> None:
+        """
+        Args:
+            words: the command line.
+            environ: what it has in its environment in any case.
+            mark: `NAME=value` of a variable that tells its processes from others.
+        """
+        self._words, self._environ = words, environ
+        self._orphans = Orphans(mark)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._exit_fd: int | None = None
+
+    @property
+    def exit_fd(self) -> int | None:
+        """Readable when it has ended; None while there is none."""
+        return self._exit_fd
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """
+        Raises:
+            CannotStartError: there is no such program, or it may not be run.
+        """
+        environ = {**self._environ, **variables}
+        try:
+            self._process = subprocess.Popen(self._words, env=environ, start_new_session=True)
+        except OSError as error:
+            raise CannotStartError(self._words[0], error) from error
+        self._orphans.started([self._process.pid])
+        self._exit_fd = open_exit_fd(self._process.pid)
+
+    def reap(self) -> None:
+        """Collect what it has left behind, and what has ended."""
+        self._orphans.reap(spared=() if self._process is None else (self._process.pid,))
+
+    def poll(self) -> int | None:
+        """Its exit code, once; 128 and more for a signal, as a shell says it."""
+        if self._exit_fd is None or self._process is None or (code := self._process.poll()) is None:
+            return None
+        self._close()
+        return 128 - code if code < 0 else code
+
+    def end(self, grace_seconds: float) -> None:
+        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace_seconds)
+        self._orphans.kill()
+        try:
+            process.wait(ABANDON_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("the command (process %d) outlives SIGKILL, and is given up", process.pid)
+        self._close()
+
+    def _close(self) -> None:
+        if self._exit_fd is not None:
+            os.close(self._exit_fd)
+            self._exit_fd = None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from agent.standalone import is_standalone, prepare
-from agent.warm.argv_padding import PADDING, VARIABLE
-from crds.dlrover import options
+from agent.flags import Flags
+from agent.standalone import prepare
+from agent.warm import PADDING, PADDING_VARIABLE, Preloads
 from crds.names import ENV_JOB_KEY, ENV_JOB_NAME, ENV_MEMORY_BYTES
 
 if TYPE_CHECKING:
@@ -23,8 +24,12 @@ HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """torch asks the kernel for huge pages where a tensor has 2 MB or more (madvise(2), MADV_HUGEPAGE)."""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], sdk: Sequence[str] = ()) -> int:
     """Run `dlr run`.
+
+    Args:
+        argv: its arguments.
+        sdk: modules that training scripts import, to be imported before training processes are forked.
 
     Returns:
         The exit code of `agent.run.main`; in a training process, after its script, 0.
@@ -36,37 +41,39 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
-    if is_standalone(argv, os.environ):
-        prepare(argv, os.environ)
+    flags = Flags.read(argv, os.environ)
+    if flags.standalone:
+        prepare(flags, os.environ)
     prefer_huge_pages(os.environ)
-    env = foreseen_environment(argv, os.environ)
+    env = foreseen_environment(flags, os.environ) if argv else None
+    preloads = Preloads(tuple(sdk), flags.preloads)
     if env is None:
-        return run(argv, None)
-    if VARIABLE not in os.environ:
+        return run(argv, preloads, None)
+    if PADDING_VARIABLE not in os.environ:
         with contextlib.suppress(OSError):  # arguments or environment are as long as they may be
             restart_with_padding(os.environ)
-        return run(argv, None)
-    del os.environ[VARIABLE], env[VARIABLE]
+        return run(argv, preloads, None)
+    del os.environ[PADDING_VARIABLE], env[PADDING_VARIABLE]
     argv = argv[:-1]
-    from agent.warm.fork import fork_parent, import_torch  # only now: the first start has been short
-    from agent.warm.parent import reason_not_to_fork
+    from agent.warm.parent import reason_not_to_fork  # only now: the first start has been short
     from agent.warm.script import show_command
 
     import_torch(env)
     if reason_not_to_fork():
-        return run(argv, None)  # which starts a parent of its own, and tells what that says
-    parent = fork_parent(env, preloads(argv))
+        return run(argv, preloads, None)  # which starts a parent of its own, and tells what that says
+    parent = fork_parent(env, preloads)
     if parent is None:
         return 0
     show_command(sys.orig_argv[:-1])
-    return run(argv, parent)
+    return run(argv, preloads, parent)
 
 
-def run(argv: Sequence[str], parent: WarmParent | None) -> int:
+def run(argv: Sequence[str], preloads: Preloads, parent: WarmParent | None) -> int:
     """Run the agent, and return its exit code.
 
     Args:
         argv: the arguments of `dlr run`.
+        preloads: what a warm parent imports.
         parent: that training processes are forked from, if there is one already.
     """
     try:
@@ -78,7 +85,46 @@ def run(argv: Sequence[str], parent: WarmParent | None) -> int:
         raise
     gc.freeze()
     gc.enable()
-    return agent(argv, parent)
+    return agent(argv, preloads, parent)
+
+
+def import_torch(env: Mapping[str, str]) -> None:
+    """Import torch with the environment of training processes, and restore ours.
+
+    Raises:
+        ImportError: there is no torch, or it cannot be loaded.
+    """
+    from agent.warm.parent import USUAL_MODULES, set_environment
+
+    ours = dict(os.environ)
+    set_environment(env)
+    try:
+        importlib.import_module(USUAL_MODULES[0])
+    finally:
+        set_environment(ours)
+
+
+def fork_parent(env: Mapping[str, str], preloads: Preloads) -> WarmParent | None:
+    """Fork the first warm parent of an agent: this process, with torch imported and one thread.
+
+    Returns:
+        The parent; None in a training process, after its script.
+    """
+    from agent.warm.messages import socket_pair
+    from agent.warm.parent import run_parent, set_environment
+    from agent.warm.warm_parent import ForkedProcess, WarmParent
+
+    control, theirs = socket_pair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return WarmParent(ForkedProcess(["dlr-warm-parent"], pid), control, env, preloads)
+    control.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as a new process has it
+    os.setsid()  # Ctrl-C is for the agent, which stops the others.
+    set_environment(env)
+    run_parent(theirs, preloads, sys.path)
+    return None
 
 
 def _leave(signum: int, _frame: object) -> NoReturn:
@@ -98,7 +144,7 @@ def prefer_huge_pages(environ: MutableMapping[str, str]) -> None:
 
 
 def restart_with_padding(environ: Mapping[str, str]) -> None:
-    """Start this very command anew, with room for what training processes have to show in `ps` and /proc.
+    """Start this very command again, with padding for what training processes show in `ps` and /proc.
 
     Raises:
         OSError: the arguments and the environment are too long.
@@ -106,12 +152,12 @@ def restart_with_padding(environ: Mapping[str, str]) -> None:
     command = [sys.executable, "-u", *sys.orig_argv[1:], PADDING]
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it waits until there is a handler again
     try:
-        os.execve(sys.executable, command, {**environ, VARIABLE: PADDING})
+        os.execve(sys.executable, command, {**environ, PADDING_VARIABLE: PADDING})
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
-def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:
+def foreseen_environment(flags: Flags, environ: Mapping[str, str]) -> dict[str, str] | None:
     """Return the environment that training processes will have.
 
     To be wrong costs time only: a parent whose environment differs is renewed.
@@ -119,25 +165,14 @@ def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dic
     Returns:
         None if there will be no processes to fork, or if it is too early to say.
     """
-    if not argv or _values(argv, "no-warm-start") or ENV_JOB_NAME not in environ:
+    if not flags.warm_start or ENV_JOB_NAME not in environ:
         return None
     environ = {name: value for name, value in environ.items() if name != ENV_JOB_KEY}
     if THREADS in environ:
         return dict(environ)
-    count = [environ.get("PET_NPROC_PER_NODE", "1"), *_values(argv, "nproc-per-node")][-1]
-    if not count.isdigit():
+    if not flags.processes.isdigit():
         return None  # gpu or auto: torch has to count them
-    return dict(environ) if int(count) == 1 else {**environ, THREADS: "1"}  # as torchrun does
-
-
-def preloads(argv: Sequence[str]) -> list[str]:
-    """Return the modules that --preload names."""
-    return _values(argv, "preload")
-
-
-def _values(argv: Sequence[str], option: str) -> list[str]:
-    """Return the values of an option of `dlr run`, written with dashes or, as in torchrun, underscores."""
-    return [found.value or "" for found in options(argv) if found.name == option]
+    return dict(environ) if int(flags.processes) == 1 else {**environ, THREADS: "1"}  # as torchrun does
 
 
 if __name__ == "__main__":

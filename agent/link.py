@@ -1,22 +1,20 @@
-"""What an agent does beside the cluster, with or without torch: Lease, watch of the world, usage, shards.
-
-`Session` puts to it what a world of training processes needs, `dlr exec` nothing.
-"""
+"""What an agent does beside the cluster, with or without torch: Lease, watch of the world, usage, shards."""
 
 from __future__ import annotations
 
 import contextlib
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
 from agent.facts.failure import Failure
-from agent.facts.world import JobView, Member
+from agent.facts.world import JobView
 from agent.kube.api import Api, ApiClient
 from agent.kube.watcher import Watcher
+from agent.monitor.stepping import Figures
 from agent.monitor.usage import UsageMeter, meter_of_pod
 from agent.report.elasticworker import is_of_this_pod, last_report, section_of
 from agent.report.heartbeat import Heartbeat
@@ -41,6 +39,8 @@ class Link:
     first_view: JobView
     predecessor: Mapping[str, Any]
     """What an earlier agent of this slot reported last."""
+    first_report: Report
+    """With what this agent begins."""
     _heartbeat: Heartbeat
     _meter: UsageMeter
 
@@ -81,22 +81,49 @@ class Link:
         meter.start()
         cleanup.callback(meter.stop)
         predecessor = last_report(api, me)
-        return cls(me, api, watcher, desk, _first_view(watcher), predecessor, heartbeat, meter)
+        view = _first_view(watcher)
+        first = first_report(predecessor, me, view)
+        return cls(me, api, watcher, desk, view, predecessor, first, heartbeat, meter)
 
-    def reporter(self, facts: Facts, cleanup: contextlib.ExitStack) -> Reporter:
-        """What reports this agent, once it is started; from now on processes may pull shards."""
+    @property
+    def view(self) -> JobView:
+        """The newest view of the job."""
+        return self.watcher.view() or self.first_view
+
+    @property
+    def slot_told_steps(self) -> bool:
+        """Whether the script reported steps itself to an earlier agent of this slot."""
+        return any(not each.get("counted") for each in self.predecessor.get("rounds") or ())
+
+    def reporter(
+        self,
+        facts: Facts,
+        cleanup: contextlib.ExitStack,
+        *,
+        figures: Callable[[], Figures] | None = None,
+        sections: Mapping[str, Callable[[], Any]] | None = None,
+    ) -> Reporter:
+        """Return what reports this agent, once it is started; from now on processes may pull shards.
+
+        Args:
+            facts: what every report says.
+            cleanup: has the last report written, and ends it.
+            figures: how far training is, read for each report.
+            sections: further parts of a report that are read for each one, by field of `AgentReport`.
+        """
         me = self.environment
         reporter = Reporter(
             self.api,
             me,
             facts,
-            first_report(self.predecessor, me, self.first_view),
+            self.first_report,
             progress_seconds=me.heartbeat_seconds,
-            usage=self._meter.latest,
+            figures=figures,
+            sections={"usage": self._meter.latest, "shards": self.desk.to_status, **(sections or {})},
             on_final_refusal=self._heartbeat.stop,
         )
         cleanup.callback(reporter.stop)
-        reporter.follow_section("shards", self.desk.to_status)
+        cleanup.callback(reporter.flush, FLUSH_SECONDS)
         # What is not reported is done again when the Pod is lost, so it is reported twice a heartbeat.
         later = me.heartbeat_seconds / 2
         self.desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)))
@@ -127,7 +154,7 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView)
     if not is_of_this_pod(predecessor, me):
         predecessor = {}
     known_round = int(predecessor.get("observedRound") or 0)
-    if view.world is not None and Member(me.worker_index, me.incarnation) in view.world.members:
+    if view.world is not None and me.member in view.world.members:
         known_round = max(known_round, view.world.round)
     rounds = tuple(from_wire(RoundProgress, each) for each in predecessor.get("rounds") or ())
     return Report(

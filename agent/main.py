@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from agent.report import launch_mark
-from agent.unsupported_torch import UnsupportedTorchError
+from agent.torch_compat import UnsupportedTorchError
 from crds.names import POD_COMMANDS
 
 REPORTING = {"run": "dlr", "exec": "dlr", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
@@ -17,10 +18,20 @@ EXIT_NO_TORCH = 69
 """EX_UNAVAILABLE: what the command needs is not there."""
 
 
-def main(words: Sequence[str]) -> int:
-    """The main program of the injected agent: as `run_command`, and says what is wrong with the torch."""
+@dataclass(frozen=True)
+class Sdk:
+    """What whoever starts the agent gives to training scripts."""
+
+    modules: tuple[str, ...] = ()
+    """Modules that most scripts import, to be imported before training processes are forked."""
+    dlrover_clients: tuple[str, ...] = ()
+    """Folders with stand-ins for DLRover's modules, for scripts that `dlrover-run` starts."""
+
+
+def main(words: Sequence[str], sdk: Sdk) -> int:
+    """Run one command as `run_command` does; print what is wrong with the torch in one sentence."""
     try:
-        return run_command(words)
+        return run_command(words, sdk)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -42,13 +53,15 @@ def _without_torch(why: str) -> int:
     return refuse_to_start(f"dlr: {why}", EXIT_NO_TORCH)
 
 
-def run_command(words: Sequence[str]) -> int:
-    """Run one command; the exit code.
+def run_command(words: Sequence[str], sdk: Sdk) -> int:
+    """Run one command of a training Pod, and return its exit code.
 
     Args:
         words: the command's name and its arguments.
+        sdk: what training scripts get.
 
-    Raises ModuleNotFoundError: torch is not installed.
+    Raises:
+        ModuleNotFoundError: torch is not installed.
     """
     name, arguments = (words[0], list(words[1:])) if words else ("", [])
     command = COMMANDS.get(name)
@@ -59,7 +72,7 @@ def run_command(words: Sequence[str]) -> int:
         print(f"dlr: in a training Pod there are {known}; `dlr {name}` is not one of them", file=sys.stderr)
         return EXIT_USAGE
     try:
-        return command(arguments)
+        return command(arguments, sdk)
     except SystemExit as end:
         if not end.code:  # `--help`
             launch_mark.clear(os.environ)
@@ -69,52 +82,52 @@ def run_command(words: Sequence[str]) -> int:
         raise
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], sdk: Sdk) -> int:
     from agent.launch import main as launch
 
-    return launch(arguments)
+    return launch(arguments, sdk.modules)
 
 
-def _torchrun(arguments: Sequence[str]) -> int:
+def _torchrun(arguments: Sequence[str], sdk: Sdk) -> int:
     """`torchrun` in an injected Pod: `dlr run`, unless the command asks for another rendezvous."""
-    from agent.torchrun import is_for_another_rendezvous, without_our_rendezvous
+    from agent.flags import Flags, without_our_rendezvous
 
-    if is_for_another_rendezvous(arguments, os.environ):
+    if Flags.read(arguments, os.environ).are_for_another_rendezvous(os.environ):
         launch_mark.clear(os.environ)  # no agent of ours will report
         command = [sys.executable, "-m", "torch.distributed.run", *arguments]
         os.execve(sys.executable, command, without_our_rendezvous(os.environ))
-    return _run(arguments)
+    return _run(arguments, sdk)
 
 
-def _dlrover_run(arguments: Sequence[str]) -> int:
+def _dlrover_run(arguments: Sequence[str], sdk: Sdk) -> int:
     """DLRover's launcher, for whose users the command of a job need not change."""
     from agent.dlrover_run import main as dlrover_run
 
-    return dlrover_run(arguments)
+    return dlrover_run(arguments, sdk.modules, sdk.dlrover_clients)
 
 
-def _hosts(arguments: Sequence[str]) -> int:
-    """What Horovod's driver in this Pod may start processes on."""
+def _hosts(arguments: Sequence[str], _: Sdk) -> int:
+    """The hosts on which Horovod's driver in this Pod may start processes."""
     from agent.hosts import main as print_hosts
 
     return print_hosts(arguments)
 
 
-def _exec(arguments: Sequence[str]) -> int:
+def _exec(arguments: Sequence[str], _: Sdk) -> int:
     """A command that is nobody's rank, and needs no torch."""
     from agent.exec import main as execute
 
     return execute(arguments)
 
 
-def _check_worker(arguments: Sequence[str]) -> int:
+def _check_worker(_: Sequence[str], __: Sdk) -> int:
     """The main program of a Pod that tests a node for a NodeCheck."""
     from agent.node_check.__main__ import main as check_worker
 
     return check_worker()
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+COMMANDS: dict[str, Callable[[Sequence[str], Sdk], int]] = {
     "run": _run,
     "exec": _exec,
     "torchrun": _torchrun,

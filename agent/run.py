@@ -1,7 +1,7 @@
 """`dlr run`: torchrun for the Pods of an ElasticJob.
 
-All of torchrun's flags, read by torchrun's own parser. What differs is where the world comes from (the job's
-status, so the rendezvous flags have no say), and that a failure restarts in place by default.
+What differs from torchrun is where the world comes from (the job's ElasticWorld, so the rendezvous flags have
+no say), and that a failure restarts in place by default.
 """
 
 from __future__ import annotations
@@ -11,36 +11,50 @@ import logging
 import os
 import signal
 import sys
-from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.multiprocessing import SignalException, Std
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.run import config_from_args, get_args_parser
 
-from agent import signals, standalone
+from agent import signals
+from agent.arguments import Launch
 from agent.checkpoints.holder import CheckpointMemory
-from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
-from agent.facts.error_file import write_error_file
-from agent.facts.world import ExitReason
+from agent.connection.listener import Listener
+from agent.environment import InvalidEnvironmentError, ensure_temporary_directory, listen
+from agent.facts.failure import write_error_file
+from agent.facts.world import ExitReason, World
+from agent.kube.api import Api
+from agent.link import Link
 from agent.logs import log_to_stderr
-from agent.monitor import open_files
+from agent.membership import Membership
+from agent.monitor import accelerators, open_files
+from agent.monitor.hang import step_reporting_of_slot
+from agent.monitor.hang_guard import HangGuard
 from agent.monitor.oom import OomWatch
-from agent.rendezvous.handler import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
-from agent.rendezvous.last_round import prefetch
+from agent.monitor.progress import ProgressFiles
+from agent.monitor.round_logs import RoundLogsSpecs
+from agent.monitor.stacks import StackFiles
+from agent.network import SocketInterfaces
+from agent.node_check.duties import ActiveCheck
+from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
+from agent.rendezvous.meeting import prefetch
+from agent.report.elasticworker import Place
 from agent.report.failed_start import refuse_to_start
-from agent.report.progress_monitor import ProgressMonitor
+from agent.report.progress_monitor import Progress, ProgressMonitor
+from agent.report.report import Facts
+from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
-from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, DlrElasticAgent
-from agent.temporary_directory import ensure_temporary_directory
+from agent.supervision.asked import AskedProfile, AskedStacks
+from agent.supervision.elastic_agent import DlrElasticAgent
+from agent.supervision.ending import GoodEnds
+from agent.supervision.leaving import Votes
+from agent.supervision.process_env import ProcessEnvironment
 from agent.torch_compat import elastic
-from agent.torch_compat.elastic import UNLIMITED_RESTARTS
+from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
-from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import WarmParent
+from agent.warm.warm_parent import WarmParent, WarmStart
 from crds.agent_report import AgentState
 from crds.phases import HANG_TIMEOUT_SECONDS
 
@@ -48,14 +62,14 @@ logger = logging.getLogger(__name__)
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_USAGE = 2
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def main(argv: Sequence[str], warm_parent: WarmParent | None = None) -> int:
+def main(argv: Sequence[str], preloads: Preloads | None = None, warm_parent: WarmParent | None = None) -> int:
     """Run the agent of one worker until it is done.
 
     Args:
         argv: torchrun's flags and ours, the script and its arguments.
+        preloads: what a warm parent imports.
         warm_parent: that training processes are forked from, if there is one already.
 
     Returns:
@@ -64,187 +78,158 @@ def main(argv: Sequence[str], warm_parent: WarmParent | None = None) -> int:
     with contextlib.ExitStack() as cleanup:
         if warm_parent is not None:
             cleanup.callback(warm_parent.close)
-        return _main(argv, warm_parent, cleanup)
+        return _main(argv, preloads or Preloads(), warm_parent, cleanup)
 
 
-def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextlib.ExitStack) -> int:
+def _main(
+    argv: Sequence[str], preloads: Preloads, warm_parent: WarmParent | None, cleanup: contextlib.ExitStack
+) -> int:
     try:
-        args = parse(argv)
-        me = Environment.take(os.environ)
+        launch = Launch.read(argv)
         log_to_stderr()
         open_files.raise_limit()
         ensure_temporary_directory(os.environ)
-        signal_names = elastic.signals_to_handle(args)
+        signal_names = elastic.signals_to_handle(launch.args)
         signals.handle(signal_names, signals.raise_signal)
-        config, entrypoint, entrypoint_args = config_from_args(args)
     except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError, OSError) as error:
         return refuse_to_start(f"dlr run: {error}", EXIT_USAGE)
     except SignalException as error:
         return 128 + error.sigval
-    handler = None
+    built: Built | None = None
     try:
-        warm_start = _warm_start(args, entrypoint, entrypoint_args, warm_parent)
+        warm_start = _warm_start(launch, preloads, warm_parent)
         if warm_start is not None:
             cleanup.callback(warm_start.close)
             warm_start.prepare(os.environ)  # it warms up while this agent joins
-        handler = create_handler(_rendezvous_parameters(config, args, me), me, _local_cluster(args, me))
-        cleanup.callback(handler.shutdown)
-        if me.memory_bytes:
-            listener, place = handler.session.listener, handler.session.place
-            handler.memory = CheckpointMemory(me, config.nproc_per_node, listener, place)
-            cleanup.callback(handler.memory.close)
-            handler.session.reporter.follow_section("memory", handler.memory.to_status)
-            if not prefetch(handler.session, handler.memory):
-                handler.memory.touch()
-        spec = worker_spec(config, entrypoint, entrypoint_args, handler)
-        agent = _create_agent(config, spec, args, me, warm_start)
-        cleanup.callback(agent.kill)
-        session = handler.session
-        monitor = ProgressMonitor(
-            agent.progress_files, session.reporter, session.part, session.checkpoint_is_awaited
-        )
-        if handler.memory is not None:  # of a replacement: no start waits any more for what touching takes
-            monitor.call_at_first_steps(handler.memory.touch)
-        session.watcher.call_at_changes(monitor.note_news)
-        monitor.start()
-        cleanup.callback(monitor.stop)
+        built = build(launch, warm_start, cleanup)
         if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once
-            warm_start.await_warm(handler.session.watcher.fileno(), handler.session.others_train)
-        return _run(agent, handler, config)
+            warm_start.await_warm(built.membership.fileno(), built.others_train)
+        return _run(built, launch.config)
     except InvalidEnvironmentError as error:
         return refuse_to_start(f"dlr run: {error}", EXIT_USAGE)
     except SignalException as error:
-        return _stopped(handler, 128 + error.sigval)
+        return _stopped(built, 128 + error.sigval)
     finally:
         signals.handle(signal_names, signal.SIG_IGN)  # we are leaving already
 
 
-def _warm_start(
-    args: Any, entrypoint: Any, entrypoint_args: Sequence[str], warm_parent: WarmParent | None
-) -> WarmStart | None:
+@dataclass(frozen=True)
+class Built:
+    """The agent, and what its end is reported by."""
+
+    agent: DlrElasticAgent
+    membership: Membership
+    reporter: Reporter
+
+    def others_train(self) -> bool:
+        """Take the news of the job; whether a world stands that this agent is not in."""
+        self.membership.look()
+        return self.membership.standing.others_train
+
+
+def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.ExitStack) -> Built:
+    """Connect to the cluster, and build the agent from the ground up.
+
+    Raises:
+        InvalidEnvironmentError: the environment names no API server, or there is no room for checkpoints.
+    """
+    me, config = launch.me, launch.config
+    listener, store = listen(me, cleanup)
+    link = Link.start(me, os.environ, cleanup, _local_cluster(launch))
+    world = link.first_view.world
+    memory = _memory(launch, listener, link, cleanup) if me.memory_bytes else None
+    files = ProgressFiles(told=link.slot_told_steps, trouble=link.first_report.trouble)
+    cleanup.callback(files.remove)
+    stacks = StackFiles(files.directory / "stacks")
+    members = world.members if world else ()
+    guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
+    asked_stacks = AskedStacks(guard, link.first_view.asks_for_stacks)
+    asked_profile = AskedProfile(guard, link.first_view.asks_for_profile)
+    interfaces = SocketInterfaces(os.environ)
+    progress = Progress(files, link.first_report)
+    reporter = link.reporter(
+        Facts(listener.port, config.nproc_per_node, accelerators.detect()),
+        cleanup,
+        figures=progress.figures,
+        sections={
+            "network": interfaces.to_status,
+            "asked_stacks": asked_stacks.to_status,
+            "profile": asked_profile.to_status,
+            **({"memory": memory.to_status} if memory is not None else {}),
+        },
+    )
+    membership = Membership(me.member, link.watcher, reporter)
+    grace_seconds, failure_grace_seconds = launch.stop_grace_seconds, launch.failure_grace_seconds
+    votes = Votes(membership, reporter, listener, memory, grace_seconds, failure_grace_seconds)
+    good_ends = GoodEnds()
+
+    def note_meeting(agents: Store, met: World) -> None:
+        votes.meet(met)
+        good_ends.meet(agents, met.members.index(me.member), met)
+
+    handler = DlrRendezvousHandler(
+        me,
+        membership,
+        reporter,
+        ActiveCheck(link.api, me, reporter),
+        store,
+        interfaces,
+        join_timeout_seconds=launch.join_timeout_seconds,
+        master_port=launch.args.master_port or 0,
+        memory=memory,
+        on_meeting=note_meeting,
+    )
+    cleanup.callback(handler.shutdown)
+    assert config.logs_specs is not None
+    agent = DlrElasticAgent(
+        launch.worker_spec(handler),
+        RoundLogsSpecs(config.logs_specs, lambda: membership.round),
+        ProcessEnvironment(files, stacks, memory, "" if launch.args.standalone else link.desk.path),
+        api=link.api,
+        membership=membership,
+        reporter=reporter,
+        votes=votes,
+        good_ends=good_ends,
+        guard=guard,
+        asked=(asked_stacks, asked_profile),
+        oom=OomWatch.of_pod(me.pod_uid),
+        stop_grace_seconds=grace_seconds,
+        failure_grace_seconds=failure_grace_seconds,
+        start_method=config.start_method,
+        log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
+        warm_start=warm_start,
+    )
+    cleanup.callback(agent.kill)
+    # The memory of a replacement is touched late: no start waits any more for what that takes.
+    touch = memory.touch if memory is not None else lambda: None
+    monitor = ProgressMonitor(progress, reporter, lambda: link.view.awaits_checkpoint, touch)
+    link.watcher.call_at_changes(monitor.note_news)
+    monitor.start()
+    cleanup.callback(monitor.stop)
+    return Built(agent, membership, reporter)
+
+
+def _memory(
+    launch: Launch, listener: Listener, link: Link, cleanup: contextlib.ExitStack
+) -> CheckpointMemory:
+    """Return the memory for checkpoints, which begins to be touched, or to be filled from a peer."""
+    place = Place(link.api, launch.me, lambda: link.view.topology_levels)
+    memory = CheckpointMemory(launch.me, launch.config.nproc_per_node, listener, place)
+    cleanup.callback(memory.close)
+    if not prefetch(link.first_view.world, launch.me, memory):
+        memory.touch()
+    return memory
+
+
+def _warm_start(launch: Launch, preloads: Preloads, warm_parent: WarmParent | None) -> WarmStart | None:
     """Return what training processes are forked by; None if they are to be started as new interpreters."""
+    args, entrypoint = launch.args, launch.entrypoint
     warm = isinstance(entrypoint, str) and not args.no_warm_start
-    if warm and not must_start_cold([entrypoint, *entrypoint_args], os.environ):
-        return WarmStart(args.preload, warm_parent)
+    if warm and not must_start_cold([entrypoint, *launch.entrypoint_args], os.environ):
+        return WarmStart(replace(preloads, users=tuple(args.preload)), warm_parent)
     if warm_parent is not None:
         warm_parent.close()
     return None
-
-
-def parse(argv: Sequence[str]) -> Any:
-    """Read torchrun's arguments, with our defaults below what the user and PET_* say.
-
-    Raises:
-        SystemExit: they ask for help.
-        ValueError: they cannot be read, or ask for what only torchrun can do.
-    """
-    parser = get_args_parser()
-    parser.prog = "dlr run"
-    parser.error = _unreadable(parser)  # type: ignore[method-assign, assignment]
-    parser.description = "Runs the training processes of one worker of an ElasticJob."
-    _add_our_flags(parser)
-    for action in parser._actions:
-        if "--standalone" in action.option_strings:
-            action.help = "train on this machine alone, without a cluster"
-    ours = {
-        "max_restarts": UNLIMITED_RESTARTS,
-        "rdzv_backend": BACKEND,
-        "master_addr": None,
-        "master_port": None,
-    }
-    parser.set_defaults(
-        **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}
-    )
-    args = parser.parse_args(list(argv))
-    if args.standalone:
-        standalone.check(args.nnodes, os.environ)
-        if "PET_MAX_RESTARTS" not in os.environ and args.max_restarts == UNLIMITED_RESTARTS:
-            args.max_restarts = standalone.MAX_RESTARTS
-    elif args.hang_timeout is not None or args.memory_checkpoint is not None:
-        raise ValueError("--hang-timeout and --memory-checkpoint are the ElasticJob's, but for --standalone")
-    if args.rdzv_backend != BACKEND:
-        logger.warning("--rdzv-backend=%s is ignored: the ElasticJob says who meets whom", args.rdzv_backend)
-        args.rdzv_backend = BACKEND
-    if args.master_addr not in (None, *LOOPBACK):
-        logger.warning(
-            "--master-addr=%s is ignored: scripts find each round's master in MASTER_ADDR and MASTER_PORT",
-            args.master_addr,
-        )
-    args.shutdown_timeout = elastic.shutdown_timeout(args, os.environ)
-    # These have no say either; torch would warn of what the controller set for stock torchrun.
-    args.rdzv_endpoint, args.node_rank = args.rdzv_endpoint or "elasticjob", 0
-    args.nnodes = os.path.expandvars(args.nnodes)  # as in `command: [dlr, run, "--nnodes=1:$NODE_NUM"]`
-    if args.redirects == "0" and args.tee == "0":
-        # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.
-        args.tee = str(int(Std.ERR))
-    return args
-
-
-def _unreadable(parser: ArgumentParser) -> Callable[[str], NoReturn]:
-    """What a parser does with arguments that it cannot read: they are refused like any others."""
-
-    def error(message: str) -> NoReturn:
-        parser.print_usage(sys.stderr)
-        raise ValueError(message)
-
-    return error
-
-
-def _add_our_flags(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-warm-start",
-        action="store_true",
-        help="start training processes as new interpreters, not as forks of one that has imported torch",
-    )
-    parser.add_argument(
-        "--preload",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import this module too before training processes are forked; may be repeated",
-    )
-    parser.add_argument(
-        "--failure-grace",
-        type=float,
-        default=FAILURE_GRACE_SECONDS,
-        metavar="SECONDS",
-        help="from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--hang-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="with --standalone: processes without a step for so long hang "
-        f"(default: {HANG_TIMEOUT_SECONDS})",
-    )
-    parser.add_argument(
-        "--memory-checkpoint",
-        type=standalone.bytes_of,
-        metavar="SIZE",
-        help="with --standalone: memory for the checkpoints of dlr.checkpoint, such as 4Gi",
-    )
-
-
-def worker_spec(
-    config: LaunchConfig, entrypoint: Any, entrypoint_args: Sequence[str], handler: DlrRendezvousHandler
-) -> WorkerSpec:
-    return WorkerSpec(
-        role=config.role,
-        local_world_size=config.nproc_per_node,
-        entrypoint=entrypoint,
-        args=tuple(entrypoint_args),
-        rdzv_handler=handler,
-        max_restarts=config.max_restarts,
-        monitor_interval=config.monitor_interval,
-        local_addr=config.local_addr,
-        **elastic.worker_spec_options(config),
-    )
-
-
-def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:
-    """Return what training processes get: the Pod's grace less a margin, or what --shutdown-timeout says."""
-    grace = grace_of_processes(termination_grace_seconds)
-    return grace if shutdown_timeout is None else min(grace, float(shutdown_timeout))
 
 
 def exit_code(process_exit_code: int | None) -> int:
@@ -254,49 +239,17 @@ def exit_code(process_exit_code: int | None) -> int:
     return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
 
 
-def _local_cluster(args: Any, me: Environment) -> LocalCluster | None:
-    if not args.standalone:
+def _local_cluster(launch: Launch) -> Api | None:
+    """Return what stands in for a cluster with `--standalone`."""
+    if not launch.args.standalone:
         return None
-    cluster = LocalCluster(me, args.hang_timeout or HANG_TIMEOUT_SECONDS)
+    cluster = LocalCluster(launch.me, launch.args.hang_timeout or HANG_TIMEOUT_SECONDS)
     signal.signal(STACKS, lambda *_: cluster.ask_for_stacks())
     return cluster
 
 
-def _rendezvous_parameters(config: LaunchConfig, args: Any, me: Environment) -> RendezvousParameters:
-    return RendezvousParameters(
-        BACKEND,
-        "",
-        me.owner_name,
-        config.min_nodes,
-        config.max_nodes,
-        config.local_addr,
-        **{
-            **config.rdzv_configs,
-            "local_world_size": config.nproc_per_node,
-            "master_port": args.master_port or 0,
-        },
-    )
-
-
-def _create_agent(
-    config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environment, warm_start: WarmStart | None
-) -> DlrElasticAgent:
-    assert config.logs_specs is not None
-    return DlrElasticAgent(
-        spec,
-        config.logs_specs,
-        stop_grace_seconds=stop_grace_seconds(me.termination_grace_seconds, args.shutdown_timeout),
-        failure_grace_seconds=args.failure_grace,
-        oom=OomWatch.of_pod(me.pod_uid),
-        start_method=config.start_method,
-        log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
-        warm_start=warm_start,
-        leases_shards=not args.standalone,
-    )
-
-
-def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler, config: LaunchConfig) -> int:
-    is_good = False
+def _run(built: Built, config: LaunchConfig) -> int:
+    agent, is_good = built.agent, False
     try:
         result = agent.run()
         is_good = True
@@ -310,7 +263,7 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler, config: LaunchCo
             code = exit_code(agent.last_failure.exit_code)
         else:
             code = EXIT_TERMINATED
-        return _stopped(handler, code)
+        return _stopped(built, code)
     finally:
         elastic.record_end(agent, config, is_good=is_good)
     if result.is_failed() and agent.last_failure is not None:
@@ -321,13 +274,13 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler, config: LaunchCo
     return 0
 
 
-def _stopped(handler: DlrRendezvousHandler | None, code: int) -> int:
+def _stopped(built: Built | None, code: int) -> int:
     """Report the end, and return the exit code. After a success it is 0: the work is done."""
-    if handler is None:
+    if built is None:
         return code
-    if handler.session.reporter.latest.state is AgentState.SUCCEEDED:
+    if built.reporter.latest.state is AgentState.SUCCEEDED:
         return 0
-    handler.session.reporter.report(AgentState.STOPPED)
+    built.reporter.report(AgentState.STOPPED)
     return code
 
 

@@ -28,6 +28,7 @@ import torch
 from agent.slots.format import Mark, Part, lay_out
 from agent.slots.slot import Slot
 from dlr.checkpoint import saver, storage
+from dlr.checkpoint.files import files_at
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.sharing import Request, Savers
 from dlr.checkpoint.state import RNG, VALUES
@@ -110,7 +111,7 @@ def real(ranks: int, tensors: int) -> list[Cost]:
         with os.fdopen(results, "rb") as answer:
             costs.append(Cost(**json.loads(answer.read())))
         os.waitpid(pid, 0)
-    assert storage.steps_in(path) == [STEP], "it is not saved"
+    assert storage.is_complete(files_at(path), STEP), "it is not saved"
     shutil.rmtree(path)
     return costs
 
@@ -140,19 +141,18 @@ def _save(path: Path, rank: int, ranks: int, tensors: int) -> None:
 def on_paper(ranks: int, tensors: int) -> tuple[Cost, Cost]:
     """Decide who writes what of as many ranks; return what that took rank 0's saver, and the last one's."""
     path = Path(tempfile.mkdtemp(prefix="dlr-savers-", dir=SCRATCH))
-    working = storage.working_folder(path, STEP, ATTEMPT)
-    working.mkdir()
+    files, folder = files_at(path), storage.try_folder(STEP, ATTEMPT)
     try:
         for rank in range(ranks):
-            Savers(path, working, rank, ranks).announce(_pieces(rank, ranks, tensors))
+            Savers(files, folder, rank, ranks).announce(_pieces(rank, ranks, tensors))
 
         def lead() -> None:
-            shares = Savers(path, working, 0, ranks).lead(lambda _: {})
+            shares = Savers(files, folder, 0, ranks).lead(lambda _: {})
             assert all(len(share.numbers) == tensors for share in shares.of_ranks)
 
         def follow() -> None:
             last = ranks - 1
-            mine = Savers(path, working, last, ranks).follow(_pieces(last, ranks, tensors), lambda _: {})
+            mine = Savers(files, folder, last, ranks).follow(_pieces(last, ranks, tensors), lambda _: {})
             assert len(mine) == tensors
 
         return measured(path, lead), measured(path, follow)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 LAUNCHER = "dlrover-run"
-RENDEZVOUS_BACKEND = "dlrover-master"
-"""What users of DLRover have given to torchrun's `--rdzv-backend`."""
+OUR_BACKEND = "dlr"
+BACKENDS = (OUR_BACKEND, "dlrover-master")
+"""Values of torchrun's `--rdzv-backend` that are the job's own rendezvous. DLRover's has no master here."""
 
 NUMA_AFFINITY = "numa-affinity"
 RENDEZVOUS_SETTINGS = "rdzv-conf"
@@ -128,7 +129,7 @@ def options(words: Sequence[str]) -> list[Option]:
     number = 0
     while number < len(words) and _is_flag(words[number]):
         word = words[number]
-        name, equals, value = word.lstrip("-").partition("=")
+        name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
         name = name.replace("_", "-")
         following = words[number + 1 : number + 2]
         taken: tuple[str, ...] = (word,)

@@ -1,4 +1,4 @@
-"""Exchange of values between the ranks of the default process group; one process without it is all there is.
+"""Exchange of values between the ranks of a process group; one process without any is all there is.
 
 torch's own collectives of objects unpickle what they receive, which may run code of the sender's. These send
 JSON, so a value comes back as JSON has it: tuples are lists, and keys are texts.
@@ -24,26 +24,32 @@ def are_connected() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def from_rank_0(value: object) -> Any:
+def from_rank_0(value: object, group: dist.ProcessGroup | None = None) -> Any:
     """Return rank 0's value, on all ranks. All ranks call it.
+
+    Args:
+        group: of the ranks; None for the default one.
 
     Raises:
         ValueError: it is no JSON of at most MOST_BYTES; on all ranks.
     """
     if not are_connected():
         return json.loads(_text(value))
-    device = _device()
-    text, error = _text_or_error(value) if dist.get_rank() == 0 else (b"", None)
+    device, first = _device(group), 0 if group is None else dist.get_global_rank(group, 0)
+    text, error = _text_or_error(value) if dist.get_rank(group) == 0 else (b"", None)
     size = torch.tensor([NO_JSON if error else len(text)], device=device)
-    dist.broadcast(size, src=0)
+    dist.broadcast(size, first, group)
     _check([int(size)], int(size), error)
     data = _padded(text, int(size), device)
-    dist.broadcast(data, src=0)
+    dist.broadcast(data, first, group)
     return _parsed(data)
 
 
-def from_all(value: object) -> list[Any]:
+def from_all(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return the values of all ranks, in their order. All ranks call it.
+
+    Args:
+        group: as above.
 
     Raises:
         ValueError: one is no JSON, or together they are larger than MOST_BYTES; on all ranks.
@@ -51,20 +57,20 @@ def from_all(value: object) -> list[Any]:
     if not are_connected():
         return [json.loads(_text(value))]
     text, error = _text_or_error(value)
-    device, ranks = _device(), dist.get_world_size()
+    device, ranks = _device(group), dist.get_world_size(group)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(ranks)]
-    dist.all_gather(sizes, torch.tensor([NO_JSON if error else len(text)], device=device))
+    dist.all_gather(sizes, torch.tensor([NO_JSON if error else len(text)], device=device), group)
     lengths = [int(size) for size in sizes]
     longest = max(lengths)
     _check(lengths, ranks * longest, error)
     parts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in range(ranks)]
-    dist.all_gather(parts, _padded(text, longest, device))
+    dist.all_gather(parts, _padded(text, longest, device), group)
     return [_parsed(part[:length]) for part, length in zip(parts, lengths, strict=True)]
 
 
-def _device() -> torch.device:
+def _device(group: dist.ProcessGroup | None) -> torch.device:
     """The current device of a type that the group's backends exchange tensors of; the CPU, if it is one."""
-    config = dist.distributed_c10d.get_backend_config()  # such as "cpu:gloo,cuda:nccl"
+    config = dist.distributed_c10d.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
     types = [entry.partition(":")[0] for entry in config.split(",")]
     return torch.device("cpu" if "cpu" in types else types[0])
 

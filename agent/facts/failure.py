@@ -7,18 +7,31 @@ none, the last traceback on stderr is reported. After a signal there is often ne
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.facts.consequences import follows_from_a_peer
 from crds.agent_report import AgentFailure, FailureCause
-from crds.failure_texts import EXITED_WITH, KILLED_BY
+from crds.failure_texts import EXITED_WITH, KILLED_BY, PeerDeathTexts
 from crds.wire import LOCAL
+
+logger = logging.getLogger(__name__)
+
+follows_from_a_peer = PeerDeathTexts(re.compile).explain
+"""Whether a failure merely follows from a peer's death: another process of the worker is to blame for it."""
+
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""The variable that names the agent's own error file, as torchrun has it. Launchers such as TorchX set it,
+mostly to the container's termination log (https://docs.pytorch.org/docs/stable/elastic/errors.html)."""
+MESSAGE_BYTES, TRACEBACK_BYTES = 1024, 2048
+"""A termination log has 4,096 bytes, for what JSON makes of both."""
 
 OURS = str(Path(sys._getframe().f_code.co_filename).parent.with_name("warm"))
 """The folder of our own code in a process that was forked: hooks, which may be among the script's frames.
@@ -119,6 +132,26 @@ def failure_of_process(
         step=step,
         child_was_killed=_CHILD_WAS_KILLED.search(recorded or last_chain(log)) is not None,
     )
+
+
+def write_error_file(environ: Mapping[str, str], failure: Failure) -> None:
+    """Write the failure that ends this agent, as torch's `@record` has it, if a file is named."""
+    if not (path := environ.get(ERROR_FILE)):
+        return
+    message, _, traceback = failure.message.partition("\n")
+    content = {
+        "message": {
+            "message": clip(message, MESSAGE_BYTES, head=MESSAGE_BYTES // 2),
+            "extraInfo": {
+                "py_callstack": clip(traceback, TRACEBACK_BYTES, head=TRACEBACK_BYTES // 2),
+                "timestamp": str(int(failure.time.timestamp())),
+            },
+        }
+    }
+    try:
+        Path(path).write_text(json.dumps(content))  # not renamed: a termination log is a mount
+    except OSError as error:
+        logger.warning("the error file %s cannot be written: %s", path, error)
 
 
 def exit_text(exit_code: int, log: str = "") -> str:

@@ -94,6 +94,17 @@ class JobView:
     asks_for_profile: str = ""
     """Likewise for a profile of one of them."""
 
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether workers that are ready wait for a checkpoint of the world to join."""
+        return self.world is not None and self.world.awaits_checkpoint
+
+    def failures_per_hour(self, now: datetime) -> float | None:
+        """Return the job's failures per hour, over its first hour at least; None without its start time."""
+        if self.started_at is None:
+            return None
+        return self.failures / max((now - self.started_at).total_seconds() / 3600, 1.0)
+
     @classmethod
     def parse(cls, world: Mapping[str, Any]) -> JobView:
         """Read an ElasticWorld."""

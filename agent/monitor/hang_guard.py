@@ -19,8 +19,7 @@ from agent.facts.failure import (
 )
 from agent.monitor import dump, flight_recorder, hang, stacks
 from agent.monitor.flight_recorder import Record
-from agent.monitor.native import NATIVE_AT_ONCE, native_frames
-from agent.monitor.profile import ProfileError, Subject
+from agent.monitor.profile import NATIVE_AT_ONCE, ProfileError, Subject, native_frames
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
 from crds.agent_report import MAX_FRAMES, MAX_STACKS, FailureCause, RankStack

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.monitor.stacks import handles, offering_process
-from crds.agent_report import MAX_PROFILE_BYTES
+from crds.agent_report import MAX_FRAMES, MAX_PROFILE_BYTES
 from crds.progress_record import PROFILE_ERROR, PROFILE_FILE, PROFILE_SECONDS, profile_signal
 
 EXPORT_SECONDS = 60.0
@@ -30,6 +32,12 @@ LEAST_SECONDS = 0.05
 POLL_SECONDS = 0.02
 PY_SPY = "py-spy"
 TORCH = "torch.profiler"
+DUMP_SECONDS = 20.0
+"""For one process: py-spy reads the symbols of torch's libraries, which are large."""
+NATIVE_AT_ONCE = 4
+"""Processes of one agent that are read side by side: each reader takes a core, and memory for the symbols."""
+_THREAD = re.compile(r'^Thread (?:0x[0-9A-Fa-f]+|(?P<id>\d+)) .*?(?:: "(?P<name>[^"]*)")?$')
+_ADDRESS = re.compile(r"^0x[0-9a-f]+ ")
 
 
 class ProfileError(Exception):
@@ -143,3 +151,33 @@ def run_py_spy(command: list[str], limit_seconds: float) -> str:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason"]
         raise ProfileError(f"py-spy says {lines[-1]}")
     return done.stdout
+
+
+def native_frames(pid: int) -> str:
+    """The main thread's frames, one a line, the innermost first, as many as there is room for.
+
+    Raises:
+        ProfileError: there is no py-spy, or it may not trace; the message is a clause.
+    """
+    program = shutil.which(PY_SPY)
+    if program is None:
+        raise ProfileError("the image has no py-spy")
+    lines = parse(run_py_spy([program, "dump", "--native", "--pid", str(pid)], DUMP_SECONDS), pid)
+    if not lines:
+        raise ProfileError("py-spy shows no thread")
+    text = "\n".join(lines)
+    return text if len(text) <= MAX_FRAMES else text[:MAX_FRAMES].rpartition("\n")[0]
+
+
+def parse(dump: str, pid: int) -> list[str]:
+    """The main thread's lines in py-spy's text, without the addresses of functions that have no name."""
+    threads: dict[bool, list[str]] = {}
+    lines: list[str] = []
+    for line in dump.splitlines():
+        if thread := _THREAD.match(line):
+            is_main = thread["name"] == "MainThread" or thread["id"] == str(pid)
+            lines = threads.setdefault(is_main, [])
+        elif line.startswith("    "):
+            lines.append(_ADDRESS.sub("", line.strip()))
+    chosen = threads.get(True) or threads.get(False) or []
+    return [line for line, _ in itertools.groupby(chosen)]

@@ -8,20 +8,43 @@ trainers look up. All of it lies in a directory of this agent, so two agents on 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+import struct
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from agent.monitor.progress_record import RECORD_BYTES, Record, is_believed, later, read_record
-from agent.monitor.stepping import StepReport
+from agent.monitor.stepping import Start, StepReport
 from agent.monitor.trainer_status import ENV_URL, TrainerStatusReceiver
 from crds.agent_report import AgentCheckpointTrouble
 from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble
-from crds.progress_record import ENV_PROGRESS_FILE, RESULT_SUFFIX, TROUBLE_SUFFIX
+from crds.progress_record import (
+    BUSY_UNTIL,
+    CHECKPOINT,
+    CHECKPOINT_AT,
+    COUNTED,
+    COUNTED_AT,
+    ENV_PROGRESS_FILE,
+    FIRST_COUNTED,
+    FIRST_COUNTED_AT,
+    FIRST_STEP,
+    FIRST_STEP_AT,
+    MAX_RESULT,
+    NON_FINITE,
+    NUMBERS_FORMAT,
+    PROGRESS_FORMAT,
+    RESULT_SUFFIX,
+    SAMPLES,
+    START_UNKNOWN,
+    STEP,
+    STEP_AT,
+    TROUBLE_SUFFIX,
+)
 
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
@@ -32,6 +55,11 @@ CLOCK_SECONDS = 1.0
 
 BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX)
 """Endings of the files that a process may write beside its record."""
+FIRST_COUNT_SECONDS = 10.0
+"""So long a first step that was counted waits for the second, or for the script's own report of it."""
+_RECORD = struct.Struct(f"{PROGRESS_FORMAT}{NUMBERS_FORMAT}")
+RECORD_BYTES = _RECORD.size
+_NUMBERS = struct.Struct(PROGRESS_FORMAT).size // 8
 
 
 @dataclass(frozen=True)
@@ -78,8 +106,10 @@ class ProgressFiles:
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
+        self.start = Start()
+        """The last start of processes."""
 
-    def renew(self, local_world_size: int) -> list[dict[str, str]]:
+    def renew(self, local_world_size: int, start: Start) -> list[dict[str, str]]:
         """Make fresh files for newly started processes.
 
         Returns:
@@ -97,6 +127,7 @@ class ProgressFiles:
             path.write_bytes(bytes(RECORD_BYTES))
         self._since = time.time()
         self._posted = None
+        self.start = start
         self.generation += 1
         shared = {ENV_RUNTIME_METRICS: str(self._shared_metrics()), **self._posts()}
         return [{ENV_PROGRESS_FILE: str(path), **shared} for path in self._steps]
@@ -129,6 +160,7 @@ class ProgressFiles:
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
             counted=bool(counted),
             start_unknown=bool(counted)
+            and not self.start.of_new_job
             and all(records[rank].start_unknown for rank, steps in ahead.items() if steps == 0),
             non_finite_step=min(
                 (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
@@ -157,6 +189,24 @@ class ProgressFiles:
             return RankProgress(busy_until=record.busy_until)
         at = max(newest.at, record.checkpoint.at) if record.checkpoint else newest.at
         return RankProgress(newest.step, at, record.busy_until, reports_steps=step is not None)
+
+    def result(self, ranks: Mapping[int, int]) -> str | None:
+        """Return the JSON text that rank 0 has left by `dlr.report_result`; None if it runs elsewhere.
+
+        What is too long, or no JSON, would have the API server refuse the whole report.
+
+        Args:
+            ranks: the global ranks of the processes, by local rank.
+        """
+        record = next((path for local, path in enumerate(self._steps) if ranks.get(local) == 0), None)
+        if record is None:
+            return None
+        try:
+            text = record.with_name(f"{record.name}{RESULT_SUFFIX}").read_text()
+            json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            return None
+        return text if len(text) <= MAX_RESULT else None
 
     @property
     def marker(self) -> str:
@@ -224,7 +274,7 @@ class Snapshot:
     """The steps were counted: the script reports none. All processes of a start begin with the same step, and
     the highest number is right: some scripts load on rank 0 alone."""
     start_unknown: bool = False
-    """Nobody knows which step the count began with."""
+    """Nobody knows which step the count began with: the optimizer keeps no number, and the job is not new."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
     trouble: AgentCheckpointTrouble | None = None
@@ -242,3 +292,64 @@ class Snapshot:
 
 def _trouble_of(record: Path) -> Path:
     return record.with_name(f"{record.name}{TROUBLE_SUFFIX}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one process's file says."""
+
+    step: StepReport | None = None
+    checkpoint: StepReport | None = None
+    busy_until: float | None = None
+    first: StepReport | None = None
+    counted: tuple[StepReport, StepReport] | None = None
+    """The first and the newest step that were counted."""
+    start_unknown: bool = False
+    non_finite_step: int | None = None
+    samples_per_step: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_record(path: Path) -> Record:
+    try:
+        words = _RECORD.unpack(path.read_bytes())
+    except (OSError, struct.error):
+        return Record()
+    first, newest = (
+        _told(words[FIRST_COUNTED], words[FIRST_COUNTED_AT]),
+        _told(words[COUNTED], words[COUNTED_AT]),
+    )
+    return Record(
+        _told(words[STEP], words[STEP_AT]),
+        _told(words[CHECKPOINT], words[CHECKPOINT_AT]),
+        words[BUSY_UNTIL] or None,
+        _told(words[FIRST_STEP], words[FIRST_STEP_AT]),
+        (first, newest) if first and newest else None,
+        start_unknown=bool(words[START_UNKNOWN]),
+        non_finite_step=words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
+        samples_per_step=max(words[SAMPLES], 0),
+        numbers=dict(_numbers(words[_NUMBERS:])),
+    )
+
+
+def _numbers(told: Sequence[Any]) -> Iterator[tuple[str, float]]:
+    """The name and value of each; a script may write anything there."""
+    for value, name in zip(told[::2], told[1::2], strict=True):
+        if (text := name.rstrip(b"\0").decode(errors="ignore")) and math.isfinite(value):
+            yield text, value
+
+
+def is_believed(counted: tuple[StepReport, StepReport]) -> bool:
+    """Whether a script that reports its steps itself would have reported the first by now."""
+    first, newest = counted
+    return newest.step != first.step or time.monotonic() - first.at >= FIRST_COUNT_SECONDS
+
+
+def later(counted: tuple[StepReport, StepReport], ahead: int) -> tuple[StepReport, StepReport]:
+    """Shift a count to that of a process that began so many steps later."""
+    first, newest = counted
+    return StepReport(first.at, first.step + ahead), StepReport(newest.at, newest.step + ahead)
+
+
+def _told(step: int, at: float) -> StepReport | None:
+    return None if at == 0.0 or step < 0 else StepReport(at, step)

@@ -1,7 +1,7 @@
 """The log folders of an agent's rounds: one for each, of which the last ones are kept within bounds.
 
-torch names the folder by `TORCHELASTIC_RESTART_COUNT` and clears it at every start. torch counts the failures
-of one agent; what processes see instead is the number of rounds before theirs, which is alike on all ranks.
+torch names the folder by `TORCHELASTIC_RESTART_COUNT` and clears it at every start. It counts the failures of
+one agent there; rounds are counted alike on all ranks.
 """
 
 from __future__ import annotations
@@ -12,25 +12,14 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import torch
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
-from agent.monitor import flight_recorder
-from agent.monitor.progress import ProgressFiles
-from agent.monitor.stacks import StackFiles
-from agent.torch_compat.elastic import (
-    LOG_FOLDER_PREFIX,
-    MAX_RESTARTS,
-    RESTART_COUNT,
-    UNLIMITED_RESTARTS,
-)
-from crds.progress_record import ENV_ROUND
-from crds.shard_set import ENV_SHARDS_SOCKET
+from agent.torch_compat.elastic import LOG_FOLDER_PREFIX, RESTART_COUNT
 
 logger = logging.getLogger(__name__)
 
@@ -67,33 +56,15 @@ class Bounds:
 class RoundLogsSpecs(LogsSpecs):
     """The given LogsSpecs with one folder for each round, `attempt_<round>`.
 
-    torch calls `reify` once at every start of the processes, to lay out their files and to name those in
-    their environment. So this is also where each process is given its progress file and its stacks file.
-
     Args:
+        inner: the layout that torchrun's flags ask for.
         round_: tells the round that is being started.
-        checkpoints: tells processes of these global ranks what they resume from, by their environment; the
-            files for that are in the directory.
-        desk: the socket from which they pull shards.
     """
 
-    def __init__(
-        self,
-        inner: LogsSpecs,
-        round_: Callable[[], int],
-        progress: ProgressFiles,
-        stacks: StackFiles,
-        checkpoints: Callable[[Path, Sequence[int]], list[dict[str, str]]] | None = None,
-        *,
-        desk: str = "",
-    ) -> None:
+    def __init__(self, inner: LogsSpecs, round_: Callable[[], int]) -> None:
         super().__init__()
         self._inner = inner
         self._round = round_
-        self._progress = progress
-        self._stacks = stacks
-        self._checkpoints = checkpoints
-        self._desk = desk
         self._keeper: LogKeeper | None = None
         self.latest = LogsDest()
         """The files of the processes that were started last."""
@@ -103,29 +74,11 @@ class RoundLogsSpecs(LogsSpecs):
         return self._inner.root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        round_ = self._round()
-        failures = int(envs[0].get(RESTART_COUNT, "0"))
-        envs[0][RESTART_COUNT] = str(round_)  # torch names the folder by it
+        """Lay out the files of a start, as torch asks at each, and name them in the environments."""
+        restarts = envs[0].get(RESTART_COUNT, "0")
+        envs[0][RESTART_COUNT] = str(self._round())  # torch names the folder by it
         self.latest = self._inner.reify(envs)
-        _count_restarts(envs.values(), failures, round_)
-        progress = self._progress.renew(len(envs))
-        stacks = self._stacks.renew(round_, self.latest.error_files)
-        for rank, env in envs.items():
-            folder = self._stacks.files[rank].parent if rank in self._stacks.files else None
-            recorder = flight_recorder.variables(
-                self._progress.directory,
-                rank,
-                os.environ,
-                torch.__version__,
-                folder or self._progress.directory,
-            )
-            env.update({**progress[rank], **stacks[rank], **recorder})
-            if self._desk:
-                env.update({ENV_SHARDS_SOCKET: self._desk, ENV_ROUND: str(round_)})
-        if self._checkpoints is not None:
-            ranks = [int(envs[rank]["RANK"]) for rank in range(len(envs))]
-            for rank, env in enumerate(self._checkpoints(self._progress.directory, ranks)):
-                envs[rank].update(env)
+        envs[0][RESTART_COUNT] = restarts
         self._keep()
         return self.latest
 
@@ -294,22 +247,6 @@ def _punch_hole(fd: int, offset: int, length: int) -> None:
     if libc.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-def _count_restarts(envs: Iterable[dict[str, str]], failures: int, round_: int) -> None:
-    """Set the restart count to the number of earlier rounds; the difference to its maximum stays.
-
-    Args:
-        envs: of the processes of this agent.
-        failures: the failures of this agent's processes, which torch has counted.
-        round_: the round that begins.
-    """
-    count = max(round_ - 1, 0)
-    for env in envs:
-        env[RESTART_COUNT] = str(count)
-        if MAX_RESTARTS in env:
-            allowed = int(env[MAX_RESTARTS]) + count - failures
-            env[MAX_RESTARTS] = str(min(allowed, UNLIMITED_RESTARTS))
 
 
 def _round_folders(parent: Path) -> list[Path]:

@@ -96,6 +96,10 @@ class StackFiles:
         """What holds the files of all processes of the round; None before the first."""
         return min(self.files.values()).parents[1] if self.files else None
 
+    def folder_of(self, rank: int, default: Path) -> Path:
+        """Return the folder that a process writes to, by local rank."""
+        return self.files[rank].parent if rank in self.files else default
+
     def _file(self, round_: int, rank: int, error_file: Path) -> Path:
         """Beside the process's logs; where these go to /dev/null, in the directory of our own."""
         if str(error_file) != os.devnull:

@@ -29,6 +29,18 @@ class StepReport:
 
 
 @dataclass(frozen=True)
+class Start:
+    """One start of an agent's training processes."""
+
+    round: int = 0
+    world_size: int = 1
+    leads: bool = True
+    """One of the processes has rank 0, so this agent speaks for the job."""
+    of_new_job: bool = False
+    """The job had made no step before."""
+
+
+@dataclass(frozen=True)
 class Figures:
     """How far training is. Every report of the agent carries these."""
 

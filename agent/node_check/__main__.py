@@ -13,12 +13,11 @@ import sys
 from datetime import datetime, timezone
 from typing import NoReturn
 
-from agent.environment import Environment, InvalidEnvironmentError
+from agent.environment import Environment, InvalidEnvironmentError, listen
 from agent.kube.api import ApiClient
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.node_check.duties import CheckDuties
-from agent.own_port import listen
 from agent.report.elasticworker import last_report, section_of
 from agent.report.heartbeat import Heartbeat
 from agent.report.report import Facts, Report

@@ -15,12 +15,10 @@ from torch.distributed import DistError
 
 from agent.connection.store import PeerStore
 from agent.environment import Environment
-from agent.facts.check_report import with_local, with_pair
-from agent.facts.world import Member
 from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.monitor.oom import OomWatch
-from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty
+from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty, with_local, with_pair
 from agent.report.reporter import Reporter
 from crds.agent_report import AgentCheck, ProbeEnding
 from crds.names import ENV_JOB_KEY
@@ -77,7 +75,7 @@ class CheckDuties:
             "nodechecks",
             me.namespace,
             check_name,
-            parse=functools.partial(CheckView.parse, me=Member(me.worker_index, me.incarnation)),
+            parse=functools.partial(CheckView.parse, me=me.member),
             missing=CheckView(),
             watch_seconds=WATCH_SECONDS,
         )

@@ -2,5 +2,5 @@
 
 `processes.py` waits on pidfds, so an exit is noticed at once, and ends a round's processes; `orphans.py`
 adopts and ends daemons and data loaders. Nothing here knows of worlds. Above are warm and supervision, and
-`command.py` of `dlr exec`.
+`dlr exec`.
 """

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import PContext
 
-from agent.processes.exit_fd import open_exit_fd
-from agent.processes.orphans import Orphans, collect, descendants
+from agent.processes.orphans import Orphans, collect, descendants, open_exit_fd
 from agent.signals import deferred
 
 logger = logging.getLogger(__name__)

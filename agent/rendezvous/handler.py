@@ -1,13 +1,15 @@
-"""torch's rendezvous, where the ElasticJob's status says who meets whom.
+"""torch's rendezvous, where the ElasticWorld says who meets whom.
 
 The same handler serves `dlr run` and stock `torchrun --rdzv-backend=dlr`. For the latter it is the only part
-of dlr at work, so creating it starts the agent's session with the cluster, and its shutdown stops that.
+of dlr at work, so `create_handler` connects it to the cluster, and its shutdown ends that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -23,18 +25,22 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from agent.checkpoints.holder import CheckpointMemory
-from agent.environment import Environment
+from agent.connection.store_server import StoreServer
+from agent.environment import Environment, listen
 from agent.facts.failure import Failure, failure_of_process
-from agent.facts.world import ExitReason, Verb, World
+from agent.facts.world import Action, ExitReason, Verb, World
 from agent.kube.api import Api
+from agent.link import Link
+from agent.membership import Membership
+from agent.monitor import accelerators
 from agent.network import SocketInterfaces
+from agent.node_check.duties import ActiveCheck
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
-from agent.session import Session
+from agent.report.report import Facts
+from agent.report.reporter import Reporter
 from agent.torch_compat import elastic
 from crds.agent_report import AgentState
-
-BACKEND = "dlr"
-
+from crds.dlrover import OUR_BACKEND
 
 logger = logging.getLogger(__name__)
 
@@ -54,33 +60,53 @@ class DlrRendezvousHandler(RendezvousHandler):
     """See torch.distributed.elastic.rendezvous.RendezvousHandler.
 
     Args:
-        run_id: the ElasticJob's name.
-        session: of this agent; `shutdown` stops it.
+        me: this worker.
+        membership: of this agent.
+        reporter: of this agent; the first rendezvous starts it.
+        active_check: of this agent.
+        store: of this agent, in which the rounds meet whose rank 0 it is.
+        interfaces: of the training processes.
         join_timeout_seconds: for the members of a world to meet.
         master_port: where the training processes meet if this agent is rank 0, as `--master-port` asks; 0 for
             any free one.
+        memory: the checkpoints that this agent keeps; stock torchrun's keeps none.
+        on_meeting: called when all members of a round have met, with the agents' store of the round.
+        end: called by `shutdown`.
     """
 
     def __init__(
-        self, run_id: str, session: Session, *, join_timeout_seconds: float, master_port: int = 0
+        self,
+        me: Environment,
+        membership: Membership,
+        reporter: Reporter,
+        active_check: ActiveCheck,
+        store: StoreServer,
+        interfaces: SocketInterfaces,
+        *,
+        join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
+        master_port: int = 0,
+        memory: CheckpointMemory | None = None,
+        on_meeting: Callable[[Store, World], None] = lambda _store, _world: None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
-        self.session = session
-        self.memory: CheckpointMemory | None = None
-        """The checkpoints that this agent keeps; stock torchrun's keeps none."""
-        self._run_id = run_id
+        self._me = me
+        self._membership = membership
+        self._reporter = reporter
+        self._active_check = active_check
+        self._store = store
+        self._interfaces = interfaces
         self._join_timeout_seconds = join_timeout_seconds
         self._master_port = master_port
+        self._memory = memory
+        self._on_meeting = on_meeting
+        self._end = end
         self._round_stores: RoundStores | None = None
-        self._interfaces = SocketInterfaces(os.environ)
-        session.reporter.follow_section("network", self._interfaces.to_status)
         self._closed = False
         self._is_alone = False
         """Nobody could hold the copies that the job asks for, in the round last joined."""
-        self.on_meeting: Callable[[Store, World], None] = lambda _store, _world: None
-        """Called when all members of a round have met, with the agents' store of the round."""
 
     def get_backend(self) -> str:
-        return BACKEND
+        return OUR_BACKEND
 
     @property
     def use_agent_store(self) -> bool:
@@ -88,7 +114,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         return True
 
     def get_run_id(self) -> str:
-        return self._run_id
+        """Return the ElasticJob's name."""
+        return self._me.owner_name
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Block until a world newer than the last one has this agent, and all its members have met.
@@ -98,12 +125,12 @@ class DlrRendezvousHandler(RendezvousHandler):
             RendezvousClosedError: `set_closed` was called.
             RendezvousTimeoutError: the other members did not come.
         """
-        if not self._closed:
-            self.session.begin_reports()  # only now can this agent keep what Ready promises
+        if not self._closed and self._reporter.ident is None:
+            self._reporter.start()  # only now can this agent keep what Ready promises
         while True:
             if self._closed:
                 raise RendezvousClosedError("the rendezvous was closed")
-            world = self.session.await_world()
+            world = self._await_world()
             if isinstance(world, ExitReason):
                 raise JobEndedError(world)
             try:
@@ -113,27 +140,50 @@ class DlrRendezvousHandler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """Above 0 when the world that runs is not the one that should: what torchrun's agent polls."""
-        return 0 if self.session.is_settled() else 1
+        return 0 if self._membership.is_settled() else 1
 
     def is_closed(self) -> bool:
-        return self._closed or self.session.next_action().verb is Verb.EXIT
+        return self._closed or self._membership.next_action().verb is Verb.EXIT
 
     def set_closed(self) -> None:
         """Close it for this agent only: whether the job has ended is the controller's to say."""
         self._closed = True
 
     def shutdown(self) -> bool:
-        """Report how the processes of torchrun ended, close the rendezvous and stop the session."""
+        """Report how the processes of torchrun ended, and close the rendezvous."""
         self._closed = True
-        reporter = self.session.reporter
-        if reporter.latest.state is AgentState.RUNNING:  # torchrun's launcher is leaving, maybe by an error
+        if self._reporter.latest.state is AgentState.RUNNING:  # torchrun's launcher leaves, maybe by an error
             error = sys.exc_info()[1]
             if error is None:
-                reporter.report(AgentState.SUCCEEDED)
+                self._reporter.report(AgentState.SUCCEEDED)
             else:
-                reporter.report(AgentState.STOPPED, failure=self._failure(error))
-        self.session.stop()
+                self._reporter.report(AgentState.STOPPED, failure=self._failure(error))
+        self._end()
         return True
+
+    def _await_world(self) -> World | ExitReason:
+        """Block until a newer world has this agent as a member, or the agent has to leave.
+
+        Until then nothing runs here, so the node may be tested for a NodeCheck.
+        """
+        poll = select.poll()
+        poll.register(self._membership.fileno(), select.POLLIN)
+        try:
+            while True:
+                action, view = self._membership.look()
+                if action.verb is Verb.EXIT and action.reason is not None:
+                    return action.reason
+                if action.verb is Verb.START and view.world is not None:
+                    return view.world
+                if action.verb is Verb.STAND_BY:
+                    self._membership.stand_by(action.round)
+                elif self._reporter.latest.state is AgentState.RUNNING:
+                    # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
+                    self._membership.stand_by()
+                self._active_check.follow(view.active_check)
+                poll.poll()
+        finally:
+            self._active_check.leave()  # no probe runs beside training processes
 
     def _join(self, world: World) -> RendezvousInfo:
         """Meet the other members of `world`.
@@ -142,34 +192,35 @@ class DlrRendezvousHandler(RendezvousHandler):
             SupersededError: there is a newer world.
             RendezvousTimeoutError: they did not come.
         """
-        session = self.session
-        rank, size = world.members.index(session.member), len(world.members)
+        membership = self._membership
+        rank, size = world.members.index(membership.member), len(world.members)
         logger.info("joining round=%d rank=%d of=%d", world.round, rank, size)
-        address, timeout_seconds = session.environment.pod_ip, self._join_timeout_seconds
-        if self.memory is not None:
-            after_failure = session.comes_after_failure(world)
-            self.memory.expect(session.gone_before(world), after_failure=after_failure)
+        address, standing = self._me.pod_ip, membership.standing
+        if self._memory is not None:
+            after_failure = standing.comes_after_failure(world)
+            self._memory.expect(standing.gone_before(world), after_failure=after_failure)
         meeting = Meeting(
             world,
             rank,
-            session.environment,
-            session.store.values,
-            timeout_seconds,
-            self.memory,
+            self._me,
+            self._store.values,
+            self._join_timeout_seconds,
+            self._memory,
             master_port=self._master_port,
             last=self._last_store(),
             drop_last=self._drop_last_store,
         )
+        still_to_start = Action(Verb.START, world.round)
         try:
-            stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))
+            stores = meeting.hold(membership.fileno(), lambda: membership.next_action() == still_to_start)
         except MeetingTimeoutError as error:
-            session.stand_by(world.round)
+            membership.stand_by(world.round)
             raise RendezvousTimeoutError(str(error)) from error
         self._interfaces.choose(stores.bootstrap.master_addr if rank else address, address)
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
-        self.on_meeting(stores.agents, world)
+        self._on_meeting(stores.agents, world)
         self._note_if_alone(size)
-        session.joined(world)
+        membership.join(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
 
     def _last_store(self) -> tuple[str, int] | None:
@@ -182,7 +233,7 @@ class DlrRendezvousHandler(RendezvousHandler):
 
     def _note_if_alone(self, size: int) -> None:
         """Say so, once, where a job asks for copies in other Pods' memory, and its world has no other Pod."""
-        asks_for_copies = self.memory is not None and self.session.environment.memory_replicas > 0
+        asks_for_copies = self._memory is not None and self._me.memory_replicas > 0
         was_alone, self._is_alone = self._is_alone, asks_for_copies and size == 1
         if self._is_alone and not was_alone:
             logger.warning(
@@ -195,7 +246,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         if not isinstance(error, ChildFailedError):
             return None
         rank, process = error.get_first_failure()
-        last = self.session.reporter.latest
+        last = self._reporter.latest
         return failure_of_process(
             process,
             sequence=last.failures + 1,
@@ -209,19 +260,33 @@ class DlrRendezvousHandler(RendezvousHandler):
 def create_handler(
     params: RendezvousParameters, me: Environment, api: Api | None = None
 ) -> DlrRendezvousHandler:
-    """Start the agent's session, and return the handler for it, as torch's registry asks.
+    """Connect an agent of stock torchrun to the cluster, and return its handler, as torch's registry asks.
 
     Args:
+        params: of `--rdzv-conf`, and of torch.
         me: this worker.
         api: in place of the cluster that the environment names.
 
     Raises:
         InvalidEnvironmentError: the environment names no API server, or an address of another Pod.
     """
-    local_world_size = params.get_as_int("local_world_size") or elastic.launched_processes()
-    return DlrRendezvousHandler(
-        params.run_id,
-        Session.start(me, os.environ, local_world_size, api),
-        join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
-        master_port=params.get_as_int("master_port") or 0,
-    )
+    with contextlib.ExitStack() as cleanup:
+        listener, store = listen(me, cleanup)
+        link = Link.start(me, os.environ, cleanup, api)
+        interfaces = SocketInterfaces(os.environ)
+        reporter = link.reporter(
+            Facts(listener.port, elastic.launched_processes(), accelerators.detect()),
+            cleanup,
+            sections={"network": interfaces.to_status},
+        )
+        return DlrRendezvousHandler(
+            me,
+            Membership(me.member, link.watcher, reporter),
+            reporter,
+            ActiveCheck(link.api, me, reporter),
+            store,
+            interfaces,
+            join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
+            master_port=params.get_as_int("master_port") or 0,
+            end=cleanup.pop_all().close,
+        )

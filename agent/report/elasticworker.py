@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from agent.environment import Environment
@@ -69,6 +69,30 @@ def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
         return None
     known = status.get("topology") if status.get("podUid") == me.pod_uid else None
     return None if known is None else [str(value) for value in known]
+
+
+class Place:
+    """What this Pod shares with others and may be lost with.
+
+    Args:
+        api: the API server.
+        me: this worker.
+        levels: returns how many topology domains of its node the job looks at.
+    """
+
+    def __init__(self, api: Api, me: Environment, levels: Callable[[], int]) -> None:
+        self._api = api
+        self._me = me
+        self._levels = levels
+        self._topology: list[str] | None = None
+
+    def __call__(self) -> tuple[str, ...]:
+        """Return the topology domains of the Pod's node, the largest first, and the node."""
+        levels = self._levels()
+        if levels and self._topology is None:
+            self._topology = topology_of_pod(self._api, self._me)
+        shared = (self._topology or [])[:levels]
+        return (*reversed(shared + [""] * (levels - len(shared))), self._me.node_name)
 
 
 def is_of_this_pod(report: Mapping[str, Any], me: Environment) -> bool:

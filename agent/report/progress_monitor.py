@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from agent.monitor.chronicle import Chronicle, Part
 from agent.monitor.progress import ProgressFiles, Snapshot
+from agent.monitor.series import Chronicle
 from agent.monitor.stepping import Figures, Stepping, with_round
+from agent.report.report import Report
 from agent.report.reporter import Reporter
 from crds.agent_report import Series, Slow, StepProgress
 from crds.checkpoint_files import CheckpointTrouble
@@ -27,102 +28,39 @@ AWAITED_LOOK_SECONDS = 0.2
 script that saves all the time has it reported as often."""
 
 
-class ProgressMonitor(threading.Thread):
-    """Looks at the files now and then, and has the reporter say what has changed.
+@dataclass(frozen=True)
+class StartProgress:
+    """The steps of one start of the processes."""
 
-    The reporter asks for the figures with every report, so a failure is reported with the last ones.
+    generation: int
+    round: int
+    stepping: Stepping = field(default_factory=Stepping)
+
+
+class Progress:
+    """How far the training of one agent is, over all starts of its processes. Thread-safe.
 
     Args:
-        part: what this agent is in the world whose processes were started last.
-        checkpoint_is_awaited: whether a world that is to grow waits for the next one.
+        files: of the processes.
+        first: the agent's first report, which has what an earlier agent of the slot reported.
     """
 
-    def __init__(
-        self,
-        files: ProgressFiles,
-        reporter: Reporter,
-        part: Callable[[], Part] = Part,
-        checkpoint_is_awaited: Callable[[], bool] = lambda: False,
-    ) -> None:
-        super().__init__(name="dlr-progress", daemon=True)
+    def __init__(self, files: ProgressFiles, first: Report) -> None:
         self._files = files
-        self._reporter = reporter
-        self._part = part
-        self._checkpoint_is_awaited = checkpoint_is_awaited
-        latest = reporter.latest
-        self._chronicle = Chronicle(latest.series or Series(), latest.slow)
-        self._stop_event = threading.Event()
-        self._news = threading.Event()
         self._lock = threading.Lock()
-        self._start = _Start(0, 0)
+        self._chronicle = Chronicle(first.series or Series(), first.slow)
+        self._start = StartProgress(0, 0)
         """The processes that run, or ran last."""
         self._figures = Figures(
-            rounds=latest.rounds, trouble=latest.trouble, series=latest.series, slow=latest.slow
+            rounds=first.rounds, trouble=first.trouble, series=first.series, slow=first.slow
         )
-        self._announced: tuple[int, StepProgress] | None = None
-        """The generation, and the progress, that the reporter was last asked to report."""
-        self._was_awaited = False
-        self._announced_trouble: CheckpointTrouble | None = None
-        self._announced_news: _News = None, latest.slow
-        self._at_first_steps: Callable[[], object] = lambda: None
-        reporter.follow(self.figures)
-
-    def stop(self) -> None:
-        self._stop_event.set()
-        self._news.set()
-
-    def call_at_first_steps(self, call: Callable[[], object]) -> None:
-        """Have that called after the first step of each start, before this thread is started."""
-        self._at_first_steps = call
-
-    def note_news(self) -> None:
-        """Take note that the job has changed: a checkpoint may be awaited from now on. Thread-safe."""
-        self._news.set()
-
-    def run(self) -> None:
-        failed = False
-        while not self._stop_event.is_set():
-            try:
-                if self._await_look():
-                    self.look()
-                failed = False
-            except Exception:  # a defect must not end the reports of progress, in silence
-                if not failed:
-                    logger.exception("the progress of training is not read; trying again")
-                failed = True
-                self._stop_event.wait(LOOK_SECONDS)
 
     def figures(self) -> Figures:
-        """Return how far training is now."""
-        return self._now()[1]
+        """Return how far training is now: every report says it, so a failure comes with the last steps."""
+        return self.now()[1]
 
-    def look(self) -> None:
-        """Have the reporter say what is new."""
-        start, figures = self._now()
-        progress = figures.progress
-        trouble = figures.trouble.reason if figures.trouble else None
-        if trouble is not self._announced_trouble:
-            self._announced_trouble = trouble
-            self._reporter.checkpoint()
-        news = start.stepping.non_finite_step, figures.slow
-        if news != self._announced_news:
-            self._announced_news = news
-            self._reporter.progress(within_seconds=0.0)
-        announced = self._announced
-        before = announced[1] if announced is not None and announced[0] == start.generation else None
-        if progress is None or (before is not None and _steps(before) == _steps(progress)):
-            return
-        self._announced = start.generation, progress
-        if before is None:
-            self._at_first_steps()
-        # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
-        # world that is to grow may wait for it.
-        if before is not None and before.checkpoint_step != progress.checkpoint_step:
-            self._reporter.checkpoint(is_awaited=self._checkpoint_is_awaited())
-        else:
-            self._reporter.progress(within_seconds=0.0 if before is None else None)
-
-    def _now(self) -> tuple[_Start, Figures]:
+    def now(self) -> tuple[StartProgress, Figures]:
+        """Return how far training is now, and the steps of the start that it is in."""
         with self._lock:
             generation = self._files.generation
             snapshot = self._files.read()
@@ -130,13 +68,23 @@ class ProgressMonitor(threading.Thread):
                 self._take(generation, snapshot)
             return self._start, self._figures
 
+    def checkpoint_step(self) -> int | None:
+        """Return the highest step of a checkpoint that the running processes have saved."""
+        with self._lock:
+            return self._files.read().checkpoint_step
+
+    @property
+    def generation(self) -> int:
+        """The number of starts so far."""
+        return self._files.generation
+
     def _take(self, generation: int, snapshot: Snapshot) -> None:
         if self._start.generation != generation:
-            self._start = _Start(generation, self._reporter.latest.observed_round)
+            self._start = StartProgress(generation, self._files.start.round)
             self._figures = replace(self._figures, progress=None, trouble=snapshot.trouble)
-            self._chronicle.begin(self._part())
+            self._chronicle.begin(self._files.start)
         if self._start.stepping.counted != snapshot.counted:
-            self._start = _Start(generation, self._start.round, Stepping(counted=snapshot.counted))
+            self._start = replace(self._start, stepping=Stepping(counted=snapshot.counted))
         start = self._start
         for rank, (first, newest) in snapshot.steps.items():
             start.stepping.observe(rank, first, newest)
@@ -167,6 +115,84 @@ class ProgressMonitor(threading.Thread):
             slow=self._chronicle.slow,
         )
 
+
+class ProgressMonitor(threading.Thread):
+    """Looks at the progress now and then, and has the reporter say what has changed.
+
+    Args:
+        progress: that the reporter reports.
+        reporter: of this agent.
+        checkpoint_is_awaited: whether a world that is to grow waits for the next checkpoint.
+        at_first_steps: called after the first step of each start.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        reporter: Reporter,
+        checkpoint_is_awaited: Callable[[], bool] = lambda: False,
+        at_first_steps: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(name="dlr-progress", daemon=True)
+        self._progress = progress
+        self._reporter = reporter
+        self._checkpoint_is_awaited = checkpoint_is_awaited
+        self._at_first_steps = at_first_steps
+        self._stop_event = threading.Event()
+        self._news = threading.Event()
+        self._announced: tuple[int, StepProgress] | None = None
+        """The generation, and the progress, that the reporter was last asked to report."""
+        self._was_awaited = False
+        self._announced_trouble: CheckpointTrouble | None = None
+        self._announced_news: _News = None, reporter.latest.slow
+
+    def stop(self) -> None:
+        self._stop_event.set()
+        self._news.set()
+
+    def note_news(self) -> None:
+        """Take note that the job has changed: a checkpoint may be awaited from now on. Thread-safe."""
+        self._news.set()
+
+    def run(self) -> None:
+        failed = False
+        while not self._stop_event.is_set():
+            try:
+                if self._await_look():
+                    self.look()
+                failed = False
+            except Exception:  # a defect must not end the reports of progress, in silence
+                if not failed:
+                    logger.exception("the progress of training is not read; trying again")
+                failed = True
+                self._stop_event.wait(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Have the reporter say what is new."""
+        start, figures = self._progress.now()
+        progress = figures.progress
+        trouble = figures.trouble.reason if figures.trouble else None
+        if trouble is not self._announced_trouble:
+            self._announced_trouble = trouble
+            self._reporter.checkpoint()
+        news = start.stepping.non_finite_step, figures.slow
+        if news != self._announced_news:
+            self._announced_news = news
+            self._reporter.progress(within_seconds=0.0)
+        announced = self._announced
+        before = announced[1] if announced is not None and announced[0] == start.generation else None
+        if progress is None or (before is not None and _steps(before) == _steps(progress)):
+            return
+        self._announced = start.generation, progress
+        if before is None:
+            self._at_first_steps()
+        # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
+        # world that is to grow may wait for it.
+        if before is not None and before.checkpoint_step != progress.checkpoint_step:
+            self._reporter.checkpoint(is_awaited=self._checkpoint_is_awaited())
+        else:
+            self._reporter.progress(within_seconds=0.0 if before is None else None)
+
     def _await_look(self) -> bool:
         """Wait for the time of the next look, or for a checkpoint that is awaited; False when asked to stop.
 
@@ -185,25 +211,14 @@ class ProgressMonitor(threading.Thread):
         return not self._stop_event.is_set()
 
     def _has_new_checkpoint(self) -> bool:
-        """Whether the files have a later one than what was announced last."""
-        with self._lock:
-            saved = self._files.read().checkpoint_step
+        """Whether there is a later one than what was announced last."""
+        saved = self._progress.checkpoint_step()
         announced = self._announced[1].checkpoint_step if self._announced is not None else None
         return saved is not None and (announced is None or saved > announced)
 
     def _look_seconds(self) -> float:
-        stepped = self._announced is not None and self._announced[0] == self._files.generation
+        stepped = self._announced is not None and self._announced[0] == self._progress.generation
         return LOOK_SECONDS if stepped else FIRST_LOOK_SECONDS
-
-
-@dataclass(frozen=True)
-class _Start:
-    """One start of the processes."""
-
-    generation: int
-    round: int
-    """The round that was reported before they were started."""
-    stepping: Stepping = field(default_factory=Stepping)
 
 
 _News = tuple[int | None, Slow | None]

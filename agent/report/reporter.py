@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -24,10 +24,9 @@ from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
-from agent.report.fitting import fitting
 from agent.report.refusal import LeftOut, final_refusal
-from agent.report.report import Facts, PendingReports, Report, whole
-from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure, Usage
+from agent.report.report import Facts, PendingReports, Report, fitting, whole
+from crds.agent_report import CHECKPOINT_SECONDS, AgentCheck, AgentState, Departure
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,8 @@ class Reporter(threading.Thread):
 
     A change of state is written at once; step progress at most every `progress_seconds`, unless it is news; a
     checkpoint at once, if it is awaited or none was reported in the last `CHECKPOINT_SECONDS`, else when
-    these are over. Every write says how far training is now (see `follow`), and what the Pod uses.
+    these are over. Every write says how far training is now, and has the other sections that change by
+    themselves.
 
     It ends when the API server will take nothing more from this agent, and calls `on_final_refusal`. The
     agent goes on: its job's world, or the kubelet, says when to leave.
@@ -52,7 +52,9 @@ class Reporter(threading.Thread):
         facts: what every report says.
         first: the first report.
         progress_seconds: between two writes for the sake of steps.
-        usage: returns what the Pod uses now, or None if that is not known.
+        figures: how far training is, read for each report. It may look at `latest`, and must not report.
+        sections: parts of a report that are read for each one, by field of `AgentReport`. They are no reason
+            to write one.
         on_final_refusal: called in this thread.
         now: returns the time.
     """
@@ -65,7 +67,8 @@ class Reporter(threading.Thread):
         first: Report,
         *,
         progress_seconds: float,
-        usage: Callable[[], Usage | None] = lambda: None,
+        figures: Callable[[], Figures] | None = None,
+        sections: Mapping[str, Callable[[], Any]] | None = None,
         on_final_refusal: Callable[[], None] = lambda: None,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
@@ -75,14 +78,14 @@ class Reporter(threading.Thread):
         self._me = me
         self._facts = facts
         self._progress_seconds = progress_seconds
-        self._sections: dict[str, Callable[[], Any]] = {"usage": usage}
+        self._figures = figures
+        self._sections = dict(sections or {})
         self._on_final_refusal = on_final_refusal
         self._now = now
         self._changed = threading.Condition()
         self._pending = PendingReports()
         self._pending.put(first)
         self._latest = first
-        self._figures: Callable[[], Figures] | None = None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -98,21 +101,6 @@ class Reporter(threading.Thread):
     def latest(self) -> Report:
         """The newest report, written or not."""
         return self._latest
-
-    def follow(self, figures: Callable[[], Figures]) -> None:
-        """Have every report say what `figures` returns.
-
-        It may look at `latest`, and must not report anything.
-        """
-        self._figures = figures
-
-    def follow_section(self, name: str, make: Callable[[], Any]) -> None:
-        """Have every report carry what `make` returns; it is no reason to write one.
-
-        Args:
-            name: the field of `AgentReport`.
-        """
-        self._sections[name] = make
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None

@@ -32,9 +32,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agent.environment import bound
 from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, too_many_places, undone_of
-from agent.temporary_directory import bound
 from crds.agent_report import MAX_SHARDS_TEXT, MAX_UNDONE_TEXT, ShardsReport
 from crds.intervals import Intervals, to_text
 from crds.shard_set import MAX_SHARD_SETS, Definition

@@ -11,37 +11,26 @@ import re
 import secrets
 import socket
 import uuid
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 
+from agent.flags import STANDALONE, Flags, is_set
 from crds import names
-from crds.dlrover import options
 
 NAME = "standalone"
 """Of the job."""
 MAX_RESTARTS = 3
 """As `restartCount` of an ElasticJob's workers, unless --max-restarts says otherwise."""
 ADDRESS = "127.0.0.1"
-VARIABLE = "PET_STANDALONE"
 
 _QUANTITY = re.compile(r"([0-9]+)([KMGT]i?)?")
 _UNITS = {"": 1, **{unit: 1000**power for power, unit in enumerate("KMGT", 1)}}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)}
 
 
-def is_standalone(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether the flags in front of the script ask for it, or torch's variable for that flag."""
-    return any(flag.name == "standalone" for flag in options(argv)) or _is_set(environ.get(VARIABLE))
+def prepare(flags: Flags, environ: MutableMapping[str, str]) -> None:
+    """Set the environment of the worker, as the controller does in a Pod.
 
-
-def _is_set(text: str | None) -> bool:
-    """Tell whether a switch is set, as torch does (`torch.distributed.argparse_util.check_env`)."""
-    return text not in (None, "", "0")
-
-
-def prepare(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Say in the environment who the worker is, as the controller does in a Pod.
-
-    A command that starts itself anew finds there what it has said.
+    A command that starts itself again finds there what it has set.
     """
     environ.setdefault(names.ENV_JOB_NAME, NAME)
     environ.setdefault(names.ENV_NAMESPACE, NAME)
@@ -52,9 +41,8 @@ def prepare(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     environ.setdefault(names.ENV_POD_IP, ADDRESS)
     environ.setdefault(names.ENV_NODE_NAME, socket.gethostname())
     environ.setdefault(names.ENV_JOB_KEY, secrets.token_hex(32))
-    sizes = [flag.value for flag in options(argv) if flag.name == "memory-checkpoint"]
-    if sizes and sizes[-1] and _QUANTITY.fullmatch(sizes[-1]):
-        environ[names.ENV_MEMORY_BYTES] = str(bytes_of(sizes[-1]))
+    if _QUANTITY.fullmatch(flags.memory_checkpoint):
+        environ[names.ENV_MEMORY_BYTES] = str(bytes_of(flags.memory_checkpoint))
 
 
 def check(nnodes: str, environ: Mapping[str, str]) -> None:
@@ -62,7 +50,8 @@ def check(nnodes: str, environ: Mapping[str, str]) -> None:
     Raises:
         ValueError: there is a cluster, or more than one machine is asked for.
     """
-    asked = f"{VARIABLE}={environ[VARIABLE]}" if _is_set(environ.get(VARIABLE)) else "--standalone"
+    variable = environ.get(STANDALONE)
+    asked = f"{STANDALONE}={variable}" if is_set(variable) else "--standalone"
     job = environ.get(names.ENV_JOB_NAME, NAME)
     if job != NAME:
         raise ValueError(f"{asked} is for a machine alone, and this is a worker of {job}: drop it")

@@ -12,11 +12,11 @@ import logging
 import select
 import signal
 import time
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection
+from datetime import datetime, timezone
 from typing import Any
 
-from torch.distributed import DistError, Store  # type: ignore[attr-defined]
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import (
     DEFAULT_ROLE,
     RunResult,
@@ -24,50 +24,43 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerSpec,
     WorkerState,
 )
-from torch.distributed.elastic.multiprocessing import LogsSpecs
+from torch.distributed.elastic.multiprocessing import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from agent import signals
 from agent.facts.failure import Failure
-from agent.facts.result import result_of_rank_0
-from agent.facts.world import (
-    Action,
-    ExitReason,
-    Verb,
-    World,
-)
+from agent.facts.world import Action, ExitReason, Verb
+from agent.kube.api import Api
+from agent.membership import Membership
 from agent.monitor import open_files
 from agent.monitor.hang import LOOK_SECONDS
 from agent.monitor.hang_guard import HangGuard, Started
 from agent.monitor.oom import OomWatch
-from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
-from agent.monitor.stacks import StackFiles
+from agent.monitor.stepping import Start
 from agent.monitor.xid import DeviceWatch
 from agent.processes.orphans import Orphans, adopt
 from agent.processes.processes import TrainingProcesses, abandon_start
-from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
-from agent.supervision.asked_profile import AskedProfile
-from agent.supervision.asked_stacks import AskedStacks
-from agent.supervision.exit_barrier import await_job_end
+from agent.rendezvous.handler import JobEndedError
+from agent.report.reporter import Reporter
+from agent.supervision.asked import AskedProfile, AskedStacks
+from agent.supervision.ending import GoodEnds, await_job_end, stop_for_next_round, stop_when_judged
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
-from agent.supervision.others_end import OthersEnd
 from agent.supervision.post_mortem import PostMortem, process_failure
-from agent.supervision.saved_notes import SavedNotes
+from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.supervision.starting import Starting, WorldMovedOnError
-from agent.supervision.stopping import stop_for_next_round, stop_when_judged
-from agent.torch_compat.elastic import UNLIMITED_RESTARTS, LocalElasticAgent, return_value_fds
-from agent.warm.starter import WarmStart
+from agent.torch_compat.elastic import (
+    UNLIMITED_RESTARTS,
+    LocalElasticAgent,
+    LogsAndEnvironment,
+    return_value_fds,
+)
+from agent.warm.warm_parent import WarmStart
 from crds.agent_report import AgentState
 
 logger = logging.getLogger(__name__)
-
-FAILURE_GRACE_SECONDS = 1.0
-"""What processes get whose peer is dead, unless `--failure-grace` says otherwise. Their collectives never
-end, and a process that sits in one cannot run its Python signal handler, so most would wait for nothing; one
-that is just computing gets the chance to close its files."""
 
 ENDING_SECONDS = 1.0
 """What processes get to end by themselves in a world that broke and has no successor yet: one that has just
@@ -78,7 +71,22 @@ class DlrElasticAgent(LocalElasticAgent):
     """Runs the training processes of one node, round after round.
 
     Args:
-        leases_shards: whether a controller leases shards; else each process pulls its own share, by rank.
+        spec: of the processes, with a DlrRendezvousHandler.
+        logs: the layout of their logs.
+        environment: what completes their environment.
+        api: the API server.
+        membership: of this agent.
+        reporter: of this agent.
+        votes: by which its processes leave.
+        good_ends: of the round's agents.
+        guard: watches its processes for hangs.
+        asked: what answers requests for stacks, and for a profile.
+        oom: tells whether the kernel has killed a process for memory.
+        stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
+        failure_grace_seconds: the same for processes whose peer has failed.
+        start_method: of torch, for functions.
+        log_line_prefix_template: of torch.
+        warm_start: what forks the processes; None if they are spawned.
 
     Raises:
         JobEndedError: from `run`, when the job ended, or goes on without this agent.
@@ -87,41 +95,37 @@ class DlrElasticAgent(LocalElasticAgent):
     def __init__(
         self,
         spec: WorkerSpec,
-        logs_specs: LogsSpecs,
+        logs: RoundLogsSpecs,
+        environment: ProcessEnvironment,
         *,
-        stop_grace_seconds: float,
-        failure_grace_seconds: float = FAILURE_GRACE_SECONDS,
+        api: Api,
+        membership: Membership,
+        reporter: Reporter,
+        votes: Votes,
+        good_ends: GoodEnds,
+        guard: HangGuard,
+        asked: tuple[AskedStacks, AskedProfile],
         oom: OomWatch,
-        start_method: str = "spawn",
-        log_line_prefix_template: str | None = None,
-        warm_start: WarmStart | None = None,
-        leases_shards: bool = True,
+        stop_grace_seconds: float,
+        failure_grace_seconds: float,
+        start_method: str,
+        log_line_prefix_template: str | None,
+        warm_start: WarmStart | None,
     ) -> None:
-        assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
-        session = spec.rdzv_handler.session
-        self.progress_files = ProgressFiles(told=session.tells_steps, trouble=session.reporter.latest.trouble)
-        stack_files = StackFiles(self.progress_files.directory / "stacks")
-        logs = RoundLogsSpecs(
-            logs_specs,
-            lambda: self._session.reporter.latest.observed_round,
-            self.progress_files,
-            stack_files,
-            self._tell_checkpoints if spec.rdzv_handler.memory is not None else None,
-            desk=session.desk.path if leases_shards else "",
-        )
         super().__init__(
             spec,
-            logs,
+            LogsAndEnvironment(logs, self._complete_environments),
             start_method=start_method,
             log_line_prefix_template=log_line_prefix_template,
         )
-        self._session = spec.rdzv_handler.session
-        self._memory = spec.rdzv_handler.memory
-        failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
-        self._votes = Votes(self._session, self._memory, stop_grace_seconds, failure_grace_seconds)
-        self._saved_notes = SavedNotes(self.progress_files, session)
-        self._others_end = OthersEnd()
-        spec.rdzv_handler.on_meeting = self._meet
+        self._environment = environment
+        self._api = api
+        self._membership = membership
+        self._reporter = reporter
+        self._votes = votes
+        self._good_ends = good_ends
+        self._hang_guard = guard
+        self._asked_stacks, self._asked_profile = asked
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
         self._processes: TrainingProcesses | None = None
@@ -129,18 +133,15 @@ class DlrElasticAgent(LocalElasticAgent):
         self._shutdown_at: float | None = None
         """When the grace of the last shutdown began."""
         self._orphans = Orphans(
-            self.progress_files.marker, warm_start.sessions if warm_start is not None else tuple
+            environment.progress.marker, warm_start.sessions if warm_start is not None else tuple
         )
-        self._starting = Starting(session, warm_start, self._orphans)
+        self._starting = Starting(membership, warm_start, self._orphans)
         adopt("training processes")
-        self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
-        self._asked_stacks = AskedStacks(self._session, self._hang_guard)
-        self._asked_profile = AskedProfile(self._session, self._hang_guard)
-        self._post_mortem = PostMortem(logs, self.progress_files, oom)
+        self._post_mortem = PostMortem(logs, environment.progress, oom)
         self._device_watch = DeviceWatch()
         self._device_watch.start()
         self._failures = FailureReporter(
-            self._session, self._post_mortem, self._hang_guard, self._device_watch, logs
+            membership, reporter, self._post_mortem, guard, self._device_watch, logs
         )
 
     @property
@@ -163,7 +164,7 @@ class DlrElasticAgent(LocalElasticAgent):
                     return result
                 if group.spec.max_restarts != UNLIMITED_RESTARTS:
                     self._remaining_restarts -= 1
-            elif await_job_end(self._session, self._orphans):
+            elif await_job_end(self._membership, self._api, self._orphans):
                 return result
 
     def _start_round(self, group: WorkerGroup) -> RunResult | None:
@@ -178,7 +179,7 @@ class DlrElasticAgent(LocalElasticAgent):
         except DistError as error:
             # A member died between the meeting and torch's exchange of ranks: the next round is on its way.
             logger.warning("the other agents are gone: %s", str(error).partition("\n")[0])
-            self._session.stand_by(self._session.reporter.latest.observed_round)
+            self._membership.stand_by()
             return None
         except RendezvousTimeoutError as error:
             return self._failed_to_start(group, 1, str(error))
@@ -188,29 +189,29 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _supervise(self, group: WorkerGroup) -> RunResult | None:
         """Watch the processes until they end. Return None if the world did, when they have been stopped."""
-        processes, session = self._processes, self._session
+        processes, membership = self._processes, self._membership
         if processes is None:
             return None
         while True:
             poll = select.poll()
-            ours = (session.watcher.fileno(), self._device_watch.fileno(), *self._votes.fds())
+            ours = (membership.fileno(), self._device_watch.fileno(), *self._votes.fds())
             for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
                 poll.register(fd, select.POLLIN)
             poll.poll(LOOK_SECONDS * 1000)
             self._orphans.reap(spared=processes.pids.values())
-            action = session.next_action()
+            action, view = membership.look()
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
-            self._asked_stacks.look(processes)
-            self._asked_profile.look(processes)
+            self._asked_stacks.look(view.asks_for_stacks, processes, self._report_soon)
+            self._asked_profile.look(view.asks_for_profile, processes, self._report_soon)
             result = None if broken else self._check_devices(group, processes)
             result = result or self._check_processes(group, processes, broken=broken)
-            hangs = self._hang_guard.hangs(session.hang_timeout_seconds())
+            hangs = self._hang_guard.hangs(view.hang_timeout_seconds)
             if result is None and not broken and hangs and not self._works_alone(processes):
                 result = self._stop_hung_processes(processes)
             if result is not None:
                 if result.is_failed():  # the driver may tell why a moment later than the process
-                    self._failures.report_device_fault(_global_ranks(group), session.reporter.latest.state)
+                    self._failures.report_device_fault(_global_ranks(group), self._reporter.latest.state)
                 return result
             begun_at = time.monotonic()
             if (outcome := self._vote(processes, action, begun_at)) is not Outcome.OFF:
@@ -225,13 +226,13 @@ class DlrElasticAgent(LocalElasticAgent):
                 _global_ranks(group), processes, leaving=action.verb is Verb.EXIT
             )
             if action.verb is Verb.EXIT:
-                stop_for_next_round(session, processes, stop_grace_seconds, self._failure_grace_seconds)
+                stop_for_next_round(membership, processes, stop_grace_seconds, self._failure_grace_seconds)
                 raise JobEndedError(action.reason or ExitReason.REPLACED)
             logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
-            if session.asks_where_it_hangs():
-                stop_when_judged(session, processes, self._failure_grace_seconds)
+            if membership.standing.asks_where_it_hangs:
+                stop_when_judged(membership, processes, self._failure_grace_seconds)
             else:
-                stop_for_next_round(session, processes, stop_grace_seconds, self._failure_grace_seconds)
+                stop_for_next_round(membership, processes, stop_grace_seconds, self._failure_grace_seconds)
             group.state = WorkerState.STOPPED
             self._processes = None
             return None
@@ -254,15 +255,8 @@ class DlrElasticAgent(LocalElasticAgent):
         if action.verb is Verb.EXIT:
             raise JobEndedError(action.reason or ExitReason.REPLACED)
         if action.verb is Verb.WAIT:
-            self._session.stand_by(self._session.reporter.latest.observed_round)
+            self._membership.stand_by()
         return None
-
-    def _meet(self, store: Store, world: World) -> None:
-        """Take note of a round whose members have met."""
-        rank = world.members.index(self._session.member)
-        self._votes.meet(world)
-        self._saved_notes.meet(store, rank)
-        self._others_end.meet(store, rank, len(world.members))
 
     # The processes.
 
@@ -271,27 +265,34 @@ class DlrElasticAgent(LocalElasticAgent):
         self._post_mortem.begin()
         self._pcontext = None
         try:
-            self._saved_notes.hand_on()
             with self._starting.by_us():
                 pids: dict[int, Any] = super()._start_workers(worker_group)
             signals.take_back()
             open_files.give_back(pids.values())
             assert self._pcontext is not None
             self._processes = TrainingProcesses(self._pcontext, self._orphans)
-            self._votes.begin(self.progress_files.records)
+            self._votes.begin(self._environment.progress.records)
         except BaseException:
             abandon_start(self._pcontext, self._orphans)
             self._pcontext = self._processes = None
             raise
         if worker_group.group_rank == 0:
             open_files.warn_if_too_few(worker_group.workers[0].world_size, worker_group.group_world_size or 0)
-        round_ = self._session.reporter.latest.observed_round
-        self._hang_guard.begin(Started(round_, _global_ranks(worker_group)))
+        self._hang_guard.begin(Started(self._membership.round, _global_ranks(worker_group)))
         return pids
 
-    def _tell_checkpoints(self, directory: Path, ranks: Sequence[int]) -> list[dict[str, str]]:
-        assert self._memory is not None
-        return self._memory.write_files(directory, ranks, self._session.failures_per_hour())
+    def _complete_environments(self, envs: dict[int, dict[str, str]], logs: LogsDest) -> None:
+        """Add to torch's variables what a process shares with this agent."""
+        ranks = [int(envs[local_rank]["RANK"]) for local_rank in range(len(envs))]
+        view, round_ = self._membership.view, self._membership.round
+        start = Start(round_, int(envs[0]["WORLD_SIZE"]), leads=0 in ranks, of_new_job=not view.has_trained)
+        failures_per_hour = view.failures_per_hour(datetime.now(timezone.utc))
+        ours = self._environment.of_start(start, ranks, logs, failures_per_hour)
+        for local_rank, env in envs.items():
+            env.update({**restart_counts(env, round_), **ours[local_rank]})
+
+    def _report_soon(self) -> None:
+        self._reporter.progress(within_seconds=0.0)
 
     def _check_devices(self, group: WorkerGroup, processes: TrainingProcesses) -> RunResult | None:
         """Return a result if a device has a fault."""
@@ -323,18 +324,18 @@ class DlrElasticAgent(LocalElasticAgent):
             self._failures.report_processes(ranks, failures, AgentState.FAILED, processes)
         else:
             ranks = _global_ranks(group)
-            self._session.reporter.note_result(result_of_rank_0(self.progress_files.records, ranks))
-            self._session.reporter.report(AgentState.SUCCEEDED)
-            self._others_end.say_ended()
+            self._reporter.note_result(self._environment.progress.result(ranks))
+            self._reporter.report(AgentState.SUCCEEDED)
+            self._good_ends.note_own()
         return result
 
     def _await_good_end(
         self, group: WorkerGroup, processes: TrainingProcesses, action: Action
     ) -> RunResult | None:
         """Return a result if all processes end well just now, although the others cannot go on."""
-        session = self._session
-        dead_peers = action.verb is Verb.STAND_BY and session.peers_are_dead()
-        if not dead_peers or session.asks_where_it_hangs():
+        standing = self._membership.standing
+        dead_peers = action.verb is Verb.STAND_BY and standing.peers_are_dead
+        if not dead_peers or standing.asks_where_it_hangs:
             return None
         processes.await_ends(processes.alive().keys(), ENDING_SECONDS)
         return self._check_processes(group, processes, broken=True)
@@ -354,9 +355,9 @@ class DlrElasticAgent(LocalElasticAgent):
     def _works_alone(self, processes: TrainingProcesses) -> bool:
         """Whether one process is left of several, and waits for nobody: it may export for hours."""
         alive = processes.alive()
-        if len(processes.pids) == 1 and self._others_end.are_none:
+        if len(processes.pids) == 1 and self._good_ends.is_alone:
             return False
-        if len(alive) > 1 or any(processes.exit_codes.values()) or not self._others_end.all_have_ended():
+        if len(alive) > 1 or any(processes.exit_codes.values()) or not self._good_ends.are_all_others():
             return False
         if any(stack.in_collective for stack in self._hang_guard.stacks_of(alive)()):
             return False
@@ -367,7 +368,7 @@ class DlrElasticAgent(LocalElasticAgent):
         """Report where they hang, and stop them; None if they have just ended."""
         if not processes.alive() or not self._failures.report_hang(processes, AgentState.FAILED):
             return None
-        stop_when_judged(self._session, processes, self._failure_grace_seconds)
+        stop_when_judged(self._membership, processes, self._failure_grace_seconds)
         return RunResult(state=WorkerState.FAILED)
 
     def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> RunResult:
@@ -407,7 +408,6 @@ class DlrElasticAgent(LocalElasticAgent):
             self._processes.kill()
         self._orphans.kill()
         self._device_watch.stop()
-        self.progress_files.remove()
 
 
 def _global_ranks(group: WorkerGroup) -> dict[int, int]:

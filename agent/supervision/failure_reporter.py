@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from agent.facts.failure import Failure
+from agent.membership import Membership
 from agent.monitor.hang_guard import HangGuard
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.xid import DeviceWatch
 from agent.processes.processes import TrainingProcesses
-from agent.session import Session
+from agent.report.reporter import Reporter
 from agent.supervision.post_mortem import PostMortem, explains_more
 from crds.agent_report import AgentState
 
@@ -30,14 +31,15 @@ class FailureReporter:
 
     def __init__(
         self,
-        session: Session,
+        membership: Membership,
+        reporter: Reporter,
         post_mortem: PostMortem,
         hang_guard: HangGuard,
         device_watch: DeviceWatch,
         logs: RoundLogsSpecs,
     ) -> None:
-        self._session = session
-        self._reporter = session.reporter
+        self._membership = membership
+        self._reporter = reporter
         self._post_mortem = post_mortem
         self._hang_guard = hang_guard
         self._device_watch = device_watch
@@ -99,7 +101,7 @@ class FailureReporter:
             processes.alive(),
             self._logs.latest.stderrs,
             self._reporter.latest.failures + 1,
-            self._session.hang_timeout_seconds(),
+            self._membership.view.hang_timeout_seconds,
             hangs=hangs,
         )
         if failure is None:
@@ -130,8 +132,8 @@ class FailureReporter:
         if early := self._describe_early_finish(ranks, processes):
             self._report(early, state)
             return
-        asked, timeout_seconds = self._session.asks_where_it_hangs(), self._session.hang_timeout_seconds()
-        hangs = self._hang_guard.may_hang(timeout_seconds, asked=asked)
+        asked = self._membership.standing.asks_where_it_hangs
+        hangs = self._hang_guard.may_hang(self._membership.view.hang_timeout_seconds, asked=asked)
         if processes.alive() and (hangs or asked):  # who is asked and is silent is taken to hang
             self.report_hang(processes, state, hangs=hangs)
 

@@ -11,13 +11,15 @@ from enum import Enum
 from pathlib import Path
 
 from agent.checkpoints.holder import CheckpointMemory
-from agent.connection.listener import Inbox
+from agent.connection.listener import Inbox, Listener
 from agent.facts.world import Action, Verb, World
+from agent.membership import Membership
 from agent.processes.processes import TrainingProcesses
-from agent.session import Session
+from agent.report.reporter import Reporter
 from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, connect, service
-from agent.supervision.stopping import HURRY_GRACE_SECONDS
+from agent.supervision.ending import HURRY_GRACE_SECONDS
+from crds.agent_report import Departure
 from crds.progress_record import EXIT_LEFT, KeptIn
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,9 @@ class Votes:
     """The votes of this agent's rounds.
 
     Args:
-        session: of this agent.
+        membership: of this agent.
+        reporter: of this agent.
+        listener: of this agent, with the job's key.
         memory: of this agent; None if it keeps no checkpoints.
         stop_grace_seconds: from the wish to stop the processes to SIGKILL.
         failure_grace_seconds: the same, if the processes of others are dead.
@@ -43,12 +47,16 @@ class Votes:
 
     def __init__(
         self,
-        session: Session,
+        membership: Membership,
+        reporter: Reporter,
+        listener: Listener,
         memory: CheckpointMemory | None,
         stop_grace_seconds: float,
         failure_grace_seconds: float,
     ) -> None:
-        self._session = session
+        self._membership = membership
+        self._reporter = reporter
+        self._listener = listener
         self._memory = memory
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
@@ -64,9 +72,9 @@ class Votes:
         """Take note of a world whose members have met; as rank 0, begin to take connections."""
         self.end()
         self._world = world
-        if world.members.index(self._session.member) == 0:
+        if world.members.index(self._membership.member) == 0:
             self._inbox = Inbox()
-            self._session.listener.offer(service(world.round), self._inbox.put)
+            self._listener.offer(service(world.round), self._inbox.put)
 
     def begin(self, records: Sequence[Path]) -> None:
         """Open the round's ballot, for the processes that have just been started.
@@ -76,10 +84,10 @@ class Votes:
         Args:
             records: the progress records of the processes.
         """
-        world, session = self._world, self._session
+        world = self._world
         assert world is not None
-        rank = world.members.index(session.member)
-        line, self._inbox = self._inbox or connect(world, rank, session.environment.key), None
+        rank = world.members.index(self._membership.member)
+        line, self._inbox = self._inbox or connect(world, rank, self._listener.key), None
         if line is None:
             return
         try:
@@ -91,7 +99,7 @@ class Votes:
     def end(self) -> None:
         """Take part in no more votes of the round. It may be repeated."""
         if self._world is not None:
-            self._session.listener.withdraw(service(self._world.round))
+            self._listener.withdraw(service(self._world.round))
         if self._inbox is not None:
             self._inbox.close()
         if self._ballot is not None:
@@ -118,7 +126,7 @@ class Votes:
         Args:
             begun_at: when the grace began, by the monotonic clock.
         """
-        tier = self._session.planned_tier(action, self._peers())
+        tier = self._membership.standing.planned_tier(action, self._peers())
         if tier is not None and self._memory is not None:
             self._memory.note_plan()
         called = self.look(processes) and action.verb is Verb.WAIT
@@ -128,7 +136,7 @@ class Votes:
 
     def stop(self, processes: TrainingProcesses, begun_at: float) -> Outcome:
         """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
-        return self.leave(processes, self._session.tier_of_a_stop(self._peers()), begun_at)
+        return self.leave(processes, self._membership.standing.tier_of_a_stop(self._peers()), begun_at)
 
     def hand_over(self, seconds: float) -> None:
         """Stay until another Pod has what the processes left in memory, for so long at most."""
@@ -153,7 +161,7 @@ class Votes:
             alive, seconds = processes.alive(), time.monotonic() - begun_at
             if ballot.agreed is None:
                 late = tier is not None and seconds >= self._stop_grace_seconds / 2
-                if late or self._session.peers_are_dead():
+                if late or self._membership.standing.peers_are_dead:
                     break
             elif not set(processes.exit_codes.values()) <= {0, EXIT_LEFT}:
                 break
@@ -190,7 +198,7 @@ class Votes:
         left_seconds = self._stop_grace_seconds - seconds
         arrived = all(ballot.has_arrived(rank) for rank in alive)
         lost = ballot.lost_at is not None and time.monotonic() >= ballot.lost_at + HURRY_GRACE_SECONDS
-        dead = self._session.peers_are_dead() or ballot.lost_at is not None
+        dead = self._membership.standing.peers_are_dead or ballot.lost_at is not None
         if lost or (dead and not arrived):
             return min(self._failure_grace_seconds, max(left_seconds, 0.0))
         if left_seconds <= 0 or (not arrived and seconds >= self._stop_grace_seconds / 2):
@@ -200,7 +208,7 @@ class Votes:
     def _wait(self, ballot: Ballot, processes: TrainingProcesses, begun_at: float) -> None:
         """Wait for what can change: the vote, the processes, the world, the time."""
         poll = select.poll()
-        for fd in (*self.fds(), *processes.exit_fds(), self._session.watcher.fileno()):
+        for fd in (*self.fds(), *processes.exit_fds(), self._membership.fileno()):
             poll.register(fd, select.POLLIN)
         seconds = time.monotonic() - begun_at
         ends = (self._stop_grace_seconds / 2, self._stop_grace_seconds)
@@ -210,15 +218,15 @@ class Votes:
         if ballot.lost_at is not None:
             waits.append(max(ballot.lost_at + HURRY_GRACE_SECONDS - time.monotonic(), 0.0))
         poll.poll(min(waits, default=0.0) * 1000 + 1)
-        self._session.next_action()  # takes the news, of which `peers_are_dead` tells
+        self._membership.next_action()  # takes the news, of which `peers_are_dead` tells
 
     def _note(self, processes: TrainingProcesses) -> None:
         """Have it reported, unless training has just come to its end."""
-        assert self._ballot is not None and self._ballot.agreed is not None
+        assert self._world is not None and self._ballot is not None and self._ballot.agreed is not None
         step, tier = self._ballot.agreed
         if self.have_left(processes):
             logger.info("the processes have left after step %d, kept in %s", step, tier.name.lower())
-            self._session.note_departure(step)
+            self._reporter.note_departure(Departure(self._world.round, step))
             if self._memory is not None and tier is KeptIn.MEMORY:
                 self._memory.note_departure(step)
 

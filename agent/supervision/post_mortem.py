@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -12,17 +14,16 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from agent.facts.consequences import follows_from_a_peer
 from agent.facts.failure import (
     TEXT_BYTES,
     TRACEBACK,
     Failure,
     clip,
     failure_of_process,
+    follows_from_a_peer,
     last_traceback,
     read_tail,
 )
-from agent.monitor import shared_memory
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
@@ -41,6 +42,19 @@ JUST_NOW_SECONDS = 2.0
 """An exception counts as just raised if its log was last written to so lately."""
 RAISED_BYTES = 16 * 1024
 """How much of the end of a log is searched for such an exception."""
+
+SHARED_MEMORY = "/dev/shm"
+"""A file system of its own, which is small by default."""
+DEFAULT_BYTES = 64 << 20
+"""What container runtimes give where the Pod template mounts nothing there."""
+
+_WANT_OF_SHARED_MEMORY = re.compile(
+    # torch's DataLoader, of a worker that wrote beyond the end of the file system
+    r"DataLoader worker \(pid.*\) is killed by signal: Bus error"
+    r"|out of shared memory|insufficient shared memory"
+    # torch's shared tensors (MapAllocator), and NCCL's transport within a node
+    r"|unable to (?:open|allocate|resize|mmap) [^\n]*shared memory|[Ee]rror while creating shared memory"
+)
 
 
 class Raised(Enum):
@@ -181,7 +195,7 @@ class PostMortem:
             step=self._files.read_rank(process.local_rank).step,
         )
         failure = replace(failure, after_seconds=self._after_seconds())
-        if hint := shared_memory.hint(failure.message, failure.log_tail, failure.signal):
+        if hint := shared_memory_hint(failure.message, failure.log_tail, failure.signal):
             failure = replace(failure, message=clip(f"{failure.message}\n{hint}", TEXT_BYTES))
         if not (failure.was_killed and self._oom.has_killed()):
             return _with_sender(failure)
@@ -226,3 +240,25 @@ def process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) 
     except Exception as error:  # torch raises whatever a half-written error file makes of json.load
         logger.warning("the error file %s cannot be read: %s", error_file, error)
         return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file="")
+
+
+def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:
+    """One sentence on what to do, if this failure is for want of shared memory; "" for all others.
+
+    Args:
+        message: of the failure.
+        log_tail: the end of the process's log.
+        signal: the name of the signal that ended it, if one did.
+    """
+    try:
+        size = shutil.disk_usage(SHARED_MEMORY).total
+    except OSError:
+        return ""
+    bus_error = signal == "SIGBUS" and size <= DEFAULT_BYTES
+    said = _WANT_OF_SHARED_MEMORY.search
+    if not (bus_error or said(message) or (signal and said(log_tail))):
+        return ""
+    return (
+        f"{SHARED_MEMORY} has {size / 2**20:.0f} MiB here, which data loaders with workers and NCCL share: "
+        f"mount an emptyDir with `medium: Memory` at {SHARED_MEMORY} in the Pod template."
+    )

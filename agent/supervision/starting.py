@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
+from agent.membership import Membership
 from agent.monitor.log_tail import copy_log
 from agent.processes.orphans import Orphans
-from agent.session import Session
 from agent.torch_compat.elastic import logs_copied_by, processes_started_by
-from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
+from agent.warm.warm_parent import READY_SECONDS, ForkedProcess, WarmStart
 
 
 class WorldMovedOnError(Exception):
@@ -25,8 +24,8 @@ class Starting:
         orphans: learns of each process at once.
     """
 
-    def __init__(self, session: Session, warm_start: WarmStart | None, orphans: Orphans) -> None:
-        self._session = session
+    def __init__(self, membership: Membership, warm_start: WarmStart | None, orphans: Orphans) -> None:
+        self._membership = membership
         self._warm_start = warm_start
         self._orphans = orphans
 
@@ -36,12 +35,11 @@ class Starting:
         Raises:
             WorldMovedOnError: it is not: the round is over before it began here.
         """
-        session = self._session
+        membership = self._membership
         if self._warm_start is None:
             return
-        news = session.watcher.fileno()
-        self._warm_start.await_warm(news, session.is_settled, READY_SECONDS)
-        if not session.is_settled():
+        self._warm_start.await_warm(membership.fileno(), membership.is_settled, READY_SECONDS)
+        if not membership.is_settled():
             raise WorldMovedOnError
 
     @contextlib.contextmanager

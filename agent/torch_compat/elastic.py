@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from agent.unsupported_torch import UnsupportedTorchError
+from agent.torch_compat import UnsupportedTorchError
 
 MINIMUM = (2, 6)
 """The oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
@@ -53,7 +53,12 @@ from torch.distributed.elastic import events  # noqa: E402
 from torch.distributed.elastic.agent.server.local_elastic_agent import (  # noqa: E402
     LocalElasticAgent as LocalElasticAgent,
 )
-from torch.distributed.elastic.multiprocessing import PContext, SubprocessContext  # noqa: E402
+from torch.distributed.elastic.multiprocessing import (  # noqa: E402
+    LogsDest,
+    LogsSpecs,
+    PContext,
+    SubprocessContext,
+)
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler  # noqa: E402
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog  # noqa: E402
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo  # noqa: E402
@@ -164,6 +169,31 @@ def logs_copied_by(copy: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         _tail_module.tail_logfile = original
+
+
+class LogsAndEnvironment(LogsSpecs):
+    """A layout of logs, and what completes the environment of the processes: torch offers no other way in.
+
+    Args:
+        logs: the layout.
+        complete: is called at each start, with the environments by local rank, and the files of the logs.
+    """
+
+    def __init__(
+        self, logs: LogsSpecs, complete: Callable[[dict[int, dict[str, str]], LogsDest], None]
+    ) -> None:
+        super().__init__()
+        self._logs = logs
+        self._complete = complete
+
+    @property
+    def root_log_dir(self) -> str:
+        return self._logs.root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        files = self._logs.reify(envs)
+        self._complete(envs, files)
+        return files
 
 
 class _Handler(SubprocessHandler):

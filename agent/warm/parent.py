@@ -12,6 +12,7 @@ The first one of an agent is a fork of that agent itself (`agent.launch`), which
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -20,10 +21,12 @@ import select
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.warm import Preloads
 from agent.warm.messages import MAX_DESCRIPTORS, REQUEST, ForkRequest, ParentReply, socket_pair
 from agent.warm.script import run_script, show_command
 
@@ -59,27 +62,30 @@ USUAL_MODULES = (
     "torch.distributed.checkpoint",
     # DistributedDataParallel and the optimizers import it when they are first used: half of all import time.
     "torch._dynamo",
-    "dlr.checkpoint",
 )
 """Modules that training scripts import, themselves or with their first model. Not every torch has all."""
 
 
-def main(argv: list[str]) -> None:
-    """Run as `agent.warm.warm_parent.BOOT` with `FD [MODULE…] PADDING`. In training processes it returns too.
+def main(argv: list[str], path: list[str]) -> None:
+    """Run as `agent.warm.warm_parent.BOOT`. In training processes it returns too.
 
-    PADDING is as long as the training processes' own commands may be for `ps` to show them.
+    Args:
+        argv: `FD SDK [MODULE…] PADDING`. SDK has modules with commas between them; PADDING is as long as the
+            training processes' own commands may be for `ps` to show them.
+        path: `sys.path` from the user's modules on.
     """
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
-    run_parent(socket.socket(fileno=int(argv[1])), argv[2:-1])
+    preloads = Preloads(tuple(filter(None, argv[2].split(","))), tuple(argv[3:-1]))
+    run_parent(socket.socket(fileno=int(argv[1])), preloads, path)
 
 
-def run_parent(control: socket.socket, modules: Sequence[str]) -> None:
+def run_parent(control: socket.socket, preloads: Preloads, path: list[str]) -> None:
     """Import, and fork on request until the agent is gone.
 
     In each training process it returns when the script does, or raises what `run_script` raises.
     """
     show_command(["dlr-warm-parent"])
-    problem = preload(modules) or reason_not_to_fork()
+    problem = preload(preloads, path) or reason_not_to_fork()
     if not _reply(control, ParentReply(error=problem)) or problem:
         return
     gc.freeze()  # what is never looked at by the collector is never copied for a child
@@ -89,14 +95,13 @@ def run_parent(control: socket.socket, modules: Sequence[str]) -> None:
         run_script(request.argv)
 
 
-def preload(modules: Sequence[str]) -> str:
-    """Import them all. Return which one of the user's cannot be imported, and why; else ""."""
-    for name in USUAL_MODULES:
-        try:
+def preload(preloads: Preloads, path: list[str]) -> str:
+    """Import all modules. Return which one of the user's cannot be imported, and why; else ""."""
+    for name in (*USUAL_MODULES, *preloads.sdk):
+        with contextlib.suppress(ImportError):  # another torch
             importlib.import_module(name)
-        except ImportError:
-            continue  # another torch
-    for name in modules:
+    sys.path = path
+    for name in preloads.users:
         try:
             importlib.import_module(name)
         except Exception as error:

@@ -1,7 +1,8 @@
-"""Counts training steps where the script does not report them: by torch's hook for the steps of optimizers.
+"""Counts training steps where the script does not report them, by torch's global hook for optimizer steps.
 
 For forked processes, which have torch before their script begins. The count goes into the progress record
 beside what the script may report itself, and the agent decides which of the two counts (docs/hangs.md).
+Nothing of torch or of the script is replaced; `DLR_COUNT_STEPS=0` in the Pod's environment turns it off.
 """
 
 from __future__ import annotations
@@ -10,16 +11,13 @@ import contextlib
 import faulthandler
 import mmap
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.monitor.saved_steps import Position
 from agent.torch_compat.training import Hook, uncompiled
-from agent.warm.resumed_step import ResumedStep, follow_files
 from crds.names import ENV_COUNT_STEPS
 from crds.progress_record import (
     COUNTED,
@@ -36,14 +34,6 @@ OFF = "0"
 LOOKED_AT = 8
 """Parameters whose state is looked at for the number of a first step."""
 
-TRAINERS: dict[str, Callable[[Any], int | None]] = {
-    "lightning.pytorch.trainer.trainer": lambda trainer: _lightning_step(trainer),
-    "pytorch_lightning.trainer.trainer": lambda trainer: _lightning_step(trainer),
-    "transformers.trainer": lambda trainer: int(trainer.state.global_step) + 1,
-}
-"""The number of the step that a Trainer is in, by the module whose methods call the optimizer. It is what the
-framework's own checkpoints bring back (lightning 2.6, transformers 5.23)."""
-
 
 def count_steps(environ: Mapping[str, str]) -> None:
     """Have the steps of this process's optimizers counted, and its stacks shown on the agent's signal.
@@ -59,27 +49,14 @@ def count_steps(environ: Mapping[str, str]) -> None:
 
         with Path(path).open("r+b") as file:
             record = memoryview(mmap.mmap(file.fileno(), 0))
-        resumed = ResumedStep(Path(path), lambda: newest_of(record))
-        handle = register_optimizer_step_post_hook(uncompiled(counting_hook(record, resumed.position)))
-        stop = follow_files(resumed)
+        handle = register_optimizer_step_post_hook(uncompiled(counting_hook(record)))
     except Exception:  # another torch, or no such file: nothing that may keep a script from training
         return
     os.register_at_fork(after_in_child=handle.remove)
-    os.register_at_fork(after_in_child=stop)
     _offer_stacks(environ)
 
 
-def newest_of(record: memoryview) -> Position | None:
-    """The newest step that was counted in a progress record; None before the first."""
-    steps, times = record.cast("q"), record.cast("d")
-    return Position(steps[COUNTED], known=not steps[START_UNKNOWN]) if times[FIRST_COUNTED_AT] else None
-
-
-def nobody_knows() -> Position:
-    return Position(0, known=False)
-
-
-def counting_hook(record: memoryview, resumed: Callable[[], Position] = nobody_knows) -> Hook:
+def counting_hook(record: memoryview) -> Hook:
     """Return a hook that writes the count into a progress record.
 
     A new step begins when an optimizer steps that has stepped in this one already. So the two optimizers of a
@@ -88,7 +65,6 @@ def counting_hook(record: memoryview, resumed: Callable[[], Position] = nobody_k
 
     Args:
         record: of this process.
-        resumed: after which step this process begins, where neither its optimizer nor a Trainer knows.
 
     Raises:
         ValueError: the record is too short.
@@ -104,10 +80,10 @@ def counting_hook(record: memoryview, resumed: Callable[[], Position] = nobody_k
         me = id(optimizer)
         if me != alone:
             if not count:
-                before = position_before(optimizer, resumed)
+                before = steps_before(optimizer)
                 if before is None:
                     return
-                steps[START_UNKNOWN], count = int(not before.known), before.step
+                steps[START_UNKNOWN], count = int(before == 0), before
                 steps[COUNTED] = steps[FIRST_COUNTED] = count + 1
                 times[FIRST_COUNTED_AT] = monotonic()
             elif me not in stepped:
@@ -135,19 +111,18 @@ def makes_state(optimizer: Any) -> bool:
     return False
 
 
-def position_before(optimizer: Any, resumed: Callable[[], Position]) -> Position | None:
-    """Return after which step this process's first one came; None if it is no step (`makes_state`).
+def steps_before(optimizer: Any) -> int | None:
+    """Return how many steps came before this process's first one; None if it is no step (`makes_state`).
 
-    Most optimizers count their steps themselves, and their state is loaded with a checkpoint: then the number
-    goes on from there. SGD does not; then a Trainer that calls it is asked, and without one it is what the
-    files say that were loaded.
+    Most optimizers count their steps themselves, and their state is loaded with a checkpoint. It is 0 for one
+    that does not, such as SGD, and for one that was not loaded.
     """
     from torch.compiler import disable
 
-    return disable(_position_before)(optimizer, resumed)  # type: ignore[no-any-return, no-untyped-call]
+    return disable(_steps_before)(optimizer)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _position_before(optimizer: Any, resumed: Callable[[], Position]) -> Position | None:
+def _steps_before(optimizer: Any) -> int | None:
     if makes_state(optimizer):
         return None
     found = [1]
@@ -156,30 +131,7 @@ def _position_before(optimizer: Any, resumed: Callable[[], Position]) -> Positio
             step = state.get("step")
             if _is_readable(step):
                 found.append(int(step))
-    if max(found) <= 1:
-        with contextlib.suppress(Exception):  # of another version
-            found.append(_trainers_step() or 1)
-    if max(found) > 1:
-        return Position(max(found) - 1)
-    with contextlib.suppress(Exception):
-        return resumed()
-    return nobody_knows()
-
-
-def _trainers_step() -> int | None:
-    """The step's number by the Trainer that this call comes from, if it comes from one."""
-    frame = sys._getframe()
-    while (caller := frame.f_back) is not None:
-        frame = caller
-        number = TRAINERS.get(frame.f_globals.get("__name__", ""))
-        if number is not None and "self" in frame.f_locals:
-            return number(frame.f_locals["self"])
-    return None
-
-
-def _lightning_step(trainer: Any) -> int | None:
-    """Return the trainer's step; None without automatic optimization, as it then counts each optimizer."""
-    return int(trainer.global_step) + 1 if trainer.lightning_module.automatic_optimization else None
+    return max(found) - 1
 
 
 def _is_readable(step: Any) -> bool:

@@ -5,19 +5,22 @@ With the standard library only, so that it can be started before torch is import
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agent.processes.exit_fd import open_exit_fd
-from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.processes.orphans import become_subreaper, open_exit_fd
+from agent.warm import PADDING, PADDING_VARIABLE, Preloads
 from agent.warm.messages import MAX_BYTES, REQUEST, ForkRequest, ParentReply, socket_pair
+from agent.warm.script import runs_python
 
 READY_SECONDS = 300.0
 """How long a round waits for torch to be imported: minutes, where thousands of nodes read one file server."""
@@ -29,7 +32,7 @@ ROOT = str(Path(__file__).parents[__name__.count(".")])
 """The folder, or the zip, that our top-level package is in."""
 BOOT = (
     "import sys; path, sys.path = sys.path, [*filter(None, sys.path), sys.argv.pop(1)]; "
-    f"import dlr; from {MODULE} import main; sys.path = path; main(sys.argv)"
+    f"from {MODULE} import main; main(sys.argv, path)"
 )
 """The program of a parent that is started as an interpreter of its own. With `-m`, a folder `dlr` or `agent`
 in the working directory would be taken for ours. Modules of `--preload` are found there all the same."""
@@ -61,32 +64,38 @@ ROUND_VARIABLES = (
     "no_proxy",
 )
 """Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""
+logger = logging.getLogger(__name__)
+MAX_FAILURES = 3
+"""After so many parents that came to nothing, processes are spawned for good."""
+WARM_SECONDS = 60.0
+"""How long a worker that nobody waits for gives its parent to become ready."""
 
 
 class WarmParent:
     """One process that imports torch, and then forks others."""
 
     def __init__(
-        self, process: Process, control: socket.socket, env: Mapping[str, str], modules: Sequence[str]
+        self, process: Process, control: socket.socket, env: Mapping[str, str], preloads: Preloads
     ) -> None:
         self.env = without_round_variables(env)
-        self.modules = tuple(modules)
+        self.preloads = preloads
         self._process = process
         self._control = control
         self._ready = False
 
     @classmethod
-    def started(cls, env: Mapping[str, str], modules: Sequence[str]) -> WarmParent:
+    def started(cls, env: Mapping[str, str], preloads: Preloads) -> WarmParent:
         """Start one as an interpreter of its own."""
         control, theirs = socket_pair()
+        arguments = [ROOT, str(theirs.fileno()), ",".join(preloads.sdk), *preloads.users, PADDING]
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", BOOT, ROOT, str(theirs.fileno()), *modules, PADDING],
-                env={**without_round_variables(env), VARIABLE: PADDING},
+                [sys.executable, "-u", "-c", BOOT, *arguments],
+                env={**without_round_variables(env), PADDING_VARIABLE: PADDING},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
             )
-        return cls(process, control, env, modules)
+        return cls(process, control, env, preloads)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the parent is ready, or has failed."""
@@ -206,3 +215,94 @@ class ForkedProcess:
 def without_round_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the part of an environment that importing torch may have read."""
     return {name: value for name, value in env.items() if not name.startswith(ROUND_VARIABLES)}
+
+
+class WarmStart:
+    """Has processes forked that torch would spawn. Where it cannot, they are spawned. Not thread-safe."""
+
+    def __init__(self, preloads: Preloads, parent: WarmParent | None = None) -> None:
+        """Become a subreaper, as whose children processes can be forked by another one.
+
+        Args:
+            preloads: what the parent imports beside torch's modules.
+            parent: one that was started already.
+
+        Raises:
+            OSError: this process cannot become a subreaper.
+        """
+        self._preloads = preloads
+        self._parent = parent
+        self._failures = 0
+        become_subreaper()
+
+    def sessions(self) -> tuple[int, ...]:
+        """The ids of sessions that belong to no round: the parent's."""
+        return () if self._parent is None else (self._parent.session,)
+
+    def prepare(self, env: Mapping[str, str]) -> None:
+        """Start a parent for processes of this environment, unless there is one or too many have failed."""
+        parent, wanted = self._parent, (without_round_variables(env), self._preloads)
+        if parent is not None and (parent.env, parent.preloads) != wanted:
+            logger.info("renewing the warm parent: it was started for another environment")
+            self.close()
+        if self._parent is None and self._failures < MAX_FAILURES:
+            self._parent = WarmParent.started(env, self._preloads)
+
+    def await_warm(
+        self, news: int, worth_it: Callable[[], bool], limit_seconds: float = WARM_SECONDS
+    ) -> None:
+        """Wait until the parent can fork, or cannot ever, or waiting is not worth it any more.
+
+        Args:
+            news: a descriptor that becomes readable when `worth_it` may have changed.
+            worth_it: asked at first, and at news.
+            limit_seconds: how long to wait at most.
+        """
+        if self._parent is None or self._is_decided(self._parent):
+            return
+        parent, poll = self._parent.fileno(), select.poll()
+        for descriptor in (news, parent):
+            poll.register(descriptor, select.POLLIN)
+        deadline = time.monotonic() + limit_seconds
+        while worth_it() and (left_seconds := deadline - time.monotonic()) > 0:
+            if parent in dict(poll.poll(left_seconds * 1000)):
+                return
+
+    def start(
+        self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
+    ) -> ForkedProcess | None:
+        """Fork a process. Return None if it has to be spawned.
+
+        Args:
+            argv: the command, from the interpreter on.
+            env: the whole environment.
+            redirects: which descriptor of ours it gets as its 1 and 2.
+        """
+        if not runs_python(argv):
+            return None
+        self.prepare(env)
+        if self._parent is None:
+            return None
+        try:
+            if not self._parent.is_ready():
+                logger.info("the warm parent is not ready yet, so the process is spawned")
+                return None
+            return self._parent.fork(argv, env, redirects)
+        except OSError as error:
+            self._failures += 1
+            logger.warning("the warm parent is of no use, so the process is spawned: %s", error)
+            self.close()
+            self.prepare(env)  # for the next round
+            return None
+
+    @staticmethod
+    def _is_decided(parent: WarmParent) -> bool:
+        try:
+            return parent.is_ready()
+        except OSError:
+            return True  # `start` asks again, and says why.
+
+    def close(self) -> None:
+        if self._parent is not None:
+            self._parent.close()
+            self._parent = None

@@ -38,7 +38,7 @@ VENDORED = {"tenacity": "tenacity", "urllib3": "urllib3", "pynvml": "nvidia-ml-p
 _NOT_VENDORED = ("contrib/emscripten",)
 """Parts of urllib3 for other platforms; they import in a way that cannot be moved."""
 
-_SDK = ("__init__.py", "progress.py", "ranks.py", "result.py", "torchrun.py")
+_SDK = ("__init__.py", "pod.py", "progress.py", "ranks.py", "result.py", "torchrun.py")
 _PROTOCOL = (
     *("__init__.py", "agent_report.py", "checkpoint_files.py", "cluster.py", "dlrover.py"),
     *("failure_texts.py", "intervals.py", "leases.py", "log_parts.py", "names.py", "phases.py"),
@@ -118,7 +118,7 @@ if sys.version_info < (3, 10):
             log.write(why)
     sys.exit(69)
 
-from {INTERNAL}.agent.main import main
+from dlr.pod import main
 
 sys.exit(main(sys.argv[1:]))
 """

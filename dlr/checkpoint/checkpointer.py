@@ -19,14 +19,15 @@ import atexit
 import math
 import operator
 import os
+import pickle
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
@@ -35,12 +36,17 @@ from agent.slots.process_files import Notice
 from agent.slots.slot import TooSmallError
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving
+from dlr.checkpoint.files import files_at
 from dlr.checkpoint.interval import Pace, find_board, is_due
 from dlr.checkpoint.loading import Loading
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, calm_part, capture
 from dlr.checkpoint.surroundings import GivenSlots, Surroundings, Trouble, logger, look_around, quantity
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 PREPARE_SECONDS = 5.0
 """From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
@@ -54,17 +60,29 @@ class Checkpointer:
     """Saves a training's state, and brings it back. Every rank has one, and makes the same calls.
 
     Args:
-        path: a folder in storage that all ranks see; each job has its own.
+        path: a folder in storage that all ranks see, or object storage that fsspec knows, such as
+            `s3://bucket/run1`; each job has its own.
         state: names, and modules (plain, DDP, FSDP2), optimizers, schedulers, samplers, anything else with
             `state_dict` and `load_state_dict`, or plain values, which are what the mapping has at the time.
-            The random number generators of torch, Python, NumPy and the GPU are saved too.
         every: steps between two saves to memory; "auto": as often as costs 0.5 % of the time at most, and no
             more often than the job's failures make worth it. Without dlr there is no such memory.
         persist_every: steps between two saves to storage; None for none but those that leaving takes.
         keep: how many checkpoints stay in storage; None for all.
+        process_group: the ranks that save and load together; None for the default group. Where it has not all
+            ranks, there is no memory.
+        storage_writer: torch.distributed.checkpoint's writer to use, which goes to another process, or one of
+            a class of your own; by default the one for the path. Each checkpoint is `path/step-N` to it.
+        storage_reader: likewise, for what that writer has written.
+        weights_only: as `torch.load` has it: by default a checkpoint holds no objects of classes that are not
+            registered with `torch.serialization.add_safe_globals`, and loading makes none. Without it,
+            whoever can write a checkpoint can run code where it is loaded.
+        rng_state: whether the random number generators of torch, Python, NumPy and the GPU are saved, and go
+            on from there after `load`.
 
     Raises:
-        ValueError: one of the numbers is none, or below 1; or a loader in the state has none of its own.
+        ValueError: one of the numbers is none, or below 1; a loader in the state has none of its own; the
+            storage_writer cannot go to another process; or there is no such kind of storage.
+        ImportError: a package is missing that this kind of storage needs.
         RuntimeError: there is one already, in this process or in one that shares its environment, which uses
             the agent's memory and is not closed.
     """
@@ -76,16 +94,24 @@ class Checkpointer:
         every: int | Literal["auto"] = "auto",
         persist_every: int | None = 1000,
         keep: int | None = 3,
+        *,
+        process_group: ProcessGroup | None = None,
+        storage_writer: StorageWriter | None = None,
+        storage_reader: StorageReader | None = None,
+        weights_only: bool = True,
+        rng_state: bool = True,
     ) -> None:
         _check("every", every, "auto")
         _check("persist_every", persist_every, None)
         _check("keep", keep, None)
         _refuse_loaders(state)
         self.state = state
-        self._path = Path(path).absolute()
+        files, writer = files_at(path), _pickled(storage_writer)
         self._every = every
         self._persist_every = persist_every
-        self._here = look_around()
+        self._weights_only = weights_only
+        self._rng_state = rng_state
+        self._here = _without_memory_of_others(look_around(group=process_group))
         self._trouble = Trouble()
         self._given = GivenSlots(self._here)
         if self._given.holds_another:
@@ -95,8 +121,15 @@ class Checkpointer:
             self._trouble.tell(CheckpointTrouble.MEMORY, refusal)
         slots = self._given.slots
         self._memory = Writer(slots) if slots else None
-        self._loading = Loading(self._path, self._here, self._trouble)
-        self._storage = Persistence(self._path, self._here, keep, self._trouble)
+        self._loading = Loading(
+            files,
+            self._here,
+            self._trouble,
+            storage_reader,
+            weights_only=weights_only,
+            rng_state=rng_state,
+        )
+        self._storage = Persistence(files, self._here, keep, self._trouble, writer)
         self._trouble.works(*_unused(self._here, persist_every))
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._trained_since: float | None = None
@@ -284,7 +317,7 @@ class Checkpointer:
         """Have the state described beforehand, as it is now."""
         if self._memory is not None:
             with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
-                self._memory.expect(capture(calm_part(self.state)))
+                self._memory.expect(self._capture(calm_part(self.state)))
 
     def _make_pace(self) -> Pace:
         here = self._here
@@ -317,7 +350,7 @@ class Checkpointer:
             return False
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
         try:
-            captured = capture(self.state)
+            captured = self._capture(self.state)
             if self._memory is not None:
                 try:
                     self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None)
@@ -334,6 +367,9 @@ class Checkpointer:
             if to_storage:
                 self._storage.give_up(step, f"{type(error).__name__}: {error}")
         return False
+
+    def _capture(self, state: Mapping[str, Any]) -> Captured:
+        return capture(state, weights_only=self._weights_only, rng_state=self._rng_state)
 
     def _give_up_memory(self, error: Exception, captured: Captured) -> None:
         """Use storage alone from here on."""
@@ -420,6 +456,36 @@ def _refuse_loaders(state: Mapping[str, Any]) -> None:
                 f"state[{name!r}] is a loader over a sampler or stream of dlr.data, which says itself where "
                 "training is: put that into the state, and leave the loader out"
             )
+
+
+def _without_memory_of_others(here: Surroundings) -> Surroundings:
+    """Use no memory where not all ranks save together, since the agents have it for all."""
+    if here.group is None or not here.slots or here.world_size == (ranks := dist.get_world_size()):
+        return here
+    logger.warning(
+        "there are no checkpoints in memory, since process_group has %s of %s ranks", here.world_size, ranks
+    )
+    return replace(here, slots=(), resume=None)
+
+
+def _pickled(writer: object) -> str:
+    """Return a writer as savers take it; empty if there is none.
+
+    Raises:
+        ValueError: it cannot go to another process.
+    """
+    if writer is None:
+        return ""
+    kind = type(writer)
+    try:
+        if kind.__module__ == "__main__":
+            raise TypeError(f"{kind.__name__} is defined in the script itself")
+        return pickle.dumps(writer).hex()
+    except Exception as error:  # a class of the user's own may raise anything
+        raise ValueError(
+            f"storage_writer is used by another process, and cannot be given to it: {error}; take one whose "
+            "class is in a module, and which pickle takes"
+        ) from error
 
 
 def _check(name: str, number: object, or_else: str | None) -> None:

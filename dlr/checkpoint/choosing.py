@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dlr.checkpoint import storage
+from dlr.checkpoint.files import Files
 from dlr.checkpoint.storage import File, Manifest, StorageError
 from dlr.checkpoint.surroundings import Surroundings, logger
 from dlr.ranks import are_connected, from_all, from_rank_0
@@ -61,7 +61,7 @@ class Listing:
 
 
 def choose(
-    path: Path, here: Surroundings, beyond: int | None = None, *, is_start: bool = False
+    path: Files, here: Surroundings, beyond: int | None = None, *, is_start: bool = False
 ) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
@@ -83,7 +83,7 @@ def choose(
     if beyond is not None and not grouped and here.world_size > 1:
         return None  # ranks that cannot agree might see different ones
     listed = asdict(_list_here(path, here, beyond, is_start)) if not grouped or here.rank == 0 else None
-    listing = Listing.of(from_rank_0(listed))
+    listing = Listing.of(from_rank_0(listed, here.group))
     refusal = listing.refusal or (listing.unreadable if beyond is None else None)
     if refusal is not None:
         raise StorageError(refusal)
@@ -92,10 +92,10 @@ def choose(
         mine = manifest.files[here.rank :: here.world_size] if grouped else manifest.files
         found: str | None = None
         try:
-            _verify_here(storage.folder_of(path, manifest.step), mine, beyond)
+            _verify_here(path, manifest, mine, beyond)
         except StorageError as error:
-            found = f"step-{manifest.step}: {error}"
-        reasons = [reason for reason in from_all(found) if reason is not None]
+            found = f"{manifest.folder}: {error}"
+        reasons = [reason for reason in from_all(found, here.group) if reason is not None]
         if not reasons:
             for reason in damaged:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
@@ -112,7 +112,7 @@ def choose(
     return None
 
 
-def _list_here(path: Path, here: Surroundings, beyond: int | None, is_start: bool) -> Listing:
+def _list_here(path: Files, here: Surroundings, beyond: int | None, is_start: bool) -> Listing:
     """List what is there; where memory has a checkpoint too, without waiting for storage that hangs.
 
     All ranks wait for rank 0 meanwhile, and their collective has a time-out of its own.
@@ -132,14 +132,14 @@ def _list_here(path: Path, here: Surroundings, beyond: int | None, is_start: boo
     return Listing(unreadable=sentence)
 
 
-def _verify_here(folder: Path, files: Sequence[File], beyond: int | None) -> None:
+def _verify_here(path: Files, manifest: Manifest, mine: Sequence[File], beyond: int | None) -> None:
     """Compare this rank's share of the files; where memory has a checkpoint too, as long as storage answers.
 
     Raises:
         StorageError: one of them differs, or cannot be read.
     """
     if beyond is None:
-        storage.verify(folder, files)
+        storage.verify(path, manifest, mine)
         return
     read, before = 0, -1
 
@@ -147,7 +147,7 @@ def _verify_here(folder: Path, files: Sequence[File], beyond: int | None) -> Non
         nonlocal read
         read += 1
 
-    verified = _begin(lambda: storage.verify(folder, files, note_read))
+    verified = _begin(lambda: storage.verify(path, manifest, mine, note_read))
     while verified not in wait([verified], HUNG_SECONDS).done:
         if read == before:
             raise StorageError(f"it cannot be read: {_HUNG}")
@@ -169,7 +169,7 @@ def _begin(run: Callable[[], T]) -> Future[T]:
     return future
 
 
-def _list_patiently(path: Path, job: str, beyond: int | None) -> Listing:
+def _list_patiently(path: Files, job: str, beyond: int | None) -> Listing:
     """List a path as `list_path`; where storage is the only hope, wait while it is away."""
     deadline = time.monotonic() + OUTAGE_SECONDS
     while (listing := list_path(path, job, beyond or 0)).is_away:
@@ -180,25 +180,21 @@ def _list_patiently(path: Path, job: str, beyond: int | None) -> Listing:
     return listing
 
 
-def list_path(path: Path, job: str, beyond: int) -> Listing:
-    """Read the manifests of all checkpoints whose steps are greater than `beyond`."""
+def list_path(path: Files, job: str, beyond: int) -> Listing:
+    """Read the manifests of the checkpoints whose steps are greater than `beyond`."""
+    manifests, damaged = list[Manifest](), list[str]()
     try:
         storage.check_owner(path, job)
-        storage.put_back(path)
-        steps = [step for step in storage.steps_in(path) if step > beyond]
+        for found in storage.manifests_in(path, beyond):
+            if isinstance(found, str):
+                damaged.append(found)
+            elif job and found.job and found.job != job:
+                return Listing(refusal=storage.other_job(path, found.job, job))
+            else:
+                manifests.append(found)
     except StorageError as error:
         return Listing(refusal=str(error))
     except OSError as error:
         reason = f"the checkpoints in {path} cannot be listed: {error}"
         return Listing(unreadable=reason, is_away=error.errno in _AWAY)
-    manifests, damaged = [], []
-    for step in steps:
-        try:
-            manifest = storage.read_manifest(storage.folder_of(path, step))
-        except StorageError as error:
-            damaged.append(f"step-{step}: {error}")
-            continue
-        if job and manifest.job and manifest.job != job:
-            return Listing(refusal=storage.other_job(path, manifest.job, job))
-        manifests.append(manifest)
     return Listing(tuple(manifests), tuple(damaged))

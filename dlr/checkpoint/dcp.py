@@ -36,7 +36,7 @@ def metadata(pieces: Iterable[Piece], leaves: Iterable[str], paths: dict[str, An
     return Metadata({**tensors, **{name: BytesStorageMetadata() for name in leaves}}, planner_data=paths)
 
 
-def save_plan(pieces: Sequence[Piece], leaves: Iterable[str], prefix: Any) -> SavePlan:
+def save_plan(pieces: Sequence[Piece], leaves: Iterable[str]) -> SavePlan:
     """What one rank writes."""
     items = [
         WriteItem(
@@ -47,7 +47,7 @@ def save_plan(pieces: Sequence[Piece], leaves: Iterable[str], prefix: Any) -> Sa
         for piece in pieces
     ]
     items += [WriteItem(MetadataIndex(name), WriteItemType.BYTE_IO) for name in leaves]
-    return SavePlan(items, storage_data=prefix)
+    return SavePlan(items)
 
 
 def tensor_data(piece: Piece) -> TensorWriteData:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pathlib
 import pickle
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -35,24 +36,30 @@ _NAMED: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, also: Collection[type]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._also = {(it.__module__, it.__qualname__): it for it in also}
+
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        if (module, name) not in _NAMED:
+        named = _NAMED.get((module, name)) or self._also.get((module, name))
+        if named is None:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which does not belong there")
-        return _NAMED[module, name]
+        return named
 
 
-def read_pickle(data: bytes, name: str) -> Any:
+def read_pickle(data: bytes, name: str, also: Collection[type] = ()) -> Any:
     """Read one.
 
     Args:
         name: of the file, for the error.
+        also: classes that a writer of the user's own puts there.
 
     Raises:
         DamagedError: it is not what torch and the savers write.
     """
     try:
-        return _Unpickler(io.BytesIO(data)).load()
+        return _Unpickler(data, also).load()
     except Exception as error:  # what is no pickle may raise anything
         raise DamagedError(f"{name} cannot be read: {error!s:.300}") from error

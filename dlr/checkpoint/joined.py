@@ -13,25 +13,21 @@ import pickle
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
+    Metadata,
     MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
-from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import tensor_data
-from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.plan import Piece
-
-METADATA = ".metadata"
 
 _PROTOCOL = 2
 _HEADER = b"\x80\x02"
@@ -132,11 +128,15 @@ class Joined:
                 known.append(chunk)
         self._storage.append(part.storage)
 
-    def complete(self, folder: Path) -> None:
-        """Add the tensors to the `.metadata` of a folder, which has none yet."""
-        metadata = read_pickle((folder / METADATA).read_bytes(), METADATA)
+    def encode(self, metadata: Metadata) -> bytes:
+        """Return what `.metadata` is to hold.
+
+        Args:
+            metadata: without tensors.
+        """
         others = _program(metadata.state_dict_metadata)
-        metadata.state_dict_metadata, metadata.storage_data = _TENSORS, _STORAGE
+        outlined: Any = metadata
+        outlined.state_dict_metadata, outlined.storage_data = _TENSORS, _STORAGE
         buffer = io.BytesIO()
         pickler = _Pickler(buffer, _PROTOCOL)
         pickler.fast = True  # without places in the memo, which the parts may use
@@ -148,4 +148,4 @@ class Joined:
         for tensor in self._tensors.values():
             programs += [*tensor, _END_OF_TENSOR, pickle.SETITEM]
         programs += [between, pickle.EMPTY_DICT, *self._storage, after]
-        storage.write_atomically(folder / METADATA, b"".join(programs))
+        return b"".join(programs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from contextlib import suppress
-from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from agent.slots.slot import DamagedError
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.files import Files
 from dlr.checkpoint.modules import MismatchError, trained_among
 from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.state import restore
@@ -33,15 +33,30 @@ class Loading:
     """The checkpoints of one start.
 
     Args:
-        path: of those in storage.
+        files: those in storage.
         here: where this process trains.
         trouble: is told where a checkpoint was lost.
+        reader: the user's own StorageReader; None for torch's.
+        weights_only: as `torch.load` has it.
+        rng_state: whether the random number generators go on from where they were.
     """
 
-    def __init__(self, path: Path, here: Surroundings, trouble: Trouble) -> None:
-        self._path = path
+    def __init__(
+        self,
+        files: Files,
+        here: Surroundings,
+        trouble: Trouble,
+        reader: Any = None,
+        *,
+        weights_only: bool = True,
+        rng_state: bool = True,
+    ) -> None:
+        self._files = files
         self._here = here
         self._trouble = trouble
+        self._reader = reader
+        self._weights_only = weights_only
+        self._rng_state = rng_state
         self._found: Manifest | Literal[False] | None = False
         """What storage has that goes before memory; False before anybody has looked."""
 
@@ -94,10 +109,10 @@ class Loading:
                 "load() before the first step"
             )
         with suppress(OSError):
-            there = storage.steps_in(self._path)
-            if there and there[0] >= step:
+            newest = next(storage.steps_in(self._files), 0)
+            if newest >= step:
                 raise RuntimeError(
-                    f"{self._path} has checkpoints of an earlier run, up to step {there[0]}, and training "
+                    f"{self._files} has checkpoints of an earlier run, up to step {newest}, and training "
                     f"has begun at step {step} without them: call load() before the first step, or give "
                     "this run a path of its own"
                 )
@@ -105,7 +120,7 @@ class Loading:
     def _find(self, is_start: bool) -> Manifest | None:
         """What storage has that is newer than what memory has, or that goes before it."""
         if self._found is False:
-            self._found = choose(self._path, self._here, self._preferred_up_to(), is_start=is_start)
+            self._found = choose(self._files, self._here, self._preferred_up_to(), is_start=is_start)
         return self._found
 
     def _preferred_up_to(self) -> int | None:
@@ -116,15 +131,16 @@ class Loading:
         return 0 if resume.is_last_resort else resume.step
 
     def _load_from_storage(self, state: MutableMapping[str, Any], manifest: Manifest) -> None:
-        from dlr.checkpoint.reading import in_storage  # takes a second to import
+        from dlr.checkpoint.in_storage import in_storage  # takes a second to import
 
-        same_world = manifest.world_size == self._here.world_size
-        folder = storage.folder_of(self._path, manifest.step)
+        where = f"{self._files}/{manifest.folder}"
         try:
-            source = in_storage(folder, self._here.rank, same_world)
-            self._restore(state, source, str(folder), manifest.world_size)
+            source = in_storage(self._files, manifest, self._here, state, self._reader, self._weights_only)
+            self._restore(state, source, where, manifest.world_size)
+        except NotAllowedError as error:
+            raise MismatchError(f"the checkpoint {where} is refused: {error}") from None
         except DamagedError as error:
-            raise StorageError(f"the checkpoint {folder} is not used: {error}") from error
+            raise StorageError(f"the checkpoint {where} is not used: {error}") from error
 
     def _load_from_memory(self, state: MutableMapping[str, Any], resume: MemoryResume) -> None:
         here, where = self._here, f"step {resume.step} in memory"
@@ -136,7 +152,7 @@ class Loading:
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
-                resharded = in_slots(resume, here.rank, here.world_size)
+                resharded = in_slots(resume, here.rank, here.world_size, here.group)
                 self._restore(state, resharded, where, resume.world_size)
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
@@ -153,7 +169,8 @@ class Loading:
                 f"{ranks} ranks, and give tensors that ranks do not share names of their own"
             )
         try:
-            restore(state, source.values, source.rng, source.parts, source.fill)
+            rng = source.rng if self._rng_state else None
+            restore(state, source.values, rng, source.parts, source.fill, weights_only=self._weights_only)
         except MismatchError as error:
             raise MismatchError(
                 f"the checkpoint {where} does not fit: {error}; go on with the model and optimizer that it "
@@ -169,7 +186,7 @@ class Loading:
         if (step := self._here.lost_step) is None:
             return
         sentence = (
-            f"training begins at step 0: of step {step} in memory a part is lost, and {self._path} has no "
+            f"training begins at step 0: of step {step} in memory a part is lost, and {self._files} has no "
             "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one"
         )
         logger.warning("%s", sentence)

@@ -98,6 +98,39 @@ def optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str,
     }
 
 
+def name_from_torch(path: tuple[str | int, ...], state: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Return the place in the state of what torch.distributed.checkpoint alone has written at that path.
+
+    It may be of a module with its wrappers, and of an optimizer that numbers its parameters.
+
+    Args:
+        path: in the nested dict that was written.
+    """
+    thing = state.get(str(path[0]))
+    if isinstance(thing, nn.Module) and len(path) > 1:
+        inner, name = module_state(thing), _clean(str(path[1]))
+        name = name if name in inner else name.removeprefix("module.")
+        return (path[0], name, *path[2:])
+    if isinstance(thing, Optimizer) and path[1:2] == ("state",) and len(path) > 2:
+        ids = {str(number): id_ for number, id_ in _ids(thing, _parameter_names(state)).items()}
+        return (path[0], "state", str(ids.get(str(path[2]), path[2])), *path[3:])
+    return path
+
+
+def numbered_parameters(
+    saved: dict[str, Any], optimizer: Optimizer, state: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an optimizer's state with the names of its parameters, where torch has written their numbers."""
+    ids = _ids(optimizer, _parameter_names(state))
+    by_text = {str(id_): id_ for id_ in ids.values()}
+    groups = [
+        {**group, "params": [ids.get(id_, id_) for id_ in group["params"]]}
+        for group in saved.get("param_groups", ())
+    ]
+    kept = {by_text.get(key, key): value for key, value in saved.get("state", {}).items()}
+    return {**saved, "state": kept, "param_groups": groups}
+
+
 def settled_tensors(state: Mapping[str, Any]) -> set[int]:
     """Identities of the tensors that nothing but the step of an optimizer of the state changes.
 

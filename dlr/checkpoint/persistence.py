@@ -25,6 +25,7 @@ from agent.slots.format import Mark
 from agent.slots.slot import Slot, TooSmallError
 from crds.checkpoint_files import AFTER_FAILURE, CheckpointTrouble
 from dlr.checkpoint import storage
+from dlr.checkpoint.files import Files
 from dlr.checkpoint.memory import Then, Writer, private_slot
 from dlr.checkpoint.sharing import Request
 from dlr.checkpoint.state import Captured
@@ -48,14 +49,18 @@ class Persistence:
     """Saves to storage, one step at a time, while training goes on.
 
     Args:
-        path: of the checkpoints.
+        files: where the checkpoints are.
         here: where this process trains.
         keep: how many checkpoints stay; None for all.
         trouble: is told what fails, and that it works again.
+        writer: pickle of the user's own, in hexadecimal; empty for torch's.
     """
 
-    def __init__(self, path: Path, here: Surroundings, keep: int | None, trouble: Trouble) -> None:
-        self._path = path
+    def __init__(
+        self, files: Files, here: Surroundings, keep: int | None, trouble: Trouble, writer: str = ""
+    ) -> None:
+        self._files = files
+        self._writer = writer
         self._here = here
         self._keep = keep
         self._trouble = trouble
@@ -83,7 +88,7 @@ class Persistence:
             return True
         earlier = self._under_way[0]
         sentence = (
-            f"step {step} is skipped in {self._path}, since step {earlier} is still being written; "
+            f"step {step} is skipped in {self._files}, since step {earlier} is still being written; "
             "if that happens often, raise persist_every"
         )
         logger.warning("%s", sentence)
@@ -157,9 +162,9 @@ class Persistence:
         finally:
             slot.close()
         if error is None:
-            logger.info("%s is in %s too, after the failure", what, self._path)
+            logger.info("%s is in %s too, after the failure", what, self._files)
         elif not self._ended.is_set():
-            logger.warning("%s is not persisted to %s after the failure: %s", what, self._path, error)
+            logger.warning("%s is not persisted to %s after the failure: %s", what, self._files, error)
         saver.close()
 
     def leave(self) -> None:
@@ -204,7 +209,7 @@ class Persistence:
             return
         self._saver.abandon()
         sentence = (
-            f"step {step} is not saved to {self._path}: the process that saves it has stood still "
+            f"step {step} is not saved to {self._files}: the process that saves it has stood still "
             f"for {STILL_SECONDS:.0f} s, as where storage does not answer, and nobody waits for it "
             "any more"
         )
@@ -229,10 +234,11 @@ class Persistence:
             mark.round,
             mark.rank,
             mark.world_size,
-            str(self._path),
+            str(self._files),
             here.attempt,
             here.job,
             self._keep,
+            self._writer,
         )
 
     def _run(
@@ -254,7 +260,7 @@ class Persistence:
                     self._trouble.works(CheckpointTrouble.SKIPPED)
             elif not self._saver.is_abandoned:  # else it is told already
                 sentence = (
-                    f"step {request.step} is not saved to {self._path}: {error}; the next save tries again"
+                    f"step {request.step} is not saved to {self._files}: {error}; the next save tries again"
                 )
                 logger.warning("%s", sentence)
                 self._trouble.tell(CheckpointTrouble.STORAGE, sentence)
@@ -273,10 +279,7 @@ class Persistence:
 
     def _give_up(self, step: int, reason: str, done: threading.Event) -> None:
         try:
-            working = storage.working_folder(self._path, step, self._here.attempt)
-            with suppress(OSError):
-                working.mkdir(parents=True, exist_ok=True)
-            storage.give_up(working, self._here.rank, reason)
+            storage.give_up(self._files, step, self._here.attempt, self._here.rank, reason)
         finally:
             done.set()
 

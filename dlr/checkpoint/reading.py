@@ -1,4 +1,4 @@
-"""What takes torch.distributed.checkpoint to read: storage, and slots of a world of another size.
+"""What takes torch.distributed.checkpoint to read: a checkpoint of a world of another size, from its slots.
 
 Importing it takes a second, so that nothing else here does.
 """
@@ -10,13 +10,12 @@ import mmap
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
@@ -27,7 +26,6 @@ from agent.slots.process_files import MemoryResume
 from agent.slots.slot import DamagedError, Slot
 from agent.slots.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
-from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.outlines import Outline, boxes_of, first_to_open, outline_of, overlapping
 from dlr.checkpoint.own_slot import check_pickles
 from dlr.checkpoint.plan import Piece, holders, owner_of, pieces_of
@@ -36,22 +34,22 @@ from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.tensors import local_tensor, part_of
 from dlr.ranks import are_connected, from_all
 
-METADATA = ".metadata"
-"""torch's name of the file that says what is in a folder."""
-
 
 class Resharded:
     """What torch.distributed.checkpoint reads; it cuts tensors anew where ranks share them otherwise.
 
     Args:
         reader: of the checkpoint.
+        metadata: of the checkpoint.
         rank: of this process.
         same_world: whether as many ranks wrote it; else plain values are those of rank 0.
     """
 
-    def __init__(self, reader: StorageReader, rank: int, same_world: bool) -> None:
+    def __init__(self, reader: StorageReader, metadata: Metadata, rank: int, same_world: bool) -> None:
         self._reader = reader
-        self._metadata = reader.read_metadata()
+        self._metadata = metadata
+        self._rank = rank
+        self._same_world = same_world
         described = self._metadata.state_dict_metadata
         self._tensors = {
             name: known for name, known in described.items() if isinstance(known, TensorStorageMetadata)
@@ -60,15 +58,13 @@ class Resharded:
         """What the checkpoint calls each tensor."""
         self._of_each: set[str] = set()
         """Of which each rank had its own."""
-        for stored in sorted(self._tensors, key=lambda name: owner_of(name)[0] or 0):
-            owner, name = owner_of(stored)
+        for stored in sorted(self._tensors, key=lambda name: self._name_of(name)[0] or 0):
+            owner, name = self._name_of(stored)
             if owner is None or not same_world or owner == rank:
                 self._stored_as.setdefault(name, stored)
             if owner is not None and not same_world:
                 self._of_each.add(name)
-        self.values = self._bytes(f"{VALUES}.{rank if same_world else 0}")
-        rng = f"{RNG}.{rank}"
-        self.rng = self._bytes(rng) if rng in self._tensors else None
+        self._read_values()
         self.parts = [
             Part(name, str(known.properties.dtype).removeprefix("torch."), tuple(known.size), 0)
             for name, known in ((name, self._tensors[stored]) for name, stored in self._stored_as.items())
@@ -80,37 +76,34 @@ class Resharded:
         return min(self._of_each.intersection(names), default=None)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """Load as torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
-        planner, reader = DefaultLoadPlanner(flatten_state_dict=False), self._reader
+        """See `Source`."""
         stored = {self._stored_as[name]: target for name, target in targets.items()}
-        planner.set_up_planner(stored, self._metadata, is_coordinator=True)
+        self._load(stored, DefaultLoadPlanner(flatten_state_dict=False))
+
+    def _load(self, state: dict[str, Any], planner: DefaultLoadPlanner) -> dict[str, Any]:
+        """Load as torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
+        reader = self._reader
+        planner.set_up_planner(state, self._metadata, is_coordinator=True)
         reader.set_up_storage_reader(self._metadata, True)
         plan = reader.prepare_local_plan(planner.create_local_plan())
+        (plan,) = reader.prepare_global_plan([plan])
         reader.read_data(planner.finish_plan(plan), planner).wait()
+        return planner.state_dict
+
+    def _name_of(self, stored: str) -> tuple[int | None, str]:
+        """Return the rank that owns a tensor, None without one, and its name in the state."""
+        return owner_of(stored)
+
+    def _read_values(self) -> None:
+        """Read what is no tensor."""
+        self.values = self._bytes(f"{VALUES}.{self._rank if self._same_world else 0}")
+        rng = f"{RNG}.{self._rank}"
+        self.rng = self._bytes(rng) if rng in self._tensors else None
 
     def _bytes(self, name: str) -> bytes:
         tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8)
         self.fill({name: tensor})
         return bytes(tensor.tolist())
-
-
-def in_storage(folder: Path, rank: int, same_world: bool) -> Resharded:
-    """A complete checkpoint in storage.
-
-    Raises:
-        DamagedError: its metadata are not what torch writes.
-    """
-    return Resharded(_FolderReader(folder), rank, same_world)
-
-
-class _FolderReader(FileSystemReader):
-    """torch's, which would run what is pickled in the folder's metadata."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        metadata = read_pickle((Path(self.path) / METADATA).read_bytes(), METADATA)
-        if not isinstance(metadata, Metadata):
-            raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
-        return metadata
 
 
 # --- Slots of all ranks of a world of another size ---------------------------------------------------------
@@ -336,7 +329,7 @@ class ReshardedSlots(Resharded):
     def __init__(self, reader: SlotReader, rank: int, outlines: Mapping[int, Outline]) -> None:
         self._slots = reader
         self._outlines = outlines
-        super().__init__(reader, rank, same_world=False)
+        super().__init__(reader, reader.read_metadata(), rank, same_world=False)
 
     def own_of_each(self, names: Collection[str]) -> str | None:
         """See `Source`."""
@@ -371,12 +364,15 @@ class ReshardedSlots(Resharded):
         )
 
 
-def in_slots(resume: MemoryResume, rank: int, world_size: int = 1) -> Resharded:
+def in_slots(
+    resume: MemoryResume, rank: int, world_size: int = 1, group: dist.ProcessGroup | None = None
+) -> Resharded:
     """What the slots of another world hold. All ranks call it.
 
     Args:
         rank: of this process.
         world_size: the number of ranks now.
+        group: of the ranks; None for the default one.
 
     Raises:
         OSError, DamagedError: a slot cannot be used, or is not named.
@@ -392,12 +388,14 @@ def in_slots(resume: MemoryResume, rank: int, world_size: int = 1) -> Resharded:
     if not are_connected() or world_size == 1:
         opened = reader.open(resume.shards)
         return ReshardedSlots(reader, rank, {old: outline_of(shard.pieces) for old, shard in opened.items()})
-    outlines = _told_outlines(reader, range(rank, resume.world_size, world_size))
+    outlines = _told_outlines(reader, range(rank, resume.world_size, world_size), group)
     reader.open(first_to_open(outlines, rank))
     return ReshardedSlots(reader, rank, outlines)
 
 
-def _told_outlines(reader: SlotReader, share: Sequence[int]) -> dict[int, Outline]:
+def _told_outlines(
+    reader: SlotReader, share: Sequence[int], group: dist.ProcessGroup | None
+) -> dict[int, Outline]:
     """Outline a share of the slots, and learn the outlines of all others from the other ranks.
 
     Raises:
@@ -411,7 +409,7 @@ def _told_outlines(reader: SlotReader, share: Sequence[int]) -> dict[int, Outlin
     except (OSError, DamagedError) as error:
         trouble = error
     wire = {old: outline.to_wire() for old, outline in mine.items()}
-    told = from_all([wire, "" if trouble is None else str(trouble)])
+    told = from_all([wire, "" if trouble is None else str(trouble)], group)
     if trouble is not None:
         raise trouble
     found: dict[int, Outline] = {}

@@ -17,25 +17,25 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
+from dlr.checkpoint.files import files_at, pointed_at
 from dlr.checkpoint.folder_pickles import read_pickle
-from dlr.checkpoint.joined import METADATA, Joined, Part, part_of
+from dlr.checkpoint.joined import Joined, Part, part_of
 from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.sharing import PART, Digest, Request, SaveError, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.values import WITHIN, TensorReference, load_values
+from dlr.checkpoint.writing import Writing
 
 
 def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
@@ -83,18 +83,21 @@ def persist(request: Request, has_read: Callable[[], None]) -> None:
         has_read()
         save.complete()
     except BaseException as error:
-        storage.give_up(save.working, request.rank, str(error))
+        save.give_up(str(error))
         raise
 
 
 class _Save:
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.path = Path(request.path)
-        self.working = storage.working_folder(self.path, request.step, request.attempt)
-        self._final = storage.folder_of(self.path, request.step)
-        self._writer = FileSystemWriter(self.working)
-        self._savers = Savers(self.path, self.working, request.rank, request.world_size)
+        self._files = files_at(request.path)
+        self._folder = storage.try_folder(request.step, request.attempt)
+        self._writer = self._make_writer()
+        subfolder = self._folder.rpartition("/")[2]
+        self._writing = Writing(self._writer, request.rank, request.world_size, subfolder)
+        self._savers = Savers(self._files, self._folder, request.rank, request.world_size)
+        self._places: set[type] = set()
+        """Classes of what a writer says of where it has put something."""
         self._leaves: dict[str, Any] = {}
         self._paths: dict[str, Any] = {}
 
@@ -103,16 +106,17 @@ class _Save:
         if not self.request.attempt.startswith(AFTER_FAILURE):
             return False
         try:
-            return storage.read_manifest(self._final).job == self.request.job
+            if not storage.is_complete(self._files, self.request.step):
+                return False
+            return storage.read_manifest(self._files, self.request.step).job == self.request.job
         except storage.StorageError:
             return False
 
     def write(self) -> None:
         """Write this rank's part."""
         request = self.request
-        self.working.mkdir(parents=True, exist_ok=True)
         if request.rank == 0:
-            storage.clear(self.path, request.step, request.attempt)
+            storage.clear(self._files, request.step, request.attempt)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
             raise SaveError("its slot was written into again")
@@ -126,40 +130,54 @@ class _Save:
                     slot.data(entries[name_of_rank(VALUES, 0)]), lambda name: slot.tensor(entries[name])
                 )
             mine = self._share(pieces, lambda name: slot.tensor(entries[name]))
-            prefix = self._writer.prepare_global_plan([SavePlan([])] * request.world_size)[
-                request.rank
-            ].storage_data
             planner = SlotPlanner(lambda name: slot.tensor(entries[owner_of(name)[1]]), self._leaves)
-            results = self._writer.write_data(save_plan(mine, self._leaves, prefix), planner).wait()
+            results = self._writing.write(save_plan(mine, self._leaves), planner)
             if slot.mark != request.mark:
                 raise SaveError("its slot was written into again")
         finally:
             slot.close()  # with its lock
-        names = sorted({result.storage_data.relative_path for result in results})
-        files = [storage.describe(self.working / name) for name in names]
+        self._places = {type(result.storage_data) for result in results}
         written = part_of(mine, results)
-        part = self.working / PART.format(request.rank)
-        storage.write_atomically(part, pickle.dumps((written.tensors, written.storage, files)))
+        self._savers.tell(PART, pickle.dumps((written.tensors, written.storage, self._writing.files)))
 
     def complete(self) -> None:
         """Make the checkpoint complete, or wait until rank 0's saver has."""
         request = self.request
         if request.rank != 0:
-            self._savers.wait(lambda: (not self.working.exists() and self._final.exists()) or None)
+            self._savers.wait_for_rank_0()
             return
-        self._writer.finish(metadata((), self._leaves, self._paths), [])
         joined, files = Joined(), list[storage.File]()
         for data in self._savers.collect(PART):
             tensors, places, written = read_pickle(data, "a rank's part")
             joined.add(Part(tensors, places))
             files.extend(written)
-        joined.complete(self.working)
-        files.append(storage.describe(self.working / METADATA))
+        whole = metadata((), self._leaves, self._paths)
+        whole.storage_meta = self._writer.storage_meta()
+        encoded = joined.encode(whole)
+        if self._writing.finishes:
+            whole = read_pickle(encoded, storage.METADATA, self._places)
+            results = [WriteResult(index, 0, place) for index, place in whole.storage_data.items()]
+            self._writer.finish(whole, [results])
+        manifest = storage.Manifest(
+            request.job, request.step, request.world_size, request.attempt, tuple(files)
+        )
+        storage.publish(self._files, manifest, encoded)
         self._savers.remove_notes()
-        manifest = storage.Manifest(request.job, request.step, request.world_size, tuple(files))
-        storage.publish(self.working, self.path, manifest)
         with suppress(OSError):  # the step is there; old ones go at the next save
-            storage.retire(self.path, request.keep)
+            storage.retire(self._files, request.keep)
+
+    def give_up(self, reason: str) -> None:
+        """Tell the other ranks' savers that this one does not write."""
+        storage.give_up(self._files, self.request.step, self.request.attempt, self.request.rank, reason)
+
+    def _make_writer(self) -> StorageWriter:
+        folder = storage.folder_of(self.request.step)
+        if not self.request.writer:
+            made: StorageWriter = self._files.writer(folder)
+            return made
+        own = pickle.loads(bytes.fromhex(self.request.writer))  # by this saver's own training process
+        pointed: StorageWriter = pointed_at(own, f"{self._files}/{folder}")
+        return pointed
 
     def _share(self, pieces: Sequence[Piece], tensor: Callable[[str], Tensor]) -> Sequence[Piece]:
         """What this rank writes; tensors of which each rank has its own have names of their own there."""

@@ -1,4 +1,4 @@
-"""How the savers of all ranks agree on who writes what: through files in the working folder.
+"""How the savers of all ranks agree on who writes what: through files beside those that they write.
 
 The process group is the training's, so that savers have none.
 
@@ -10,7 +10,8 @@ The process group is the training's, so that savers have none.
                        0's makes the folder complete
     gave-up-<rank>     why it does not write: then rank 0 gives up too, and the others look at its file alone
 
-So both the files that are opened and the bytes that are read are linear in the number of ranks.
+When the checkpoint is complete, rank 0's saver removes these files, and so tells the others. Both the files
+that are opened and the bytes that are read are linear in the number of ranks.
 
 Tensors may have contents of their own on each rank under one name, as by tensor or pipeline parallelism
 without DTensors. Sums say which differ. Buffers may, as BatchNorm's do. All others of data parallelism differ
@@ -25,26 +26,23 @@ import math
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from agent.slots.format import Mark
-from dlr.checkpoint import storage
+from dlr.checkpoint.files import Files
 from dlr.checkpoint.plan import Piece, Place, Plans, divide, encode_plan, own_name
+from dlr.checkpoint.storage import GAVE_UP, MANIFEST, NOTES
 
 T = TypeVar("T")
 
 WAIT_SECONDS = 600.0
 """For the other ranks' savers, at most."""
 GONE_SECONDS = 90.0
-"""So long a folder may seem to be gone on a shared file system that is slow to tell of a new name."""
-_LOOK_SECONDS = 0.02
-_SLOWEST_LOOK_SECONDS = 0.5
+"""So long a file may seem to be gone on a shared file system that is slow to tell of a new name."""
 _LOOKS_PER_SECOND = 1000
 """Of all ranks together, at most, once each has looked for a while."""
 
@@ -84,6 +82,8 @@ class Request:
     attempt: str
     job: str
     keep: int | None
+    writer: str = ""
+    """Pickle of the user's own writer, in hexadecimal; empty for torch's."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -126,21 +126,25 @@ class Savers:
     """The savers of all ranks, as one of them deals with the others.
 
     Args:
-        path: of the checkpoints.
-        working: the folder that this one is written in.
+        files: where the checkpoints are.
+        folder: the one that they write in.
         rank: of this saver.
         world_size: the number of ranks.
     """
 
-    def __init__(self, path: Path, working: Path, rank: int, world_size: int) -> None:
-        self._path = path
-        self._working = working
+    def __init__(self, files: Files, folder: str, rank: int, world_size: int) -> None:
+        self._files = files
+        self._folder = folder
         self._rank = rank
         self._world_size = world_size
 
     def announce(self, pieces: Sequence[Piece]) -> None:
         """Tell rank 0 what this rank has."""
-        self._write(_PLAN, encode_plan(pieces))
+        self.tell(_PLAN, encode_plan(pieces))
+
+    def tell(self, name: str, data: bytes) -> None:
+        """Write a file of this rank's."""
+        self._files.write(self._at(name.format(self._rank)), data)
 
     def lead(self, digests: Callable[[Collection[str]], Mapping[str, Digest | None]]) -> Shares:
         """Decide what each rank writes, as rank 0.
@@ -155,8 +159,8 @@ class Savers:
         contested = {rank: list(pieces.values()) for rank, pieces in enumerate(plans.contested)}
         own, numbers = set[str](), set[str]()
         if names := differing(contested):
-            storage.write_atomically(self._working / _DIFFERING, json.dumps(sorted(names)).encode())
-            self._write(_DIGEST, json.dumps(digests(names)).encode())
+            self._files.write(self._at(_DIFFERING), json.dumps(sorted(names)).encode())
+            self.tell(_DIGEST, json.dumps(digests(names)).encode())
             found = dict(enumerate(map(json.loads, self.collect(_DIGEST))))
             own = own_of_each(contested, found)
             numbers = {name for each in found.values() for name, sums in each.items() if sums is not None}
@@ -167,7 +171,7 @@ class Savers:
             for alone, chosen, pieces in zip(plans.alone, _chosen(plans, own), plans.contested, strict=True)
         ]
         data = [json.dumps([share.numbers, share.renamed]).encode() for share in shares]
-        storage.write_atomically(self._working / _SHARES, _joined(data))
+        self._files.write(self._at(_SHARES), _joined(data))
         return Shares(tuple(shares), frozenset(own & numbers))
 
     def follow(
@@ -182,13 +186,13 @@ class Savers:
         Raises:
             SaveError, OSError: rank 0 has given it up, or does not decide.
         """
-        shares, asked = self._working / _SHARES, self._working / _DIFFERING
-        if self.wait(lambda: shares if shares.exists() else asked if asked.exists() else None) == asked:
-            names = frozenset(json.loads(_read(asked)))
-            self._write(_DIGEST, json.dumps(digests(names)).encode())
-            self.wait(lambda: shares.exists() or None)
-        start, length = _PLACE.unpack(_read(shares, self._rank * _PLACE.size, _PLACE.size))
-        numbers, renamed = json.loads(_read(shares, start, length))
+        files, shares, asked = self._files, self._at(_SHARES), self._at(_DIFFERING)
+        if self.wait(lambda: next(filter(files.exists, (shares, asked)), None)) == asked:
+            names = frozenset(json.loads(files.read(asked)))
+            self.tell(_DIGEST, json.dumps(digests(names)).encode())
+            self.wait(lambda: files.exists(shares) or None)
+        start, length = _PLACE.unpack(files.read(shares, self._rank * _PLACE.size, _PLACE.size))
+        numbers, renamed = json.loads(files.read(shares, start, length))
         return Share(numbers, set(renamed)).of(pieces, self._rank)
 
     def collect(self, name: str) -> Iterator[bytes]:
@@ -199,22 +203,22 @@ class Savers:
         """
         wanted = {name.format(rank) for rank in range(self._world_size)}
 
-        def look() -> bool | None:
-            with suppress(FileNotFoundError):
-                return wanted <= {entry.name for entry in self._working.iterdir()} or None
-            return None
-
-        self.wait(look)
+        self.wait(lambda: wanted <= self._names() or None)
         for rank in range(self._world_size):
-            yield _read(self._working / name.format(rank))
+            yield self._files.read(self._at(name.format(rank)))
 
     def remove_notes(self) -> None:
         """Remove the files by which the savers have agreed, as rank 0."""
-        for rank in range(self._world_size):
-            for name in (_PLAN, _DIGEST, PART):
-                (self._working / name.format(rank)).unlink(missing_ok=True)
-        for name in (_DIFFERING, _SHARES):
-            (self._working / name).unlink(missing_ok=True)
+        self._files.remove(f"{self._folder}/{NOTES}")
+
+    def wait_for_rank_0(self) -> None:
+        """Wait until rank 0's saver has completed the checkpoint.
+
+        Raises:
+            SaveError, OSError: it has not.
+        """
+        files, shares, manifest = self._files, self._at(_SHARES), f"{self._folder}/{MANIFEST}"
+        self.wait(lambda: (not files.exists(shares) and files.exists(manifest)) or None)
 
     def wait(self, look: Callable[[], T | None]) -> T:
         """Look until there is something; a shared file system cannot tell by itself.
@@ -222,18 +226,19 @@ class Savers:
         Raises:
             SaveError: a rank has given it up, or the time is over.
         """
-        deadline, pause = time.monotonic() + WAIT_SECONDS, _LOOK_SECONDS
+        pause, slowest = self._files.look_seconds
+        slowest = max(slowest, self._world_size / _LOOKS_PER_SECOND)
         seen_at = time.monotonic()
-        slowest = max(_SLOWEST_LOOK_SECONDS, self._world_size / _LOOKS_PER_SECOND)
+        deadline = seen_at + WAIT_SECONDS
         while (found := look()) is None:
-            if self._working.exists():
+            if self._files.exists(self._at(_PLAN.format(self._rank))):
                 seen_at = time.monotonic()
             elif time.monotonic() - seen_at > GONE_SECONDS:
                 raise SaveError("rank 0 has given it up, and removed it")
             self._refuse_what_is_given_up()
             if time.monotonic() > deadline:
                 raise SaveError(
-                    f"other ranks have not saved it within {WAIT_SECONDS:.0f} s: do all see {self._path}?"
+                    f"other ranks have not saved it within {WAIT_SECONDS:.0f} s: do all see {self._files}?"
                 )
             time.sleep(pause)
             pause = min(pause * 1.2, slowest)
@@ -246,19 +251,21 @@ class Savers:
             SaveError: a rank has given it up.
         """
         if self._rank == 0:
-            gave_up = next(self._working.glob(f"{storage.GAVE_UP}*"), None)
+            gave_up = min((it for it in self._names() if it.startswith(GAVE_UP)), default="")
         else:
-            of_rank_0 = self._working / f"{storage.GAVE_UP}0"
-            gave_up = of_rank_0 if of_rank_0.exists() else None
-        if gave_up is None:
+            gave_up = f"{GAVE_UP}0" if self._files.exists(self._at(f"{GAVE_UP}0")) else ""
+        if not gave_up:
             return
-        reason = _read(gave_up).decode(errors="replace")
+        reason = self._files.read(self._at(gave_up)).decode(errors="replace")
         if not reason.startswith("rank "):  # else rank 0 passes on why another rank has given it up
-            reason = f"rank {gave_up.name.removeprefix(storage.GAVE_UP)} has not saved it: {reason}"
+            reason = f"rank {gave_up.removeprefix(GAVE_UP)} has not saved it: {reason}"
         raise SaveError(reason)
 
-    def _write(self, name: str, data: bytes) -> None:
-        storage.write_atomically(self._working / name.format(self._rank), data)
+    def _names(self) -> set[str]:
+        return self._files.names(f"{self._folder}/{NOTES}")
+
+    def _at(self, name: str) -> str:
+        return f"{self._folder}/{NOTES}/{name}"
 
 
 def _chosen(plans: Plans, own: Collection[str]) -> list[list[int]]:
@@ -286,13 +293,6 @@ def _joined(shares: Sequence[bytes]) -> bytes:
         places.append(_PLACE.pack(start, len(share)))
         start += len(share)
     return b"".join((*places, *shares))
-
-
-def _read(path: Path, start: int = 0, length: int | None = None) -> bytes:
-    """Read a file, or a part of it."""
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(-1 if length is None else length)
 
 
 # --- Tensors that differ between ranks ------------------------------------------------------------------

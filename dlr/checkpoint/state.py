@@ -53,11 +53,13 @@ class Captured:
     """The state's modules."""
 
 
-def capture(state: Mapping[str, Any]) -> Captured:
+def capture(state: Mapping[str, Any], *, weights_only: bool = True, rng_state: bool = True) -> Captured:
     """Take the state apart.
 
     Args:
         state: names, and modules, optimizers, anything else with `state_dict`, or plain values.
+        weights_only: whether what only `weights_only=False` reads is refused.
+        rng_state: whether the random number generators belong to it.
 
     Raises:
         TypeError, ValueError: something in it cannot be saved; the sentence names it.
@@ -65,7 +67,8 @@ def capture(state: Mapping[str, Any]) -> Captured:
     values = _nested(state)
     tensors: dict[str, Tensor] = {}
     _collect((), values, tensors)
-    pickles = {VALUES: _pickled(values, tensors), RNG: write_values(_generators(), {})}
+    generators = _generators() if rng_state else {}
+    pickles = {VALUES: _pickled(values, tensors, weights_only), RNG: write_values(generators, {})}
     lasting = settled_tensors(state)
     settled = frozenset(name for name, tensor in tensors.items() if id(tensor) in lasting)
     modules = tuple(thing for thing in state.values() if isinstance(thing, nn.Module))
@@ -91,6 +94,8 @@ def restore(
     rng: bytes | None,
     saved: Iterable[Part],
     fill: Callable[[dict[str, Tensor]], None],
+    *,
+    weights_only: bool = True,
 ) -> None:
     """Make the live state what was saved.
 
@@ -99,6 +104,7 @@ def restore(
         rng: likewise; None leaves the generators as they are.
         saved: the tensors of the checkpoint.
         fill: copies the checkpoint's tensors into those that it is given, by name.
+        weights_only: as `load_values` has it.
 
     Raises:
         MismatchError: the checkpoint does not fit the state.
@@ -112,7 +118,7 @@ def restore(
         referred.add(name)
         return TensorReference(name)
 
-    names = load_values(values, refer)
+    names = load_values(values, refer, weights_only)
     if not isinstance(names, dict):
         raise UnpicklingError("the values are none of a state")
     missing, unknown = sorted(set(state) - set(names)), sorted(set(names) - set(state))
@@ -126,7 +132,7 @@ def restore(
     check_modules(state, live, {part.name: part for part in saved})
     targets = targets_for(saved, live, state)
     fill(targets)
-    loaded = load_values(values, targets.__getitem__)
+    loaded = load_values(values, targets.__getitem__, weights_only)
     for name, thing in state.items():
         _load(state, name, thing, loaded[name])
     if rng is not None:
@@ -145,30 +151,19 @@ def flatten_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     Returns:
         what is no tensor, by name; and the path of each name in the nested dict, tensors' too.
     """
+    from torch.distributed.checkpoint._traverse import traverse_state_dict  # takes a second to import
+
     leaves: dict[str, Any] = {}
     paths: dict[str, tuple[str | int, ...]] = {}
 
     def visit(path: tuple[str | int, ...], value: object) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                visit((*path, str(key)), inner)
-        elif isinstance(value, list) and any(_is_container(inner) for inner in value):
-            for index, inner in enumerate(value):
-                visit((*path, index), inner)
-        else:
-            name = ".".join(map(str, path))
-            paths[name] = path
-            if not isinstance(value, TensorReference):
-                leaves[name] = value
+        name = ".".join(map(str, path))
+        paths[name] = path
+        if not isinstance(value, TensorReference):
+            leaves[name] = value
 
-    visit((), values)
+    traverse_state_dict(dict(values), visit, lambda value: isinstance(value, TensorReference))
     return leaves, paths
-
-
-def _is_container(value: object) -> bool:
-    return isinstance(value, (TensorReference, Mapping)) or (
-        isinstance(value, list) and any(_is_container(inner) for inner in value)
-    )
 
 
 def capacity(nbytes: int) -> int:
@@ -213,24 +208,24 @@ def _collect(path: tuple[str, ...], value: object, tensors: dict[str, Tensor]) -
             _collect((*path, str(index)), inner, tensors)
 
 
-def _pickled(values: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+def _pickled(values: dict[str, Any], tensors: dict[str, Tensor], weights_only: bool) -> bytes:
     """Pickle what is no tensor. Tensors within objects of classes of their own are added to `tensors`.
 
     Raises:
         TypeError: something cannot be pickled, or not be read again.
     """
     try:
-        return write_values(values, tensors)
+        return write_values(values, tensors, weights_only)
     except NotAllowedError as error:
-        raise TypeError(f"{_unpicklable(values)} cannot be saved: {error}") from error
+        raise TypeError(f"{_unpicklable(values, weights_only)} cannot be saved: {error}") from error
     except Exception as error:  # a pickle may raise anything
         raise TypeError(
-            f"{_unpicklable(values)} cannot be pickled, so take it out of the state: "
+            f"{_unpicklable(values, weights_only)} cannot be pickled, so take it out of the state: "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _unpicklable(values: object) -> str:
+def _unpicklable(values: object, weights_only: bool) -> str:
     """The path of the first value that cannot be pickled."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(values, Mapping):
@@ -239,9 +234,9 @@ def _unpicklable(values: object) -> str:
         items = enumerate(values)
     for key, value in items:
         try:
-            write_values(value, {})
+            write_values(value, {}, weights_only)
         except Exception:
-            return ".".join(filter(None, (str(key), _unpicklable(value))))
+            return ".".join(filter(None, (str(key), _unpicklable(value, weights_only))))
     return ""
 
 
@@ -269,6 +264,8 @@ def _generators() -> dict[str, Any]:
 
 
 def _set_generators(generators: dict[str, Any]) -> None:
+    if not generators:  # the checkpoint was saved without them
+        return
     random.setstate(generators["python"])
     torch.set_rng_state(_bytes(generators["torch"]))
     if "numpy" in generators:

@@ -1,42 +1,42 @@
-"""Checkpoints in storage: folders of torch.distributed.checkpoint, each with a manifest that makes it count.
+"""Checkpoints in storage: folders that torch.distributed.checkpoint reads, each with a manifest.
 
-    path/dlr-job.json           whose checkpoints these are
-    path/step-120/              a complete checkpoint: it came to this name in one rename
-        .metadata, __0_0.distcp, …
-        manifest.json           job, step, world size, and each file's size and 64-bit sum
-    path/.step-130.<attempt>/   one that is being written, by the processes of that start
+    path/dlr-job.json                        whose checkpoints these are
+    path/step-120/.metadata                  torch's, written last: by it a checkpoint is complete
+    path/step-120/try-<attempt>/             what the processes of one start have written
+        __0_0.distcp, …
+        manifest.json                        job, step, world size, and each file's size and 64-bit sum
+        notes/                               by which the processes agree, as long as they write
 
-What is not complete has another name, so no reader takes it for a checkpoint, whenever its writers are
-killed.
+Nothing is renamed, so that object storage will do. A step that is written again gets files of its own, and
+takes the place of the earlier one when `.metadata` is replaced. What has no `.metadata` is no checkpoint,
+whenever its writers were killed. Where torch.distributed.checkpoint alone has written, there is no manifest.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
-import os
 import re
-import secrets
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 from agent.slots.sums import WordSum, sum_of
 from crds.checkpoint_files import AFTER_FAILURE
+from dlr.checkpoint.files import Files
 
+METADATA = ".metadata"
+"""torch's name of the file that says what is in a folder."""
 MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"
+NOTES = "notes"
+"""Folder of the files by which the savers of all ranks agree (`dlr.checkpoint.sharing`)."""
 GAVE_UP = "gave-up-"
-REPLACED = "replaced-"
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Arguments of renameat2(2)."""
 _FOLDER = re.compile(r"step-(\d+)")
-_WORKING = re.compile(r"\.step-(\d+)\.(.+)")
-_CHUNK_BYTES = 1 << 24
+_TRY = "try-"
+_MOST_LISTED = 32
+"""Checkpoints that are looked at for one that is whole."""
 
 
 class StorageError(Exception):
@@ -61,7 +61,18 @@ class Manifest:
     """Namespace and name; empty outside of dlr."""
     step: int
     world_size: int
+    """Number of ranks that wrote it; 0 where torch.distributed.checkpoint alone did."""
+    attempt: str
     files: tuple[File, ...]
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that torch.distributed.checkpoint reads."""
+        return folder_of(self.step)
+
+    def place_of(self, file: File) -> str:
+        """Return the name of one of its files below the path."""
+        return f"{self.folder if file.name == METADATA else try_folder(self.step, self.attempt)}/{file.name}"
 
     def encode(self) -> bytes:
         """Return the file's content, with a sum of its own."""
@@ -92,65 +103,116 @@ class Manifest:
             ValueError, TypeError, KeyError: they are not a manifest's.
         """
         files = tuple(File(**file) for file in body["files"])
-        if not all(isinstance(it.name, str) and it.name == Path(it.name).name != "" for it in files):
+        names = [it.name for it in files] + [body["attempt"] or "-"]
+        if not all(isinstance(name, str) and name == PurePosixPath(name).name != "" for name in names):
             raise ValueError("a file's name is none")
         numbers = [body["step"], body["world_size"], *(n for it in files for n in (it.nbytes, it.sum))]
         if not isinstance(body["job"], str) or not all(type(number) is int for number in numbers):
             raise ValueError("a field is of another type")
-        return cls(body["job"], body["step"], body["world_size"], files)
+        return cls(body["job"], body["step"], body["world_size"], body["attempt"], files)
 
 
-def folder_of(path: Path, step: int) -> Path:
-    return path / f"step-{step}"
+def folder_of(step: int) -> str:
+    return f"step-{step}"
 
 
-def working_folder(path: Path, step: int, attempt: str) -> Path:
-    """Return the folder in which the ranks of one start write a checkpoint before it is complete."""
-    return path / f".step-{step}.{attempt}"
+def try_folder(step: int, attempt: str) -> str:
+    """Return the folder in which the ranks of one start write a checkpoint."""
+    return f"{folder_of(step)}/{_TRY}{attempt}"
 
 
-def steps_in(path: Path) -> list[int]:
-    """Steps of the checkpoints in a path, the newest first; empty if it does not exist.
+def is_complete(files: Files, step: int) -> bool:
+    """Whether there is a checkpoint of that step.
 
     Raises:
         OSError: the path cannot be read.
     """
-    try:
-        names = [entry.name for entry in path.iterdir()]
-    except FileNotFoundError:
-        return []
-    return sorted((int(match[1]) for name in names if (match := _FOLDER.fullmatch(name))), reverse=True)
+    return files.exists(f"{folder_of(step)}/{METADATA}")
 
 
-def read_manifest(folder: Path) -> Manifest:
+def steps_in(files: Files) -> Iterator[int]:
+    """Look for the steps of the checkpoints in a path, the newest first.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    return (step for step in _begun_in(files) if is_complete(files, step))
+
+
+def _begun_in(files: Files) -> list[int]:
+    """Return the steps of which there is anything, the newest first."""
+    return sorted((int(it[1]) for name in files.names() if (it := _FOLDER.fullmatch(name))), reverse=True)
+
+
+def manifests_in(files: Files, beyond: int) -> Iterator[Manifest | str]:
+    """Look for the checkpoints whose steps are greater than `beyond`, the newest first.
+
+    Returns:
+        their manifests; or why one cannot be used.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    for number, step in enumerate(steps_in(files)):
+        if step <= beyond or number == _MOST_LISTED:
+            return
+        try:
+            yield read_manifest(files, step)
+        except StorageError as error:
+            yield f"{folder_of(step)}: {error}"
+
+
+def read_manifest(files: Files, step: int) -> Manifest:
     """Read a complete checkpoint's manifest.
 
     Raises:
-        StorageError: there is none, or it is damaged.
+        StorageError: it is damaged.
     """
+    folder, found, reason = folder_of(step), list[Manifest](), ""
     try:
-        manifest = Manifest.decode((folder / MANIFEST).read_bytes())
+        tries = sorted(name for name in files.names(folder) if name.startswith(_TRY))
+        for name in tries:
+            try:
+                found.append(_manifest_of(files, step, name.removeprefix(_TRY)))
+            except FileNotFoundError:
+                continue
+            except StorageError as error:
+                reason = str(error)
+        if len(found) > 1:  # whoever took the place of an earlier one was killed before that was removed
+            metadata = describe(files, f"{folder}/{METADATA}")
+            found = [manifest for manifest in found if metadata in manifest.files]
+            reason = f"{METADATA} is not what was written"
     except OSError as error:
-        raise StorageError(f"its manifest cannot be read: {error}") from error
-    if folder_of(folder.parent, manifest.step) != folder:
+        reason = f"its manifest cannot be read: {error}"
+    if found:
+        return found[0]
+    if reason:
+        raise StorageError(reason)
+    return Manifest("", step, 0, "", ())
+
+
+def _manifest_of(files: Files, step: int, attempt: str) -> Manifest:
+    manifest = Manifest.decode(files.read(f"{try_folder(step, attempt)}/{MANIFEST}"))
+    if (manifest.step, manifest.attempt) != (step, attempt):
         raise StorageError(f"its manifest is of step {manifest.step}")
     return manifest
 
 
-def verify(folder: Path, files: Sequence[File], note_read: Callable[[], None] = lambda: None) -> None:
+def verify(
+    files: Files, manifest: Manifest, which: Sequence[File], note_read: Callable[[], None] = lambda: None
+) -> None:
     """Compare files with what their manifest says.
 
     Args:
-        folder: of the checkpoint.
-        files: as the manifest has them.
+        which: some of the manifest's.
         note_read: called whenever a part has been read.
 
     Raises:
         StorageError: one of them differs, or cannot be read.
     """
-    for file in files:
+    for file in which:
         try:
-            found = describe(folder / file.name, note_read)
+            found = describe(files, manifest.place_of(file), note_read)
         except OSError as error:
             raise StorageError(f"{file.name} cannot be read: {error}") from error
         if found != file:
@@ -160,112 +222,58 @@ def verify(folder: Path, files: Sequence[File], note_read: Callable[[], None] = 
             )
 
 
-def describe(path: Path, note_read: Callable[[], None] = lambda: None) -> File:
+def describe(files: Files, place: str, note_read: Callable[[], None] = lambda: None) -> File:
     """A file's size and sum.
 
     Args:
-        path: of the file.
+        place: its name below the path.
         note_read: as `verify` has it.
 
     Raises:
         OSError: it cannot be read.
     """
     total, nbytes = WordSum(), 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            total.add_bytes(bytearray(chunk))
-            nbytes += len(chunk)
-            note_read()
-    return File(path.name, nbytes, total.total() % 2**64)
+    for chunk in files.chunks(place):
+        total.add_bytes(bytearray(chunk))
+        nbytes += len(chunk)
+        note_read()
+    return File(place.rpartition("/")[2], nbytes, total.total() % 2**64)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that nobody ever sees a part of it, and a crash of the machine does not lose it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with draft.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.rename(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+def described(name: str, data: bytes) -> File:
+    """Size and sum of what is to be written."""
+    return File(name, len(data), _sum(data))
 
 
-def give_up(working: Path, rank: int, reason: str) -> None:
+def give_up(files: Files, step: int, attempt: str, rank: int, reason: str) -> None:
     """Tell the other ranks' savers that this one does not write, if the storage lets it."""
     with suppress(OSError):
-        write_atomically(working / f"{GAVE_UP}{rank}", reason.encode())
+        files.write(f"{try_folder(step, attempt)}/{NOTES}/{GAVE_UP}{rank}", reason.encode())
 
 
-def publish(working: Path, path: Path, manifest: Manifest) -> None:
-    """Make a checkpoint complete: its files are all in the working folder.
+def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
+    """Make a checkpoint complete whose files are all there, and remove what it takes the place of.
 
-    Raises:
-        OSError: it cannot be done; then it is not visible.
-    """
-    write_atomically(working / MANIFEST, manifest.encode())
-    target = folder_of(path, manifest.step)
-    if target.exists():  # of a history that ended otherwise, or damaged
-        _replace(target, working, path)
-    else:
-        working.rename(target)
-    _sync_folder(path)
-
-
-def _replace(target: Path, working: Path, path: Path) -> None:
-    """Give a checkpoint the name of another one, so that at each moment one of them has it.
-
-    A file system that cannot exchange two names, as NFS, has for a moment none of that name; `put_back` mends
-    what a kill in that moment leaves.
-    """
-    try:
-        exchange(working, target)
-        aside = working.rename(_aside(path))
-    except OSError:
-        aside = target.rename(path / f".{target.name}.{REPLACED}{secrets.token_hex(4)}")
-        working.rename(target)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two files or folders in one step (renameat2(2)).
+    Args:
+        metadata: content of `.metadata`; the manifest has it without that file.
 
     Raises:
-        OSError: the file system, or the C library, cannot.
+        OSError: it cannot be done; then it is no checkpoint.
     """
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    names = os.fsencode(one), os.fsencode(other)
-    if rename is None or rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) != 0:
-        number = ctypes.get_errno() or errno.ENOSYS
-        raise OSError(number, os.strerror(number))
+    whole = Manifest(**{**vars(manifest), "files": (*manifest.files, described(METADATA, metadata))})
+    own = try_folder(manifest.step, manifest.attempt)
+    files.write(f"{own}/{MANIFEST}", whole.encode(), lasting=True)
+    files.write(f"{manifest.folder}/{METADATA}", metadata, lasting=True)
+    with suppress(OSError):
+        for name in files.names(manifest.folder):
+            if name.startswith(_TRY) and f"{manifest.folder}/{name}" != own:
+                files.remove(f"{manifest.folder}/{name}")
 
 
-def put_back(path: Path) -> None:
-    """Give a checkpoint its name back that was to be replaced, where the writer was killed in that moment.
-
-    Raises:
-        OSError: the path cannot be read.
-    """
-    if not path.exists():
-        return
-    for entry in list(path.iterdir()):
-        match = _WORKING.fullmatch(entry.name)
-        if match is None or not match[2].startswith(REPLACED):
-            continue
-        target = folder_of(path, int(match[1]))
-        if not target.exists():
-            with suppress(OSError):  # storage that cannot be written still has what it has
-                entry.rename(target)
-
-
-def clear(path: Path, step: int, attempt: str) -> None:
+def clear(files: Files, step: int, attempt: str) -> None:
     """Remove what was never completed, and may be what fills the storage.
+
+    What is older than the newest checkpoint was there, and removed, before that one was written.
 
     Args:
         step: that is about to be written by the processes of the attempt. What they write of it stays, and
@@ -275,30 +283,41 @@ def clear(path: Path, step: int, attempt: str) -> None:
     Raises:
         OSError: the path cannot be read.
     """
-    put_back(path)
-    for entry in list(path.iterdir()):
-        match = _WORKING.fullmatch(entry.name)
-        if match is None:
+    for begun in _begun_in(files):
+        names, own = files.names(folder_of(begun)), f"{_TRY}{attempt}"
+        if METADATA in names:
+            if begun == step and own in names:  # of an earlier start of the same name, and damaged
+                files.remove(f"{folder_of(step)}/{METADATA}")
+                files.remove(f"{folder_of(step)}/{own}/{MANIFEST}")
+            elif begun < step:
+                return
             continue
-        of_step, own = int(match[1]), match[2] == attempt
-        later = of_step > step and attempt.startswith(AFTER_FAILURE)
-        if not later and not (own and of_step >= step):
-            _remove(entry, path)
+        if begun > step and attempt.startswith(AFTER_FAILURE):
+            continue
+        _remove_tries(files, begun, {name for name in names if not (name == own and begun >= step)}, names)
 
 
-def clear_attempt(path: Path, attempt: str) -> None:
+def clear_attempt(files: Files, attempt: str) -> None:
     """Remove what an earlier start of the same name left, before this one writes anything.
 
     Outside of dlr a start has no name of its own where its address and port are always the same. What ranks
     wrote then would be taken for what they write now.
     """
     with suppress(OSError):
-        for entry in list(path.iterdir()):
-            if (match := _WORKING.fullmatch(entry.name)) and match[2] == attempt:
-                _remove(entry, path)
+        for begun in _begun_in(files):
+            names = files.names(folder_of(begun))
+            if METADATA in names:
+                return
+            _remove_tries(files, begun, {f"{_TRY}{attempt}"} & names, names)
 
 
-def retire(path: Path, keep: int | None) -> None:
+def _remove_tries(files: Files, step: int, wanted: set[str], names: set[str]) -> None:
+    tries = {name for name in wanted if name.startswith(_TRY)}
+    for name in tries if tries != names else [""]:
+        files.remove(f"{folder_of(step)}/{name}".rstrip("/"))
+
+
+def retire(files: Files, keep: int | None) -> None:
     """Remove checkpoints beyond the newest `keep`.
 
     Args:
@@ -307,25 +326,19 @@ def retire(path: Path, keep: int | None) -> None:
     Raises:
         OSError: the path cannot be read.
     """
-    for step in [] if keep is None else steps_in(path)[keep:]:
-        _remove(folder_of(path, step), path)
+    if keep is None:
+        return
+    kept = 0
+    for step in _begun_in(files):
+        if kept < keep:
+            kept += is_complete(files, step)
+        else:
+            files.remove(f"{folder_of(step)}/{METADATA}")  # first: what is left is no checkpoint
+            files.remove(folder_of(step))
 
 
-def _remove(folder: Path, path: Path) -> None:
-    """Remove a folder that others may be using: it has another name before the first file goes.
-
-    So nobody gives it a checkpoint's name meanwhile. What cannot be removed is tried again at the next save.
-    """
-    with suppress(OSError):
-        shutil.rmtree(folder.rename(_aside(path)), ignore_errors=True)
-
-
-def _aside(path: Path) -> Path:
-    return path / f".step-0.old-{secrets.token_hex(4)}"
-
-
-def check_owner(path: Path, job: str) -> None:
-    """Make sure that the checkpoints in `path` are this job's, and write so there if nothing does.
+def check_owner(files: Files, job: str) -> None:
+    """Make sure that the checkpoints in a path are this job's, and write so there if nothing does.
 
     Args:
         job: namespace and name; empty outside of dlr: then any path will do.
@@ -334,40 +347,23 @@ def check_owner(path: Path, job: str) -> None:
         StorageError: they are another job's.
         OSError: the path cannot be read.
     """
-    owner = path / OWNER
-    if not owner.exists() and job:
-        with suppress(OSError):  # storage that cannot be written still has what it has
-            _claim(owner, job)
+    if job and not files.exists(OWNER):
+        with suppress(
+            OSError
+        ):  # another job was first, or storage that cannot be written still has what it has
+            files.write(OWNER, json.dumps({"job": job}).encode(), lasting=True, exclusive=True)
     try:
-        found = json.loads(owner.read_bytes())["job"]
+        found = json.loads(files.read(OWNER))["job"]
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return  # nobody's, or damaged: the manifests say it too
     if job and found != job:
-        raise StorageError(other_job(path, found, job))
+        raise StorageError(other_job(files, found, job))
 
 
-def other_job(path: Path, found: str, job: str) -> str:
+def other_job(files: Files, found: str, job: str) -> str:
     return (
-        f"{path} has the checkpoints of job {found}, and this is job {job}: give each job a path of its own"
+        f"{files} has the checkpoints of job {found}, and this is job {job}: give each job a path of its own"
     )
-
-
-def _claim(owner: Path, job: str) -> None:
-    owner.parent.mkdir(parents=True, exist_ok=True)
-    draft = owner.with_name(f".{OWNER}.{secrets.token_hex(4)}")
-    try:
-        draft.write_bytes(json.dumps({"job": job}).encode())
-        os.link(draft, owner)  # of two jobs that do it at once, one fails
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _canonical(body: object) -> bytes:

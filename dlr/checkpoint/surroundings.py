@@ -40,9 +40,13 @@ class Surroundings(ProcessFile):
     has it; elsewhere another may, where the address and port of rank 0 are always the same."""
     file: str = ""
     """The agent's file that describes its slots; empty without an agent."""
+    group: dist.ProcessGroup | None = None
+    """The group of the ranks; None for the default one."""
 
 
-def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
+def look_around(
+    environ: Mapping[str, str] = os.environ, group: dist.ProcessGroup | None = None
+) -> Surroundings:
     """Read the environment, the process group if there is one, and the agent's file."""
     file, given = environ.get(ENV_CHECKPOINT_FILE, ""), ProcessFile()
     if file:
@@ -51,7 +55,7 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         except (OSError, ValueError) as error:
             logger.warning("%s cannot be read (%s): there are no checkpoints in memory", file, error)
     if dist.is_available() and dist.is_initialized():
-        rank, world_size = dist.get_rank(), dist.get_world_size()
+        rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     else:
         rank, world_size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     job = "/".join(filter(None, (environ.get(ENV_NAMESPACE), environ.get(ENV_JOB_NAME))))
@@ -59,7 +63,7 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
     start += [environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
     start += [environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
     attempt = hashlib.sha256(json.dumps(start).encode()).hexdigest()[:12]
-    return Surroundings(rank, world_size, job, attempt, file, **vars(given))
+    return Surroundings(rank, world_size, job, attempt, file, group, **vars(given))
 
 
 class GivenSlots:

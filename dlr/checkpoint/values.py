@@ -52,30 +52,34 @@ class TensorReference:
     name: str
 
 
-def write_values(values: object, tensors: dict[str, Tensor]) -> bytes:
+def write_values(values: object, tensors: dict[str, Tensor], weights_only: bool = True) -> bytes:
     """Pickle what is no tensor. Tensors within objects of classes of their own are added to `tensors`.
+
+    Args:
+        weights_only: whether only what `load_values` reads by default may be in it.
 
     Raises:
         NotAllowedError: `load_values` would refuse it.
         Exception: something cannot be pickled.
     """
     buffer = io.BytesIO()
-    _Pickler(buffer, tensors).dump(values)
+    _Pickler(buffer, tensors, weights_only).dump(values)
     return buffer.getvalue()
 
 
-def load_values(data: bytes, tensor: Callable[[str], Any]) -> Any:
+def load_values(data: bytes, tensor: Callable[[str], Any], weights_only: bool = True) -> Any:
     """Unpickle the values.
 
     Args:
         tensor: gives what a tensor's name stands for.
+        weights_only: as `torch.load` has it. Without, reading may run any code.
 
     Raises:
         NotAllowedError: it names what the script has not registered.
         UnpicklingError: it is not what `write_values` writes.
     """
     try:
-        return _Unpickler(data, tensor).load()
+        return (_Unpickler if weights_only else _AnyUnpickler)(data, tensor).load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # what is no pickle may raise anything
@@ -135,7 +139,8 @@ def refuse(path: str) -> NoReturn:
     """Raise NotAllowedError for what has that path."""
     raise NotAllowedError(
         f"{path} may not be in a checkpoint: call torch.serialization.add_safe_globals"
-        f"([{path.rpartition('.')[2]}]) before load() if you trust it, or keep it out of the state"
+        f"([{path.rpartition('.')[2]}]) before load() if you trust it, give the Checkpointer "
+        "weights_only=False if you trust whoever can write its checkpoints, or keep it out of the state"
     )
 
 
@@ -143,20 +148,23 @@ def refuse(path: str) -> NoReturn:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes names instead of tensors, and nothing that `_Unpickler` refuses."""
+    """Writes names instead of tensors, and with `weights_only` nothing that `_Unpickler` refuses."""
 
-    def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor], weights_only: bool) -> None:
         super().__init__(file, protocol=5)
+        self._weights_only = weights_only
         self._tensors = tensors
         self._names = {id(tensor): name for name, tensor in tensors.items()}
 
     def reducer_override(self, value: object) -> Any:
         if not isinstance(value, Tensor):
-            return _reduce(value)
+            if isinstance(value, TensorReference):
+                return TensorReference, (value.name,)
+            return _reduce(value) if self._weights_only else NotImplemented
         if not is_copied(value):
             plain = value.detach()  # of a class of its own, a parameter's content is a plain tensor
             if not is_copied(plain):
-                return _reduce_parts(plain)
+                return self._reduce_parts(plain)
             value = plain
         name = self._names.get(id(value))
         if name is None:  # within an object of a class of its own
@@ -164,6 +172,14 @@ class _Pickler(pickle.Pickler):
             self._names[id(value)] = name
             self._tensors[name] = value
         return TensorReference, (name,)
+
+    def _reduce_parts(self, value: Tensor) -> Any:
+        try:
+            return _reduce_parts(value)
+        except NotAllowedError:
+            if self._weights_only:
+                raise
+            return NotImplemented
 
 
 def _reduce(value: Any) -> Any:
@@ -294,6 +310,19 @@ _NAMED: dict[str, Any] = {
     },
 }
 """What a pickle may name, by its path."""
+
+
+class _AnyUnpickler(pickle.Unpickler):
+    """Puts tensors where their names are, and runs whatever else it finds."""
+
+    def __init__(self, data: bytes, tensor: Callable[[str], Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._tensor = tensor
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return self._tensor if found is TensorReference else found
+
 
 _OPCODES = """
     PROTO FRAME STOP MEMOIZE BINGET LONG_BINGET MARK POP POP_MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2

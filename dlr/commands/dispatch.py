@@ -109,7 +109,7 @@ def _drop_unwritten_output() -> None:
 def _dispatch(words: list[str]) -> int:
     if words and words[0] in POD_COMMANDS:
         interrupts.default_from_now_on()
-        from agent.main import run_command
+        from dlr.pod import run_command
 
         return run_command(words)
     if sys.version_info < (3, 11):  # noqa: UP036 - the SDK and the agent run on 3.10 too

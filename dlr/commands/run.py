@@ -13,9 +13,9 @@ def run(
     ] = None,
 ) -> None:
     """Train, in a Pod: torchrun's flags, a script and its arguments."""
-    from agent.launch import main
+    from dlr.pod import run_command
 
-    raise typer.Exit(main(arguments or []))
+    raise typer.Exit(run_command(["run", *(arguments or [])]))
 
 
 def execute(
@@ -24,6 +24,6 @@ def execute(
     ] = None,
 ) -> None:
     """Run a command in a Pod, once, whatever the world: what pulls shards needs no torch for it."""
-    from agent.exec import main
+    from dlr.pod import run_command
 
-    raise typer.Exit(main(arguments or []))
+    raise typer.Exit(run_command(["exec", *(arguments or [])]))

@@ -32,8 +32,8 @@ class AcceleratorCheckpointer(Checkpointer):
     """Saves what `prepare` and `register_for_checkpointing` were given. Make it after `prepare`.
 
     Args:
-        path: a folder in storage that all ranks see; each job has its own.
-        options: `every`, `persist_every` and `keep` of `Checkpointer`.
+        path: as `Checkpointer` has it.
+        options: further arguments of `Checkpointer`, such as `every` and `persist_every`.
     """
 
     def __init__(self, path: str | os.PathLike[str], accelerator: Accelerator, **options: Any) -> None:

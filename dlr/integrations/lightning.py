@@ -27,8 +27,8 @@ class MemoryCheckpoint(Callback):
     callbacks keep. The hook `on_save_checkpoint` is not called.
 
     Args:
-        path: a folder in storage that all ranks see; each job has its own.
-        options: `every`, `persist_every` and `keep` of `Checkpointer`.
+        path: as `Checkpointer` has it.
+        options: further arguments of `Checkpointer`, such as `every` and `persist_every`.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:

@@ -32,8 +32,8 @@ def train(trainer: Trainer, path: str | os.PathLike[str], **options: Any) -> Tra
     Saved are the model, the optimizer, the scheduler, the scaler, and what callbacks export.
 
     Args:
-        path: a folder in storage that all ranks see; each job has its own.
-        options: `every`, `persist_every` and `keep` of `Checkpointer`.
+        path: as `Checkpointer` has it.
+        options: further arguments of `Checkpointer`, such as `every` and `persist_every`.
     """
     checkpointer = Checkpointer(path, {}, **options)
     callback = _MemoryCheckpoint(trainer, checkpointer)

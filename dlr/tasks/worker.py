@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from agent.processes.exit_fd import open_exit_fd
+from agent.processes.orphans import open_exit_fd
 from crds.shard_set import Definition
 from dlr.shards import Pull, ShardsError
 from dlr.tasks.lines import Lines, LinesError, read, read_packed

@@ -7,11 +7,6 @@ they say, and here the ElasticJob says it. What the job's own fields say is left
 from __future__ import annotations
 
 import functools
-import posixpath
-import re
-import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 from pydantic.alias_generators import to_snake
 
@@ -20,21 +15,11 @@ from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions.facts import Facts
+from reconcilers.observed.command import launches
 from reconcilers.observed.conditions import NextState, State
-from reconcilers.observed.minimum import (
-    COMMENT,
-    command_words,
-    expanded,
-    known_variables,
-)
+from reconcilers.observed.minimum import expanded, known_variables
 
 LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
-
-_LAUNCHER_IN_TEXT = re.compile(rf"(?:^|(?<=[\s;&|(/'\"])){LAUNCHER}(?=\s)")
-_KUBERNETES_REFERENCE = re.compile(r"\$\((\w+)\)")
-_SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
-"""`$((…))`, `$(…)` and the old form of the latter: one word each, which nobody here can know."""
-_OPERATORS = ";&|()<>"
 
 
 def judge(_: Condition | None, facts: Facts) -> NextState:
@@ -50,39 +35,13 @@ def ignored_flags(job: ElasticJob) -> list[str]:
         return []
     container = worker.template["spec"]["containers"][0]
     variables = known_variables(worker, job.spec.envs, container)
-    words = [expanded(word, variables) for word in launcher_arguments(container)]
+    arguments = next((each.arguments for each in launches(container) if each.name == LAUNCHER), ())
+    words = [expanded(word, variables) for word in arguments]
     return [
         flag.advice
         for flag in ignored(options(words))
         if worker.replicas >= flag.flag.workers and not _says_itself(job, flag)
     ]
-
-
-def launcher_arguments(container: Mapping[str, Any]) -> list[str]:
-    """What stands behind `dlrover-run` in a container's command, whether that is words or a shell's text."""
-    words = list(command_words(container))
-    for number, word in enumerate(words):
-        if posixpath.basename(word) == LAUNCHER:
-            return words[number + 1 :]
-        text = COMMENT.sub("", word.replace("\\\n", " "))
-        found = _LAUNCHER_IN_TEXT.search(text)
-        if found is not None:
-            return list(_shell_words(text[found.end() :]))
-    return []
-
-
-def _shell_words(text: str) -> Iterator[str]:
-    """The words of a shell's text up to the end of its first command; variables stay as they are."""
-    text = _SUBSTITUTION.sub("$?", _KUBERNETES_REFERENCE.sub(r"${\1}", text))
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    try:
-        for word in lexer:
-            if word[:1] in _OPERATORS:
-                return
-            yield word
-    except ValueError:  # a quote without its end: what came before it counts
-        return
 
 
 def _says_itself(job: ElasticJob, flag: Ignored) -> bool:

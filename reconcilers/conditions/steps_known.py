@@ -23,9 +23,9 @@ NO_STEPS_MESSAGE = (
     "optimizers are counted, but only in processes that dlr run forks (docs/hangs.md)"
 )
 START_UNKNOWN_MESSAGE = (
-    "nobody knows which step the last start went on with: it loaded no file that this job has saved by "
-    "torch.save, and its optimizer keeps no number of its steps, as SGD. Goodput is at least what it says, "
-    "since it takes all earlier steps as trained again; dlr.report(step) would tell"
+    "nobody knows which step the last start went on with: its optimizer keeps no number of its steps, as "
+    "SGD, or was not loaded. Goodput is at least what it says, since it takes all earlier steps as trained "
+    "again; dlr.report(step) would tell"
 )
 PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""

@@ -8,7 +8,7 @@ the flag. Where nothing says so: no fewer than `replicas`, or than was asked for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import re2
@@ -16,19 +16,14 @@ import re2
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
+from reconcilers.observed.command import MAX_TEXT, flags_of
 
 Variables = Mapping[str, str]
 
-# The value ends where a shell's word does; `$(NAME)` is Kubernetes' own way to refer to a variable.
-_FLAG = re.compile(r"(?<![\w-])--nnodes(?:=|\s+)((?:\$\(\w+\)|[^\s;&|()])+)")
-COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-"""Of a shell's text."""
 _REFERENCE = re2.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
 """`$NAME`, `${NAME}`, `${NAME:-default}` and `$(NAME)`. RE2: for `re`, many `${NAME:-` without an end take
 quadratic time."""
 _RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
-MAX_COMMAND = 16_384
-"""Characters of a container's command that are searched for flags."""
 MAX_EXPANDED = 1_024
 """Characters of a word with the values of its variables."""
 _QUOTES = str.maketrans("", "", "\"'\\")
@@ -57,24 +52,12 @@ def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
     """MIN, if the command or the environment gives a range that can be made out."""
     container = worker.template["spec"]["containers"][0]
     variables = known_variables(worker, envs, container)
-    command = COMMENT.sub("", "\n".join(command_words(container)).replace("\\\n", " "))
-    flag = _FLAG.search(command)
-    found = _RANGE.fullmatch(expanded(flag[1] if flag else variables.get("PET_NNODES", ""), variables))
+    said = [flag.value or "" for flag in flags_of(container) if flag.name == "nnodes"]
+    found = _RANGE.fullmatch(expanded(said[0] if said else variables.get("PET_NNODES", ""), variables))
     if found is None:
         return None
     least, most = int(found[1]), int(found[2])
     return max(least, 1) if least <= most else None
-
-
-def command_words(container: Mapping[str, Any]) -> Iterator[str]:
-    """Command and arguments, up to `MAX_COMMAND` characters of them."""
-    left = MAX_COMMAND
-    for key in ("command", "args"):
-        for word in container.get(key) or ():
-            if left <= 0:
-                return
-            yield word[:left]
-            left -= len(word) + 1
 
 
 def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
@@ -96,7 +79,7 @@ def expanded(text: str, variables: Variables) -> str:
 
     The text is cut at `MAX_EXPANDED` characters, or a long value that is named often would fill the memory.
     """
-    text, parts, end, length = text.translate(_QUOTES)[:MAX_COMMAND], list[str](), 0, 0
+    text, parts, end, length = text.translate(_QUOTES)[:MAX_TEXT], list[str](), 0, 0
     for reference in _REFERENCE.finditer(text):
         name = reference[1] or reference[3] or reference[4]
         value = variables.get(name, reference[2] or reference[0])

@@ -13,7 +13,14 @@ from collections.abc import Sequence
 
 from controller.resources import Object
 from crds import names
-from reconcilers.observed.launcher import LAUNCHERS, PYTHON, SHELL, launched, launcher_of, place_of_text
+from reconcilers.observed.command import (
+    LAUNCHERS,
+    PYTHON,
+    SHELL,
+    launched,
+    launcher_of,
+    place_of_text,
+)
 from reconcilers.observed.options import AgentSource
 
 VOLUME = "dlr-agent"
@@ -74,11 +81,10 @@ def _launched(words: Sequence[str], mount_path: str) -> tuple[list[str], str | N
     started = launched(words)
     if started is None:
         return None
-    name, arguments = started
     folder, program = posixpath.split(words[0])
     # Beside an absolute path is the Python that it belongs to.
     python = words[0] if PYTHON.fullmatch(program) else posixpath.join(folder, "python3") if folder else None
-    return [f"{mount_path}/bin/{name}", *arguments], python
+    return [f"{mount_path}/bin/{started.name}", *started.arguments], python
 
 
 def _is_program(word: str) -> bool:

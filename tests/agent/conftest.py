@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.warm import PADDING, PADDING_VARIABLE
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT, Fork, ForkServer
 
@@ -65,7 +65,7 @@ class Agents:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.directory)]),
             "OMP_NUM_THREADS": "1",
             "OUT": str(self.directory),
-            **({VARIABLE: PADDING} if warm and forked else {}),
+            **({PADDING_VARIABLE: PADDING} if warm and forked else {}),
             **self._cluster.environ(index, incarnation),
             **environ,
         }

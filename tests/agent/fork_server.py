@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.warm import PADDING, PADDING_VARIABLE
 from agent.warm.parent import USUAL_MODULES
 from agent.warm.script import show_command
 
@@ -42,7 +42,7 @@ class ForkServer:
                     "PATH": os.environ["PATH"],
                     "PYTHONPATH": str(ROOT),
                     "OMP_NUM_THREADS": "1",
-                    VARIABLE: PADDING,
+                    PADDING_VARIABLE: PADDING,
                 },
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -158,7 +158,7 @@ def become(request: Mapping[str, Any], output: int) -> None:
     os.close(output)
     os.chdir(request["directory"])
     module, argv, env = request["module"], request["argv"], request["env"]
-    if VARIABLE in env:
+    if PADDING_VARIABLE in env:
         argv = [*argv, PADDING]
     os.environ.clear()
     os.environ.update(env)

@@ -10,10 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
-from agent.warm.argv_padding import VARIABLE
-from agent.warm.fork import fork_parent, import_torch
+from agent.launch import fork_parent, import_torch
+from agent.warm import PADDING_VARIABLE, Preloads
 from agent.warm.parent import reason_not_to_fork
-from agent.warm.starter import WarmStart
+from agent.warm.warm_parent import WarmStart
 
 SECONDS = 30.0
 
@@ -28,13 +28,13 @@ def run(warm: WarmStart, argv: list[str], stem: Path, env: dict[str, str]) -> in
 def main() -> None:
     folder = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # the agent's, and none of the scripts'
-    env = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    env = {name: value for name, value in os.environ.items() if name != PADDING_VARIABLE}
     import_torch(env)
     assert not reason_not_to_fork()
-    parent = fork_parent(env, [])
+    parent = fork_parent(env, Preloads())
     if parent is None:
         return  # a script has ended here
-    warm = WarmStart(parent=parent)
+    warm = WarmStart(Preloads(), parent)
     never, _ = os.pipe()
     warm.await_warm(never, lambda: True)
     orders = json.loads((folder / "orders.json").read_text())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agent.facts.check_report import last_round, with_local, with_pair
+from agent.node_check.view import last_round, with_local, with_pair
 from crds.agent_report import MAX_PAIR_PROBES, AgentCheck, ProbeEnding
 from crds.wire import from_wire
 from healthcheck.probes.report import Report

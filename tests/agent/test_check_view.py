@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.facts.check_report import with_local, with_pair
 from agent.facts.world import Member
-from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty
+from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty, with_local, with_pair
 from crds.agent_report import AgentCheck, PairOutcome, ProbeEnding, ProbeOutcome
 from crds.nodecheck import CheckGroup, NodeCheckPhase, NodeCheckStatus
 from healthcheck.probes.report import Report

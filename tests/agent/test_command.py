@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from agent import command
-from agent.command import Command
+from agent import exec as execution
+from agent.exec import Command
 from agent.processes.orphans import Orphans
 
 
 def test_what_outlives_sigkill_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """So does a process in a system call that cannot be interrupted; here it gets no signal."""
-    monkeypatch.setattr(command, "ABANDON_SECONDS", 0.2)
+    monkeypatch.setattr(execution, "ABANDON_SECONDS", 0.2)
     monkeypatch.setattr(Orphans, "kill", lambda _: [])
     stuck = Command(["sleep", "60"], os.environ, "NAME=nobody's")
     stuck.start({})

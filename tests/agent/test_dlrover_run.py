@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
 from agent import dlrover_run
+from agent.arguments import _add_our_flags
 from agent.dlrover_run import can_bind_to_numa_nodes, translated
-from agent.run import _add_our_flags
-from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.warm import PADDING, PADDING_VARIABLE
 from crds.dlrover import FLAGS, SWITCHES, options
 
 
@@ -122,12 +122,12 @@ def test_it_speaks_at_the_first_start_alone_and_leaves_the_padding_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launched: list[list[str]] = []
-    monkeypatch.setattr(dlrover_run, "launch", lambda argv: launched.append(argv) or 0)
+    monkeypatch.setattr(dlrover_run, "launch", lambda argv, _: launched.append(argv) or 0)
     assert dlrover_run.main(["--network-check", "train.py"]) == 0
     assert capsys.readouterr().err == (
         "dlrover-run: not obeyed: --network-check: set the job's spec.nodeCheck.enabled: true\n"
     )
-    monkeypatch.setenv(VARIABLE, PADDING)
+    monkeypatch.setenv(PADDING_VARIABLE, PADDING)
     dlrover_run.main(["--network-check", "train.py", PADDING])
     dlrover_run.main(["--node-unit", PADDING])
     assert launched == [["train.py"], ["train.py", PADDING], [PADDING]]

@@ -24,7 +24,7 @@ def _torchrun(
     cluster: FakeCluster, *arguments: str, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`torchrun` in a worker's Pod."""
-    main = "import sys; from agent.main import main; sys.exit(main(sys.argv[1:]))"
+    main = "import sys; from dlr.pod import main; sys.exit(main(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", main, "torchrun", *arguments],
         env={"PATH": "/usr/bin:/bin", **(environ or cluster.environ(0))},

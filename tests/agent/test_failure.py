@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.warm.script
-from agent.facts.error_file import write_error_file
 from agent.facts.failure import (
     Failure,
     clip,
@@ -21,6 +20,7 @@ from agent.facts.failure import (
     last_crash,
     last_traceback,
     read_tail,
+    write_error_file,
 )
 from crds.agent_report import AgentFailure, FailureCause, RankStack
 from crds.wire import from_wire

@@ -16,19 +16,15 @@ def test_a_handler_that_was_shut_down_is_closed_and_blocks_nobody() -> None:
     called: list[str] = []
 
     def refuse() -> Any:
-        raise AssertionError("a session that was stopped is asked")
+        raise AssertionError("the cluster is asked after the end")
 
-    session = SimpleNamespace(
-        reporter=SimpleNamespace(
-            latest=SimpleNamespace(state=AgentState.READY), follow_section=lambda _name, _make: None
-        ),
-        stop=lambda: called.append("stop"),
-        begin_reports=refuse,
-        await_world=refuse,
-        next_action=refuse,
+    reporter: Any = SimpleNamespace(latest=SimpleNamespace(state=AgentState.READY), ident=None, start=refuse)
+    membership: Any = SimpleNamespace(look=refuse, next_action=refuse)
+    unused: Any = None
+    handler = DlrRendezvousHandler(
+        unused, membership, reporter, unused, unused, unused, end=lambda: called.append("end")
     )
-    handler = DlrRendezvousHandler("job", session, join_timeout_seconds=1.0)  # type: ignore[arg-type]
     assert handler.shutdown()
-    assert called == ["stop"] and handler.is_closed()
+    assert called == ["end"] and handler.is_closed()
     with pytest.raises(RendezvousClosedError):
         handler.next_rendezvous()

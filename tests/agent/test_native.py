@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.monitor.hang_guard import _with_native
-from agent.monitor.native import native_frames, parse
+from agent.monitor.profile import native_frames, parse
 from crds.agent_report import RankStack
 
 DUMP = """\

@@ -23,7 +23,8 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
-from agent.processes import exit_fd, processes
+from agent.processes import orphans as orphans_module
+from agent.processes import processes
 from agent.processes.orphans import (
     PR_SET_CHILD_SUBREAPER,
     Orphans,
@@ -84,7 +85,7 @@ def wait_exit(fds: list[int], timeout_seconds: float = 60.0) -> None:
 @pytest.fixture(params=["pidfd", "thread"])
 def exit_fds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "thread":
-        monkeypatch.setattr(processes, "open_exit_fd", exit_fd._exit_fd_by_thread)
+        monkeypatch.setattr(processes, "open_exit_fd", orphans_module._exit_fd_by_thread)
 
 
 @pytest.mark.usefixtures("exit_fds")
@@ -455,7 +456,7 @@ def test_there_is_nothing_to_collect_without_children() -> None:
 def test_python_without_pidfd_open_sees_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     child = subprocess.Popen(["sleep", "600"])
-    fd = exit_fd.open_exit_fd(child.pid)
+    fd = orphans_module.open_exit_fd(child.pid)
     child.kill()
     wait_exit([fd])
     os.close(fd)
@@ -465,7 +466,7 @@ def test_python_without_pidfd_open_sees_the_end_all_the_same(monkeypatch: pytest
 def test_a_process_that_was_collected_already_has_ended() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    fd = exit_fd._exit_fd_by_thread(child.pid)
+    fd = orphans_module._exit_fd_by_thread(child.pid)
     wait_exit([fd])
     os.close(fd)
 

@@ -19,8 +19,7 @@ from agent.monitor import profile
 from agent.monitor.profile import PY_SPY, TORCH, Profile, ProfileError, Subject, take
 from agent.monitor.stacks import DEFAULT_SIGNAL
 from agent.supervision import asked as asking
-from agent.supervision import asked_profile
-from agent.supervision.asked_profile import AskedProfile, Request
+from agent.supervision.asked import AskedProfile, ProfileRequest
 from agent.warm.profiler import Profiler
 from crds.agent_report import MAX_PROFILE_BYTES
 from crds.log_parts import from_log
@@ -166,32 +165,29 @@ def test_what_is_too_large_to_be_told_becomes_shorter() -> None:
 @pytest.mark.parametrize(
     ("text", "read"),
     [
-        ("x/3/5/", Request(3, 5.0, "")),
-        ("x/0/0.5/py-spy", Request(0, 0.5, PY_SPY)),
-        ("x/0/9999/py-spy", Request(0, 60.0, PY_SPY)),
+        ("x/3/5/", ProfileRequest(3, 5.0, "")),
+        ("x/0/0.5/py-spy", ProfileRequest(0, 0.5, PY_SPY)),
+        ("x/0/9999/py-spy", ProfileRequest(0, 60.0, PY_SPY)),
         ("x", None),
         ("x/a/5/", None),
     ],
 )
-def test_requests_are_read(text: str, read: Request | None) -> None:
-    assert Request.parse(text) == read
+def test_requests_are_read(text: str, read: ProfileRequest | None) -> None:
+    assert ProfileRequest.parse(text) == read
 
 
 def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asks, told = ["old/0/1/"], []
-    reporter = SimpleNamespace(follow_section=lambda *_: None, progress=lambda **_: told.append("told"))
-    session: Any = SimpleNamespace(asks_for_profile=lambda: asks[0], reporter=reporter)
+    told: list[str] = []
     subject = Subject(1, Path("stacks.txt"), 40)
     guard: Any = SimpleNamespace(subject_of=lambda _, rank: subject if rank == 3 else None)
     processes: Any = SimpleNamespace(alive=dict)
-    monkeypatch.setattr(asked_profile, "take", lambda *_: Profile(TORCH, 1.0, b"trace", "short"))
-    asked = AskedProfile(session, guard)
+    monkeypatch.setattr(asking, "take", lambda *_: Profile(TORCH, 1.0, b"trace", "short"))
+    asked = AskedProfile(guard, "old/0/1/")
 
     def answer(text: str) -> Any:
-        asks[0] = text
-        asked.look(processes)
+        asked.look(text, processes, lambda: told.append("told"))
         if asked._taking is not None:
             asked._taking.join()
         return asked.to_status()

@@ -6,8 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
@@ -16,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from agent.monitor.chronicle import Part
 from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
+    FIRST_COUNT_SECONDS,
     ProgressFiles,
     RankProgress,
     Snapshot,
 )
-from agent.monitor.progress_record import FIRST_COUNT_SECONDS
-from agent.monitor.stepping import Figures, StepReport
+from agent.monitor.stepping import Figures, Start, StepReport
 from agent.report import progress_monitor
-from agent.report.progress_monitor import ProgressMonitor
+from agent.report.progress_monitor import Progress, ProgressMonitor
 from agent.report.report import Report
 from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
 from crds.checkpoint_files import CheckpointTrouble
@@ -63,7 +60,7 @@ def newest_step(files: ProgressFiles) -> int | None:
 
 
 def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
-    first, second = files.renew(2)
+    first, second = files.renew(2, Start(1))
     assert files.read() == Snapshot({})
     report_step(second, 7)
     report_step(first, 6)
@@ -73,14 +70,14 @@ def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
 
 
 def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     report_step(env, 7)
-    files.renew(1)
+    files.renew(1, Start(1))
     assert files.read() == Snapshot({})
 
 
 def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: ProgressFiles) -> None:
-    first, second = files.renew(2)
+    first, second = files.renew(2, Start(1))
     report_step(first, 25)
     save_checkpoint(second, 20)
     save_checkpoint(first, 10)  # its part took longer to store
@@ -88,22 +85,22 @@ def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: P
 
 
 def test_script_that_tells_only_its_checkpoints_is_at_least_that_far(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     save_checkpoint(env, 20)
     assert (newest_step(files), files.read().checkpoint_step) == (20, 20)
     assert 0 <= time.monotonic() - files.read().newest.at < 60
 
 
 def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     save_checkpoint(env, 20)
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     report_step(env, 21)
     assert (newest_step(files), files.read().checkpoint_step) == (21, None)
 
 
 def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
-    first, second, _third = files.renew(3)
+    first, second, _third = files.renew(3, Start(1))
     report_step(first, 7)
     report_step(second, 5)
     save_checkpoint(second, 5)
@@ -116,7 +113,7 @@ def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
 
 
 def test_a_process_that_tells_only_its_checkpoints_is_at_the_last_of_them(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     save_checkpoint(env, 20)
     rank = files.read_rank(0)
     assert rank.step == 20
@@ -124,7 +121,7 @@ def test_a_process_that_tells_only_its_checkpoints_is_at_the_last_of_them(files:
 
 
 def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     assert files.read_rank(0).busy_until is None
     with Path(env[ENV_PROGRESS_FILE]).open("r+b") as file:
         file.seek(40)
@@ -133,7 +130,7 @@ def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> Non
 
 
 def test_the_shared_metrics_file_speaks_for_processes_that_tell_nothing_else(files: ProgressFiles) -> None:
-    first, second = files.renew(2)
+    first, second = files.renew(2, Start(1))
     Path(first[ENV_RUNTIME_METRICS]).write_text(json.dumps({"step": 12, "timestamp": time.time()}))
     report_step(second, 11)
     assert files.read_rank(1).step == 11
@@ -143,7 +140,7 @@ def test_the_shared_metrics_file_speaks_for_processes_that_tell_nothing_else(fil
 
 
 def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     run_script(
         env,
         "import mmap, os, struct, time\n"
@@ -154,7 +151,7 @@ def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
 
 
 def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     script = (
         "import dlr, itertools\n"
         "for step in itertools.count():\n    dlr.report(step)\n    dlr.checkpoint_saved(step)\n"
@@ -188,14 +185,14 @@ def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
 def test_whatever_a_script_writes_into_the_metrics_file_the_agent_lives(
     files: ProgressFiles, told: object
 ) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     Path(env[ENV_RUNTIME_METRICS]).write_text(json.dumps(told))
     assert files.read().newest is None
     assert files.read_rank(0).step is None
 
 
 def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     metrics = Path(env[ENV_RUNTIME_METRICS])
     metrics.write_text(json.dumps({"step": 12, "timestamp": time.time()}))
     assert newest_step(files) == 12
@@ -205,20 +202,22 @@ def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
 
 def test_two_agents_on_one_host_do_not_mix() -> None:
     one, other = ProgressFiles(), ProgressFiles()
-    assert not {*one.renew(1)[0].values()} & {*other.renew(1)[0].values()}
+    assert not {*one.renew(1, Start())[0].values()} & {*other.renew(1, Start())[0].values()}
     one.remove()
     other.remove()
 
 
+def first_report(**known: Any) -> Report:
+    return Report(AgentState.READY, datetime.now(UTC), 0, **known)
+
+
 class FakeReporter:
-    def __init__(self, **latest: Any) -> None:
-        self.latest = Report(AgentState.RUNNING, datetime.now(UTC), 1, **latest)
+    def __init__(self, progress: Progress) -> None:
+        self.latest = first_report()
+        self.figures = progress.figures
         self.told: list[tuple[int, int | None, bool]] = []
         self.checkpoints: list[tuple[int, int | None]] = []
         self.awaited: list[bool] = []
-
-    def follow(self, figures: Callable[[], Figures]) -> None:
-        self.figures = figures
 
     def progress(self, *, within_seconds: float | None) -> None:
         progress = self.figures().progress
@@ -233,12 +232,22 @@ class FakeReporter:
         pass
 
 
+def monitored(files: ProgressFiles, **options: Any) -> tuple[Progress, FakeReporter, ProgressMonitor]:
+    progress = Progress(files, first_report())
+    reporter = FakeReporter(progress)
+    return progress, reporter, ProgressMonitor(progress, reporter, **options)  # type: ignore[arg-type]
+
+
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    progress = Progress(files, first_report())
+    reporter = FakeReporter(progress)
     first_steps: list[int] = []
-    monitor.call_at_first_steps(lambda: first_steps.append(len(reporter.told)))
-    (env,) = files.renew(1)
+    monitor = ProgressMonitor(
+        progress,
+        reporter,  # type: ignore[arg-type]
+        at_first_steps=lambda: first_steps.append(len(reporter.told)),
+    )
+    (env,) = files.renew(1, Start(1))
     monitor.look()
     assert not first_steps
     report_step(env, 1)
@@ -246,9 +255,7 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     monitor.look()
     report_step(env, 2)
     monitor.look()
-    reporter.latest = Report(AgentState.RUNNING, datetime.now(UTC), 2)  # told before its processes start
-    monitor.look()
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(2))
     monitor.look()
     report_step(env, 2)
     monitor.look()
@@ -260,8 +267,7 @@ def test_a_defect_ends_no_reports_of_progress(
     files: ProgressFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(progress_monitor, "LOOK_SECONDS", 0.02)
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    _progress, reporter, monitor = monitored(files)
     defects = iter([KeyError("step"), OSError("no descriptors are left")])
     look = monitor.look
 
@@ -271,7 +277,7 @@ def test_a_defect_ends_no_reports_of_progress(
         look()
 
     monkeypatch.setattr(monitor, "look", look_or_fail)
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     report_step(env, 7)
     monitor.start()
     deadline = time.monotonic() + 60
@@ -284,9 +290,8 @@ def test_a_defect_ends_no_reports_of_progress(
 
 
 def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFiles) -> None:
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
-    (env,) = files.renew(1)
+    _progress, reporter, monitor = monitored(files)
+    (env,) = files.renew(1, Start(1))
     report_step(env, 9)
     monitor.look()
     save_checkpoint(env, 9)
@@ -296,7 +301,7 @@ def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFile
     monitor.look()
     report_step(env, 5)
     monitor.look()
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     report_step(env, 5)
     monitor.look()
     save_checkpoint(env, 5)
@@ -306,10 +311,9 @@ def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFile
 
 
 def test_a_checkpoint_that_a_growth_waits_for_is_told_as_one(files: ProgressFiles) -> None:
-    reporter = FakeReporter()
     awaited = iter([False, True])
-    monitor = ProgressMonitor(files, reporter, checkpoint_is_awaited=lambda: next(awaited))  # type: ignore[arg-type]
-    (env,) = files.renew(1)
+    _, reporter, monitor = monitored(files, checkpoint_is_awaited=lambda: next(awaited))
+    (env,) = files.renew(1, Start(1))
     report_step(env, 1)
     monitor.look()
     for step in (2, 3):
@@ -342,8 +346,9 @@ def test_a_checkpoint_that_is_awaited_is_told_before_the_next_look(
         asked.put(time.monotonic())
         return is_awaited.is_set()
 
-    monitor = ProgressMonitor(files, Teller(), checkpoint_is_awaited=awaited)  # type: ignore[arg-type]
-    (env,) = files.renew(1)
+    progress = Progress(files, first_report())
+    monitor = ProgressMonitor(progress, Teller(progress), checkpoint_is_awaited=awaited)  # type: ignore[arg-type]
+    (env,) = files.renew(1, Start(1))
     report_step(env, 1)
     monitor.start()
     try:
@@ -382,41 +387,37 @@ def tell(
     )
 
 
-def count(env: dict[str, str], step: int, at: float, first: StepReport) -> None:
+def count(env: dict[str, str], step: int, at: float, first: StepReport, unknown: int = 0) -> None:
     """As the hook of a process does whose script tells nothing."""
-    words = (0, 0.0, 0, 0.0, 0, 0.0, 0, 0.0, step, at, first.step, first.at, 0, 0, 0, 0, 0, 0)
+    words = (0, 0.0, 0, 0.0, 0, 0.0, 0, 0.0, step, at, first.step, first.at, 0, 0, 0, 0, unknown, 0)
     Path(env[ENV_PROGRESS_FILE]).write_bytes(
         struct.pack(PROGRESS_FORMAT, *words) + bytes(struct.calcsize(NUMBERS_FORMAT))
     )
 
 
 def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
-    (env,) = files.renew(1)
+    progress, _reporter, monitor = monitored(files)
+    (env,) = files.renew(1, Start(1))
     now = time.monotonic()
     tell(env, 12, now - 8, first=StepReport(now - 10, 11))
     monitor.look()
     tell(env, 15, now - 2, first=StepReport(now - 10, 11), samples=64)
-    figures = monitor.figures()
+    figures = progress.figures()
     assert figures.rounds[0].samples_per_step == 64
     assert [stretch(r) for r in figures.rounds] == [(1, 11, 15)]
     assert figures.rounds[0].stepping_seconds == pytest.approx(8)
     assert figures.progress.seconds_per_step == pytest.approx(2)
-    reporter.latest = Report(AgentState.RUNNING, datetime.now(UTC), 2)
-    assert monitor.figures().rounds == figures.rounds, "round 2 has no processes yet"
-    (env,) = files.renew(1)
-    assert monitor.figures() == Figures(rounds=figures.rounds)
+    (env,) = files.renew(1, Start(2))
+    assert progress.figures() == Figures(rounds=figures.rounds)
     tell(env, 13, now)  # an older `dlr` does not say which was the first
-    assert [stretch(r) for r in monitor.figures().rounds] == [(1, 11, 15), (2, 13, 13)]
+    assert [stretch(r) for r in progress.figures().rounds] == [(1, 11, 15), (2, 13, 13)]
 
 
 def test_the_last_steps_of_processes_that_have_ended_are_told_with_their_failure(
     files: ProgressFiles,
 ) -> None:
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
-    (env,) = files.renew(1)
+    _progress, reporter, monitor = monitored(files)
+    (env,) = files.renew(1, Start(1))
     report_step(env, 3)
     monitor.look()
     report_step(env, 4)  # nobody has looked since
@@ -429,22 +430,21 @@ def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_roun
     files: ProgressFiles,
 ) -> None:
     script = "from dlr import report; report({0}, 1.0); report({0} + 1, float('nan'))"
-    for env, step in zip(files.renew(2), (7, 4), strict=True):
+    for env, step in zip(files.renew(2, Start(1)), (7, 4), strict=True):
         run_script(env, script.format(step))
-    monitor = ProgressMonitor(files, FakeReporter())
-    (told,) = monitor.figures().rounds
+    progress = Progress(files, first_report())
+    (told,) = progress.figures().rounds
     assert (told.last_step, told.non_finite_step) == (8, 5)
     assert from_wire(RoundProgress, told.to_wire()).non_finite_step == 5
-    files.renew(2)
-    assert monitor.figures().rounds == (told,), "it is told of that round for good"
+    files.renew(2, Start(1))
+    assert progress.figures().rounds == (told,), "it is told of that round for good"
 
 
 def test_a_loss_that_is_no_number_is_told_at_once_though_another_step_is_not_due(
     files: ProgressFiles,
 ) -> None:
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
-    (env,) = files.renew(1)
+    _progress, reporter, monitor = monitored(files)
+    (env,) = files.renew(1, Start(1))
     run_script(env, "import dlr; dlr.report(4, loss=2.5)")
     monitor.look()
     reporter.told.clear()
@@ -457,7 +457,7 @@ def test_a_loss_that_is_no_number_is_told_at_once_though_another_step_is_not_due
 
 
 def test_numbers_are_read_by_name_and_those_beyond_the_room_are_left_out(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     run_script(
         env,
         """
@@ -470,36 +470,33 @@ dlr.report(3, loss=float("nan"), lr=0.2, **{f"n{i}": i for i in range(9)})
     snapshot = files.read()
     assert snapshot.numbers == {"loss": 2.5, "lr": 0.2, "Größe": 3.0, **{f"n{i}": float(i) for i in range(5)}}
     assert snapshot.non_finite_step == 1
-    files.renew(1)
+    files.renew(1, Start(1))
     assert files.read().numbers == {}
 
 
 def test_the_jobs_past_is_in_the_reports_of_rank_0_and_an_earlier_agents_is_taken_over(
     files: ProgressFiles,
 ) -> None:
-    parts = iter([Part(4, leads=True), Part(4, leads=False)])
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter, lambda: next(parts))  # type: ignore[arg-type]
+    progress, _, monitor = monitored(files)
     for leads in (True, False):
-        (env,) = files.renew(1)
+        (env,) = files.renew(1, Start(1, world_size=4, leads=leads))
         for step in range(1, 8):
             run_script(env, f"import dlr; dlr.report({step}, loss={step})")
             monitor.look()
-        assert (monitor.figures().series is not None) == leads
-    told = from_wire(Series, monitor._chronicle._history.series.to_wire())
-    successor = ProgressMonitor(files, FakeReporter(series=told))  # type: ignore[arg-type]
-    series = successor.figures().series
+        assert (progress.figures().series is not None) == leads
+    told = from_wire(Series, progress._chronicle._history.series.to_wire())
+    files.renew(1, Start(1, world_size=4))
+    series = Progress(files, first_report(series=told)).figures().series
     assert series is not None and [point.numbers for point in series.points] == [{"loss": 4.0}] * 2
 
 
 def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files: ProgressFiles) -> None:
-    first, second = files.renew(2)
+    first, second = files.renew(2, Start(1))
 
     def tell_trouble(env: dict[str, str], **told: str) -> None:
         Path(f"{env['DLR_PROGRESS_FILE']}.trouble").write_text(json.dumps(told))
 
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    _progress, reporter, monitor = monitored(files)
     assert files.read().trouble is None
     report_step(first, 1)
     monitor.look()
@@ -510,7 +507,7 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
     monitor.look()
     assert reporter.checkpoints == [(1, None)], "once"
     assert reporter.figures().trouble == found
-    first, second = files.renew(2)
+    first, second = files.renew(2, Start(1))
     assert files.read().trouble == found, "the new processes have saved nothing yet"
     tell_trouble(second, StorageFails="", SaveSkipped="")
     assert files.read().trouble is None
@@ -521,37 +518,33 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
 def test_trouble_that_an_earlier_agent_of_the_slot_told_is_told_until_a_save_works() -> None:
     told = AgentCheckpointTrouble(CheckpointTrouble.STORAGE, "full")
     files = ProgressFiles(trouble=told)
-    reporter = FakeReporter()
-    reporter.latest = replace(reporter.latest, trouble=told)
     try:
-        monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
-        assert monitor.figures().trouble == told, "before the first start too"
-        (env,) = files.renew(1)
+        progress = Progress(files, first_report(trouble=told))
+        assert progress.figures().trouble == told, "before the first start too"
+        (env,) = files.renew(1, Start(1))
         report_step(env, 5)
-        assert monitor.figures().trouble == told, "nothing was saved yet"
+        assert progress.figures().trouble == told, "nothing was saved yet"
         Path(f"{env['DLR_PROGRESS_FILE']}.trouble").write_text(json.dumps({"StorageFails": ""}))
-        assert monitor.figures().trouble is None
+        assert progress.figures().trouble is None
     finally:
         files.remove()
 
 
 def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles) -> None:
     earlier = tuple(RoundProgress(number, 1, 2, 1.0) for number in range(1, 9))
-    reporter = FakeReporter(rounds=earlier)
-    reporter.latest = replace(reporter.latest, observed_round=9)
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
-    assert monitor.figures().rounds == earlier
-    (env,) = files.renew(1)
+    progress = Progress(files, first_report(rounds=earlier))
+    assert progress.figures().rounds == earlier
+    (env,) = files.renew(1, Start(9))
     report_step(env, 3)
-    assert [r.round for r in monitor.figures().rounds] == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert [r.round for r in progress.figures().rounds] == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: ProgressFiles) -> None:
-    monitor = ProgressMonitor(files, FakeReporter())  # type: ignore[arg-type]
-    (env,) = files.renew(1)
+    progress = Progress(files, first_report())
+    (env,) = files.renew(1, Start(1))
     now = time.monotonic()
     count(env, 6, now, first=StepReport(now - 10, 1))
-    figures = monitor.figures()
+    figures = progress.figures()
     assert figures.rounds == (RoundProgress(1, 1, 6, pytest.approx(10), counted=True),)
     assert figures.progress and figures.progress.seconds_per_step == pytest.approx(2)
     rank = files.read_rank(0)
@@ -559,7 +552,7 @@ def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: Pro
 
 
 def test_a_first_count_waits_for_what_the_script_may_tell_in_a_moment(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start(1))
     now = time.monotonic()
     count(env, 1, now, first=StepReport(now, 1))
     assert files.read() == Snapshot({})
@@ -569,27 +562,37 @@ def test_a_first_count_waits_for_what_the_script_may_tell_in_a_moment(files: Pro
     assert files.read().newest == StepReport(pytest.approx(long_ago), 1)
 
 
+def test_where_a_count_began_is_known_of_a_new_job_and_where_the_optimizer_says_it(
+    files: ProgressFiles,
+) -> None:
+    now = time.monotonic()
+    for of_new_job, unknown, expected in ((True, 1, None), (False, 1, True), (False, 0, None)):
+        (env,) = files.renew(1, Start(1, of_new_job=of_new_job))
+        count(env, 6, now, first=StepReport(now - 10, 1), unknown=unknown)
+        progress = Progress(files, first_report())
+        assert [each.start_unknown for each in progress.figures().rounds] == [expected]
+
+
 def test_once_a_script_tells_its_steps_nothing_counts_that_was_counted(files: ProgressFiles) -> None:
-    reporter = FakeReporter()
-    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
-    first, second = files.renew(2)
+    progress, _reporter, _monitor = monitored(files)
+    first, second = files.renew(2, Start(1))
     now = time.monotonic()
     count(second, 6, now - 5, first=StepReport(now - 10, 1))
-    assert [r.counted for r in monitor.figures().rounds] == [True]
+    assert [r.counted for r in progress.figures().rounds] == [True]
     tell(first, 1_006, now, first=StepReport(now - 1, 1_005))
-    figures = monitor.figures()
+    figures = progress.figures()
     assert figures.progress and figures.progress.step == 1_006
     assert figures.rounds == (RoundProgress(1, 1_005, 1_006, pytest.approx(1)),)
     assert files.read_rank(1) == RankProgress(), "its number compares with no other"
 
-    first, second = files.renew(2)
+    first, second = files.renew(2, Start(1))
     count(second, 6, now, first=StepReport(now - 10, 1))
     assert files.read() == Snapshot({})
 
 
 def test_a_slot_whose_script_told_its_steps_before_waits_for_them(files: ProgressFiles) -> None:
     known = ProgressFiles(told=True)
-    (env,) = known.renew(1)
+    (env,) = known.renew(1, Start())
     now = time.monotonic()
     count(env, 6, now, first=StepReport(now - 10, 1))
     assert known.read() == Snapshot({})

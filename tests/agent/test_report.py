@@ -173,7 +173,7 @@ def test_what_is_written_is_what_the_crd_takes(
 
 def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, reporter: Reporter) -> None:
     held = CheckpointMemory(12, 11, 4, Resumed(3, Tier.PEER, 7))
-    reporter.follow_section("memory", lambda: held)
+    reporter._sections["memory"] = lambda: held
     reporter.start()
     reporter.report(AgentState.RUNNING, 3)
     assert reporter.flush(60)
@@ -213,7 +213,7 @@ def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> 
     reporter.start()
     assert reporter.flush(60)
     trained: list[int] = []
-    reporter.follow(lambda: Figures(StepProgress(len(trained), NOW)))
+    reporter._figures = lambda: Figures(StepProgress(len(trained), NOW))
     began = time.monotonic()
     for step in range(99):
         trained.append(step)
@@ -253,7 +253,7 @@ def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_t
     reporter.start()
     assert reporter.flush(60)
     newest = 1
-    reporter.follow(lambda: Figures(StepProgress(newest, NOW, newest)))
+    reporter._figures = lambda: Figures(StepProgress(newest, NOW, newest))
     began = time.monotonic()
     reporter.checkpoint()
     wait_saved(api, 1)  # it did not wait
@@ -281,7 +281,7 @@ def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_t
 def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, reporter: Reporter) -> None:
     newest = 1
     reporter._progress_seconds = 600.0
-    reporter.follow(lambda: Figures(StepProgress(newest, NOW, newest)))
+    reporter._figures = lambda: Figures(StepProgress(newest, NOW, newest))
     reporter.start()
     reporter.checkpoint()
     wait_saved(api, 1)
@@ -304,12 +304,12 @@ def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, repo
 def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Reporter) -> None:
     reporter.start()
     told = RoundProgress(1, 5, 7, 2.0)
-    reporter.follow(lambda: Figures(StepProgress(7, NOW), (told,)))
+    reporter._figures = lambda: Figures(StepProgress(7, NOW), (told,))
     reporter.report(AgentState.FAILED, failure=failure(1))
     assert reporter.flush(60)
     assert api.told[-1]["progress"]["step"] == 7
     assert api.told[-1]["rounds"] == [told.to_wire()]
-    reporter.follow(lambda: Figures(None, (told,)))
+    reporter._figures = lambda: Figures(None, (told,))
     reporter.report(AgentState.RUNNING, 2)
     assert reporter.flush(60)
     assert api.told[-1]["progress"]["step"] == 7, "the new processes told nothing yet"
@@ -317,7 +317,7 @@ def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Repo
 
 def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter: Reporter) -> None:
     step = 1
-    reporter.follow(lambda: Figures(StepProgress(step, NOW)))
+    reporter._figures = lambda: Figures(StepProgress(step, NOW))
 
     class News(FakeApi):
         def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def test_every_write_says_what_the_pod_uses_now(api: FakeApi) -> None:
         FACTS,
         Report(AgentState.READY, NOW),
         progress_seconds=0.0,
-        usage=lambda: used.pop(0),
+        sections={"usage": lambda: used.pop(0)},
     )
     reporter.start()
     for state in (AgentState.RUNNING, AgentState.SUCCEEDED):
@@ -436,9 +436,8 @@ def test_a_refused_section_mutes_no_agent(
         FACTS,
         Report(AgentState.READY, NOW),
         progress_seconds=0.3,
-        usage=lambda: Usage(1.0, 5),
+        sections={"usage": lambda: Usage(1.0, 5), "memory": lambda: CheckpointMemory(step=1)},
     )
-    reporter.follow_section("memory", lambda: CheckpointMemory(step=1))
     reporter.start()
     reporter.report(AgentState.FAILED, 4, failure(1))
     reporter.report(AgentState.READY, 4)
@@ -460,8 +459,8 @@ def test_a_refused_section_mutes_no_agent(
 def test_a_defect_in_one_section_ends_no_reports(
     api: FakeApi, reporter: Reporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporter.follow_section("memory", lambda: {}["step"])
-    reporter.follow(lambda: {}["figures"])
+    reporter._sections["memory"] = lambda: {}["step"]
+    reporter._figures = lambda: {}["figures"]
     reporter.start()
     reporter.report(AgentState.RUNNING, 1)
     reporter.report(AgentState.READY, 1)

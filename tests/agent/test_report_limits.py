@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 import crds
 from agent.environment import Environment
-from agent.monitor.progress_record import _numbers
+from agent.monitor.progress import _numbers
 from agent.report.report import Facts, Report, whole
 from crds.agent_report import (
     MAX_POINTS,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agent.report.fitting import fitting, size_bytes
+from agent.report.report import fitting, size_bytes
 from crds.agent_report import (
     MAX_FIGURES,
     MAX_FRAMES,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.facts.result import result_of_rank_0
 from agent.monitor.progress import ProgressFiles
+from agent.monitor.stepping import Start
 from crds import progress_record
 from dlr import progress, result
 
@@ -23,18 +23,23 @@ def test_names_are_those_of_the_protocol() -> None:
 def test_only_rank_0_counts_and_only_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
     files = ProgressFiles()
     try:
-        for local_rank, env in enumerate(files.renew(2)):
+        for local_rank, env in enumerate(files.renew(2, Start())):
             monkeypatch.setenv(progress.ENV_PROGRESS_FILE, env[progress.ENV_PROGRESS_FILE])
             result.report_result({"of": local_rank})
-        assert result_of_rank_0(files.records, {0: 1, 1: 0}) == '{"value":{"of":1}}'
-        assert result_of_rank_0(files.records, {0: 2, 1: 3}) is None
-        files.renew(2)
-        assert result_of_rank_0(files.records, {0: 1, 1: 0}) is None
+        assert files.result({0: 1, 1: 0}) == '{"value":{"of":1}}'
+        assert files.result({0: 2, 1: 3}) is None
+        files.renew(2, Start())
+        assert files.result({0: 1, 1: 0}) is None
     finally:
         files.remove()
 
 
 @pytest.mark.parametrize("written", [b"no json", b"\xff", b'"' + b"x" * 20_000 + b'"', b"[" * 9_000])
-def test_what_the_api_server_would_not_take_is_left_out(tmp_path: Path, written: bytes) -> None:
-    (tmp_path / "step.0.result").write_bytes(written)
-    assert result_of_rank_0([tmp_path / "step.0"], {0: 0}) is None
+def test_what_the_api_server_would_not_take_is_left_out(written: bytes) -> None:
+    files = ProgressFiles()
+    try:
+        (env,) = files.renew(1, Start())
+        Path(f"{env[progress.ENV_PROGRESS_FILE]}.result").write_bytes(written)
+        assert files.result({0: 0}) is None
+    finally:
+        files.remove()

@@ -20,13 +20,15 @@ from agent.monitor.round_logs import (
     Bounds,
     LogKeeper,
     RoundLogsSpecs,
-    _count_restarts,
     bounds_of,
     close_gap,
     cut_middle,
     prune,
 )
 from agent.monitor.stacks import ENV_STACKS_FILE, StackFiles
+from agent.monitor.stepping import Start
+from agent.supervision.process_env import ProcessEnvironment, restart_counts
+from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
 
@@ -38,15 +40,18 @@ class Rounds:
 
     def __init__(self, root: Path | str) -> None:
         self.number = 0
-        self.progress = ProgressFiles()
-        inner = DefaultLogsSpecs(log_dir=str(root), tee=Std.ERR)
-        stacks = StackFiles(self.progress.directory / "stacks")
-        self.specs = RoundLogsSpecs(inner, lambda: self.number, self.progress, stacks, desk="/desk")
+        progress = ProgressFiles()
+        stacks = StackFiles(progress.directory / "stacks")
+        self.specs = RoundLogsSpecs(DefaultLogsSpecs(log_dir=str(root), tee=Std.ERR), lambda: self.number)
+        self.environment = ProcessEnvironment(progress, stacks, None, "/desk")
 
     def start(self, processes: int = 1) -> dict[int, dict[str, str]]:
         self.number += 1
         envs = {rank: {"TORCHELASTIC_RESTART_COUNT": "0", "RANK": str(rank)} for rank in range(processes)}
-        self.specs.reify(envs)
+        logs = self.specs.reify(envs)
+        ours = self.environment.of_start(Start(self.number), list(range(processes)), logs, None)
+        for rank, env in envs.items():
+            env.update({**restart_counts(env, self.number), **ours[rank]})
         return envs
 
     def write(self, text: str) -> Path:
@@ -74,9 +79,10 @@ def test_the_restart_count_is_alike_on_all_ranks_and_leaves_what_max_restarts_le
     rounds: int, failures: int, allowed: int
 ) -> None:
     failures = min(failures, allowed)  # of this agent; another one has had others
-    here, there = ({"TORCHELASTIC_MAX_RESTARTS": str(allowed)} for _ in range(2))
-    _count_restarts([here], failures, rounds)
-    _count_restarts([there], 0, rounds)
+    here, there = (
+        restart_counts({RESTART_COUNT: str(failed), MAX_RESTARTS: str(allowed)}, rounds)
+        for failed in (failures, 0)
+    )
     count = int(here["TORCHELASTIC_RESTART_COUNT"])
     assert there["TORCHELASTIC_RESTART_COUNT"] == here["TORCHELASTIC_RESTART_COUNT"]
     assert (count > 0) == (rounds > 1)

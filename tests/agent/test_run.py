@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent import run
+from agent import arguments, run
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 
 
@@ -12,26 +12,26 @@ def no_pet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_restarts_are_the_jobs_business_unless_said() -> None:
-    assert run.parse(["train.py"]).max_restarts == UNLIMITED_RESTARTS
-    assert run.parse(["--max-restarts=3", "train.py"]).max_restarts == 3
+    assert arguments.parse(["train.py"]).max_restarts == UNLIMITED_RESTARTS
+    assert arguments.parse(["--max-restarts=3", "train.py"]).max_restarts == 3
 
 
 def test_environment_of_torchrun_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_MAX_RESTARTS", "2")
     monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
-    args = run.parse(["train.py"])
+    args = arguments.parse(["train.py"])
     assert (args.max_restarts, args.nproc_per_node) == (2, "4")
 
 
 def test_stderr_goes_to_the_pod_log_and_to_a_file_unless_said() -> None:
-    assert (run.parse(["train.py"]).redirects, run.parse(["train.py"]).tee) == ("0", "2")
-    assert run.parse(["--redirects=3", "train.py"]).tee == "0"
-    assert run.parse(["--tee=3", "train.py"]).tee == "3"
+    assert (arguments.parse(["train.py"]).redirects, arguments.parse(["train.py"]).tee) == ("0", "2")
+    assert arguments.parse(["--redirects=3", "train.py"]).tee == "0"
+    assert arguments.parse(["--tee=3", "train.py"]).tee == "3"
 
 
 def test_rendezvous_flags_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NUM", "4")
-    args = run.parse(["--rdzv-backend=c10d", "--nnodes=1:$NODE_NUM", "-m", "package.train", "--lr=1"])
+    args = arguments.parse(["--rdzv-backend=c10d", "--nnodes=1:$NODE_NUM", "-m", "package.train", "--lr=1"])
     assert (args.rdzv_backend, args.nnodes) == ("dlr", "1:4")
     assert (args.training_script, args.training_script_args, args.module) == (
         "package.train",
@@ -41,9 +41,9 @@ def test_rendezvous_flags_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_standalone_restarts_as_a_job_does_unless_told_otherwise() -> None:
-    assert run.parse(["--standalone", "train.py"]).max_restarts == 3
-    assert run.parse(["--standalone", "--max-restarts=0", "train.py"]).max_restarts == 0
-    assert run.parse(["train.py"]).max_restarts > 1_000_000, "the job decides"
+    assert arguments.parse(["--standalone", "train.py"]).max_restarts == 3
+    assert arguments.parse(["--standalone", "--max-restarts=0", "train.py"]).max_restarts == 0
+    assert arguments.parse(["train.py"]).max_restarts > 1_000_000, "the job decides"
 
 
 @pytest.mark.parametrize("flags", [["--standalone", "--nnodes=2"], ["--hang-timeout=3"]])
@@ -59,10 +59,10 @@ def test_exit_codes_are_a_shells() -> None:
 
 
 def test_processes_get_the_pods_grace_less_a_margin() -> None:
-    assert run.stop_grace_seconds(30, None) == 27
-    assert run.stop_grace_seconds(4, None) == 2
-    assert run.stop_grace_seconds(0, None) == 0
-    assert run.stop_grace_seconds(300, 10) == 10
+    assert arguments.stop_grace_seconds(30, None) == 27
+    assert arguments.stop_grace_seconds(4, None) == 2
+    assert arguments.stop_grace_seconds(0, None) == 0
+    assert arguments.stop_grace_seconds(300, 10) == 10
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,20 @@ def test_the_grace_may_come_from_torchruns_variable(
     monkeypatch: pytest.MonkeyPatch, flags: list[str], variable: str, seconds: int | None
 ) -> None:
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", variable)
-    assert run.parse([*flags, "train.py"]).shutdown_timeout == seconds
+    assert arguments.parse([*flags, "train.py"]).shutdown_timeout == seconds
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
     with pytest.raises(ValueError, match="TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon is no number of seconds"):
-        run.parse(["train.py"])
+        arguments.parse(["train.py"])
 
 
 def test_a_master_that_is_named_is_told_to_be_ignored_and_a_port_is_not(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run.parse(["--master-port=29500", "--master-addr=localhost", "train.py"]).master_port == 29500
-    assert run.parse(["train.py"]).master_port is None
+    assert (
+        arguments.parse(["--master-port=29500", "--master-addr=localhost", "train.py"]).master_port == 29500
+    )
+    assert arguments.parse(["train.py"]).master_port is None
     assert caplog.text == ""
     monkeypatch.setenv("PET_MASTER_PORT", "1234")
-    assert run.parse(["--master-addr=node-7", "train.py"]).master_port == 1234
+    assert arguments.parse(["--master-addr=node-7", "train.py"]).master_port == 1234
     assert "--master-addr=node-7 is ignored: scripts find each round's master in MASTER_ADDR" in caplog.text

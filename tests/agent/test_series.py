@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agent.monitor.chronicle import Chronicle, Part
-from agent.monitor.series import WINDOW_SAMPLES, History, Windows
-from agent.monitor.stepping import StepReport
+from agent.monitor.series import WINDOW_SAMPLES, Chronicle, History, Windows
+from agent.monitor.stepping import Start, StepReport
 from crds.agent_report import MAX_POINTS, Series, SeriesPoint
 from crds.wire import from_wire
 
@@ -83,10 +82,10 @@ def test_steps_that_go_back_and_times_of_no_step_say_nothing() -> None:
 
 def test_only_rank_0_tells_and_each_keeps_its_own() -> None:
     chronicle = Chronicle(Series(), None)
-    for part in (Part(4, leads=False), Part(4, leads=True)):
-        chronicle.begin(part)
+    for start in (Start(1, 4, leads=False), Start(2, 4, leads=True)):
+        chronicle.begin(start)
         for second in range(WINDOW_SAMPLES + 1):
             chronicle.look(StepReport(second, second), {"loss": 2.0}, second, BEGIN, busy=False)
-        assert (chronicle.series is not None) == part.leads
+        assert (chronicle.series is not None) == start.leads
     assert chronicle.series is not None and len(chronicle.series.points) == 2
     assert chronicle.series.points[0].numbers == {"loss": 2.0}

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.monitor import shared_memory
-from agent.monitor.shared_memory import hint
+from agent.supervision import post_mortem
+from agent.supervision.post_mortem import shared_memory_hint as hint
 from crds.elasticworker import ExitClass
 from reconcilers.failure.hardware_smell import smells_of_hardware
 
@@ -17,7 +17,7 @@ LOADER = (
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda _: SimpleNamespace(total=64 << 20))
+    monkeypatch.setattr(post_mortem.shutil, "disk_usage", lambda _: SimpleNamespace(total=64 << 20))
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_want_of_shared_memory_is_told_with_its_remedy(
 def test_other_failures_are_told_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hint("ValueError: bad data", LOADER, None) == "", "what was caught and logged is not the reason"
     assert hint("the process was killed by SIGSEGV", "", "SIGSEGV") == ""
-    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda _: SimpleNamespace(total=8 << 30))
+    monkeypatch.setattr(post_mortem.shutil, "disk_usage", lambda _: SimpleNamespace(total=8 << 30))
     assert hint("the process was killed by SIGBUS", "", "SIGBUS") == ""

@@ -26,9 +26,9 @@ from agent.facts.world import (
     Verb,
     next_action,
 )
+from agent.flags import Flags
 from agent.kube.errors import ApiError, SilentWatchError
-from agent.standalone.cluster import LocalCluster
-from agent.standalone.world import next_world
+from agent.standalone.cluster import LocalCluster, next_world
 from crds import names
 from crds.agent_report import AgentState
 
@@ -265,22 +265,22 @@ def test_one_machine_is_what_an_elastic_world_may_begin_with(nnodes: str) -> Non
 
 def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None:
     environ: dict[str, str] = {}
-    standalone.prepare(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], environ)
+    standalone.prepare(Flags.read(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], {}), environ)
     before = dict(environ)
-    standalone.prepare(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], environ)
+    standalone.prepare(Flags.read(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], {}), environ)
     assert environ == before
     me = Environment.read(environ)
     assert (me.worker_index, me.incarnation, me.pod_ip, me.memory_bytes) == (0, 1, "127.0.0.1", 1024)
 
 
 def test_only_flags_in_front_of_the_script_ask_for_it() -> None:
-    assert standalone.is_standalone(["--nproc-per-node", "2", "--standalone", "train.py"], {})
-    assert not standalone.is_standalone(["train.py", "--standalone"], {})
+    assert Flags.read(["--nproc-per-node", "2", "--standalone", "train.py"], {}).standalone
+    assert not Flags.read(["train.py", "--standalone"], {}).standalone
 
 
 @pytest.mark.parametrize(("text", "is_on"), [("1", True), ("true", True), ("0", False), ("", False)])
 def test_so_does_torchs_variable(text: str, is_on: bool) -> None:
-    assert standalone.is_standalone(["train.py"], {"PET_STANDALONE": text}) is is_on
+    assert Flags.read(["train.py"], {"PET_STANDALONE": text}).standalone is is_on
 
 
 def test_amounts_of_memory() -> None:
@@ -331,7 +331,7 @@ def test_only_failures_break_a_world() -> None:
 @pytest.fixture
 def cluster() -> LocalCluster:
     environ: dict[str, str] = {}
-    standalone.prepare([], environ)
+    standalone.prepare(Flags.read([], {}), environ)
     return LocalCluster(Environment.read(environ), 30.0)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from agent.warm.step_counter import counting_hook
-from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT
+from crds.progress_record import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT, START_UNKNOWN
 from tests.agent.test_warm_start import ENV, run_warm, warm  # noqa: F401 (a fixture)
 
 Step = Callable[[], object]
@@ -154,13 +153,16 @@ def test_a_state_of_another_kind_counts_from_one() -> None:
         assert record.counted == (1, 2)
 
 
-def test_a_trainer_of_another_version_does_not_end_training() -> None:
-    """It has no `state`, and SGD keeps no number of its steps."""
-    module: dict[str, Any] = {"__name__": "transformers.trainer"}
-    exec("class Trainer:\n    def train(self, optimizer):\n        optimizer.step()\n", module)
+@pytest.mark.parametrize("steps", [0, 40])
+def test_where_a_count_begins_is_unknown_unless_the_optimizer_keeps_it(steps: int) -> None:
+    before = torch.optim.AdamW(weights(), lr=0.01)
+    for _ in range(steps):
+        before.step()
     with counting() as record:
-        module["Trainer"]().train(sgd())
-        assert record.counted == (1, 1)
+        after = torch.optim.AdamW(weights(), lr=0.01)
+        after.load_state_dict(before.state_dict())
+        after.step()
+        assert struct.unpack(PROGRESS_FORMAT, record.memory)[START_UNKNOWN] == (steps == 0)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
@@ -198,6 +200,8 @@ def test_is_cheap_enough_for_every_step() -> None:
 SCRIPT = """
 import os
 import torch
+assert torch.save.__module__ == torch.load.__module__ == "torch.serialization"
+assert not hasattr(torch.save, "__wrapped__") and not hasattr(torch.load, "__wrapped__")
 parameter = torch.nn.Parameter(torch.ones(2))
 parameter.grad = torch.ones(2)
 optimizer = torch.optim.SGD([parameter], lr=0.01)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import agent.run
-from agent import temporary_directory
-from agent.environment import InvalidEnvironmentError
-from agent.temporary_directory import ensure_temporary_directory
+from agent import environment
+from agent.environment import InvalidEnvironmentError, ensure_temporary_directory
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shared_memory_serves_where_nothing_else_can_be_written_to(
     tmp_path: Path, read_only: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(temporary_directory, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setattr(environment, "SHARED_MEMORY", str(tmp_path))
     environ: dict[str, str] = {}
     ensure_temporary_directory(environ)
     assert environ == {"TMPDIR": str(tmp_path)}
@@ -41,7 +40,7 @@ def test_a_directory_of_the_images_own_is_left_alone() -> None:
 def test_without_any_directory_there_is_one_sentence(
     read_only: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(temporary_directory, "SHARED_MEMORY", "/nonexistent")
+    monkeypatch.setattr(environment, "SHARED_MEMORY", "/nonexistent")
     with pytest.raises(InvalidEnvironmentError, match="mount an emptyDir at /tmp"):
         ensure_temporary_directory({})
 

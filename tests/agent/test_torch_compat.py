@@ -14,9 +14,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.profiler import ProfilerActivity, profile
 
 from agent import main
+from agent.torch_compat import UnsupportedTorchError
 from agent.torch_compat.elastic import launched_processes, missing_seams, require_supported
 from agent.torch_compat.training import before_another_profile, is_profiling, uncompiled
-from agent.unsupported_torch import UnsupportedTorchError
 from tests.agent.conftest import ROOT
 
 
@@ -87,7 +87,7 @@ def test_a_later_torch_whose_store_listens_on_all_addresses_is_found(monkeypatch
 
 @pytest.mark.parametrize(
     "program",
-    ["import dlr.cli; dlr.cli.main()", "import agent.main, sys; sys.exit(agent.main.main(sys.argv[1:]))"],
+    ["import dlr.cli; dlr.cli.main()", "import dlr.pod, sys; sys.exit(dlr.pod.main(sys.argv[1:]))"],
 )
 @pytest.mark.parametrize("job", ["", "job"])
 def test_old_torch_is_told_in_one_sentence(program: str, job: str, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_old_torch_is_told_in_one_sentence(program: str, job: str, tmp_path: Pat
 def test_torch_that_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open it')")
-    program = "import agent.main, sys; sys.exit(agent.main.main(['run', 'train.py']))"
+    program = "import dlr.pod, sys; sys.exit(dlr.pod.main(['run', 'train.py']))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{ROOT}", "DLR_JOB_NAME": "job"},
@@ -121,9 +121,9 @@ def test_torch_that_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path) -> 
 
 
 def test_import_that_fails_later_on_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(_: object) -> int:
+    def run(_: object, __: object) -> int:
         raise ImportError("cannot import name 'fast' from 'kernels'")
 
     monkeypatch.setitem(main.COMMANDS, "run", run)
     with pytest.raises(ImportError, match="cannot import name 'fast'"):
-        main.main(["run", "train.py"])
+        main.main(["run", "train.py"], main.Sdk())

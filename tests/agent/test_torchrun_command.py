@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.torchrun import is_for_another_rendezvous, without_our_rendezvous
+from agent.flags import Flags, without_our_rendezvous
 
 JOB = {"DLR_JOB_NAME": "digits", "PET_RDZV_BACKEND": "dlr"}
 
@@ -30,7 +30,7 @@ JOB = {"DLR_JOB_NAME": "digits", "PET_RDZV_BACKEND": "dlr"}
 def test_ours_is_what_asks_for_no_other_rendezvous_in_a_jobs_pod(
     arguments: list[str], environ: dict[str, str], other: bool
 ) -> None:
-    assert is_for_another_rendezvous(arguments, environ) is other
+    assert Flags.read(arguments, environ).are_for_another_rendezvous(environ) is other
 
 
 def test_another_rendezvous_does_not_wait_for_the_jobs_other_workers() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from agent.monitor.progress import ProgressFiles
+from agent.monitor.stepping import Start
 from agent.monitor.trainer_status import ENV_TOKEN, ENV_URL, reached_directly, step_of
 from agent.warm.step_counter import counting_hook
 from crds.progress_record import ENV_PROGRESS_FILE
@@ -47,7 +48,7 @@ def post(env: dict[str, str], body: bytes, token: str | None = None) -> int:
 
 
 def test_a_posted_step_is_what_training_has_reached(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     assert post(env, posted(loss=0.5, current_step=40, total_steps=1000, current_epoch=0.1)) == 200
     newest = files.read().newest
     assert newest is not None and newest.step == 40
@@ -55,7 +56,7 @@ def test_a_posted_step_is_what_training_has_reached(files: ProgressFiles) -> Non
 
 
 def test_a_count_has_the_last_steps_which_posts_miss(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     with Path(env[ENV_PROGRESS_FILE]).open("r+b") as file:
         hook = counting_hook(memoryview(mmap.mmap(file.fileno(), 0)))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
@@ -68,14 +69,14 @@ def test_a_count_has_the_last_steps_which_posts_miss(files: ProgressFiles) -> No
 
 
 def test_it_is_of_its_start_alone(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     post(env, posted(current_step=40))
-    assert files.renew(1) == [env], "the address stays"
+    assert files.renew(1, Start()) == [env], "the address stays"
     assert files.read().newest is None
 
 
 def test_only_who_has_the_token_may_tell(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     assert Path(env[ENV_TOKEN]).stat().st_mode & 0o077 == 0
     assert post(env, posted(current_step=40), token="another") == 401
     assert files.read().newest is None
@@ -89,7 +90,7 @@ def test_only_who_has_the_token_may_tell(files: ProgressFiles) -> None:
     ],
 )
 def test_what_tells_no_step_is_taken_and_tells_none(files: ProgressFiles, body: bytes) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     assert post(env, body) == 200
     assert files.read().newest is None
 
@@ -99,18 +100,18 @@ def test_no_name_server_is_asked_at_a_start(files: ProgressFiles, monkeypatch: p
         raise AssertionError("it may take many seconds")
 
     monkeypatch.setattr(socket, "getfqdn", ask)
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     assert post(env, posted(current_step=40)) == 200
 
 
 def test_too_much_is_refused(files: ProgressFiles) -> None:
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     assert post(env, b" " * 100_000) == 413
 
 
 def test_the_users_own_server_is_left_to_them(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_URL, "https://theirs")
-    (env,) = files.renew(1)
+    (env,) = files.renew(1, Start())
     assert ENV_URL not in env
 
 
@@ -142,7 +143,7 @@ def test_a_post_goes_to_the_agent_though_the_environment_names_a_proxy(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # discard: nobody listens
     files = ProgressFiles()
     try:
-        (env,) = files.renew(1)
+        (env,) = files.renew(1, Start())
         monkeypatch.setenv("no_proxy", env["no_proxy"])
         token = Path(env[ENV_TOKEN]).read_text()
         headers = {"Authorization": f"Bearer {token}"}

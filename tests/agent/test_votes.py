@@ -19,7 +19,7 @@ from agent.facts.world import (
     Verb,
     World,
 )
-from agent.session import Session
+from agent.membership import Membership, Standing
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.leaving import Outcome, Votes
 from agent.torch_compat.elastic import LocalElasticAgent
@@ -32,7 +32,9 @@ def test_without_a_ballot_there_are_no_votes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scarce: str
 ) -> None:
     listener, me = Listener("127.0.0.1", bytes(32)), Member(0, 1)
-    votes = Votes(cast(Session, SimpleNamespace(listener=listener, member=me)), None, 30.0, 1.0)
+    reporter: Any = None
+    membership = cast(Membership, SimpleNamespace(member=me))
+    votes = Votes(membership, reporter, listener, None, 30.0, 1.0)
     votes.meet(World(1, RendezvousPhase.FORMED, (me,), 1))
     line = votes._inbox
     assert line is not None
@@ -83,11 +85,14 @@ def test_the_memory_is_told_of_a_plan_whether_or_not_a_vote_comes_of_it(
 ) -> None:
     """Processes that still import torch take part in none. What breaks a world, or hangs, is no plan."""
     plans: list[None] = []
-    session: Any = SimpleNamespace(planned_tier=lambda *_: tier)
+    standing = SimpleNamespace(planned_tier=lambda *_: tier)
+    membership: Any = SimpleNamespace(standing=standing)
+    unused: Any = None
     memory: Any = SimpleNamespace(peers=lambda: None, note_plan=lambda: plans.append(None))
     processes: Any = None
     action = Action(Verb.STAND_BY, 2)
-    assert Votes(session, memory, 1.0, 1.0).follow(processes, action, 0.0) is Outcome.OFF
+    votes = Votes(membership, unused, unused, memory, 1.0, 1.0)
+    assert votes.follow(processes, action, 0.0) is Outcome.OFF
     assert len(plans) == told
 
 
@@ -103,6 +108,5 @@ def test_a_round_comes_after_a_failure_if_the_last_one_joined_broke(
     def world(number: int) -> World:
         return World(number, RendezvousPhase.FORMED, (Member(0, 1),), broken_round=broken)
 
-    session = Session.__new__(Session)
-    session._joined_world = None if joined is None else world(joined)
-    assert session.comes_after_failure(world(round_)) is after_failure
+    standing = Standing(Member(0, 1), None if joined is None else world(joined))
+    assert standing.comes_after_failure(world(round_)) is after_failure

@@ -9,24 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from agent.launch import foreseen_environment, preloads
-from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.flags import Flags
+from agent.launch import foreseen_environment
+from agent.warm import PADDING, PADDING_VARIABLE, Preloads
 from agent.warm.messages import ParentReply, socket_pair
 from agent.warm.parent import HARMLESS_DEVICES, QUIET_SECONDS, open_device
 from agent.warm.script import runs_python
-from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import ForkedProcess
+from agent.warm.warm_parent import ForkedProcess, WarmStart
 from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 SECONDS = 60.0
 ALL_SECONDS = 240.0
 """For two dozen scripts, one after the other. They took more than 60 s beside a dozen busy processes."""
+PRELOADS = Preloads(sdk=("dlr.checkpoint",))
 ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
@@ -39,7 +40,7 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[WarmStart]:
-    starter = WarmStart()
+    starter = WarmStart(PRELOADS)
     starter.prepare(ENV)
     yield starter
     starter.close()
@@ -188,7 +189,7 @@ def from_the_agent(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -
     orders = {name: scripts.argv(name) for name in SCRIPTS}
     (results / "orders.json").write_text(json.dumps(orders))
     command = [sys.executable, "-u", "-m", "tests.agent.forked_parent", str(results), PADDING]
-    env = {**ENV, "LOCAL_RANK": "3", VARIABLE: PADDING}
+    env = {**ENV, "LOCAL_RANK": "3", PADDING_VARIABLE: PADDING}
     subprocess.run(command, env=env, check=True, timeout=ALL_SECONDS, stdin=subprocess.DEVNULL)
     codes = json.loads((results / "codes.json").read_text())
     return {
@@ -324,7 +325,7 @@ def test_a_parent_is_ours_and_preloads_what_is_in_a_working_directory_with_packa
     script = tmp_path / "scripts" / "train.py"
     script.write_text("import dlr.checkpoint, sys; print('theirs' in sys.modules)")
     monkeypatch.chdir(tmp_path)
-    starter = WarmStart(["theirs"])
+    starter = WarmStart(replace(PRELOADS, users=("theirs",)))
     try:
         assert run_warm(starter, [sys.executable, "-u", str(script)], tmp_path).stdout == "True\n"
     finally:
@@ -335,7 +336,7 @@ def test_what_is_read_when_torch_is_imported_renews_the_parent(tmp_path: Path) -
     script = tmp_path / "train.py"
     script.write_text("import torch; print(torch.get_num_threads())")
     argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart()
+    starter = WarmStart(PRELOADS)
     try:
         for threads in ("1", "2"):
             env = {**ENV, "OMP_NUM_THREADS": threads}
@@ -369,7 +370,7 @@ def test_parent_that_must_not_fork_says_why_and_the_process_is_spawned(
 ) -> None:
     if text is not None:
         (tmp_path / f"{module}.py").write_text(text)
-    starter = WarmStart([module])
+    starter = WarmStart(replace(PRELOADS, users=(module,)))
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
     prepare(starter, env)
     assert starter.start([sys.executable, "-u", "x.py"], env, {}) is None
@@ -413,7 +414,7 @@ def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('trained')")
     argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart()
+    starter = WarmStart(PRELOADS)
     try:
         assert run_warm(starter, argv, tmp_path).stdout == "trained\n"
         assert starter._parent is not None
@@ -431,7 +432,7 @@ def test_start_waits_for_no_parent_and_forks_from_it_once_it_is_ready(tmp_path: 
     script.write_text("print('trained')")
     argv = [sys.executable, "-u", str(script)]
     env = {**ENV, "PYTHONPATH": str(tmp_path), "OUT": str(tmp_path)}
-    starter = WarmStart(["slow"])
+    starter = WarmStart(replace(PRELOADS, users=("slow",)))
     try:
         assert starter.start(argv, env, {}) is None, "it is spawned"
         parent = starter._parent
@@ -446,7 +447,7 @@ def test_processes_are_forked_ahead_and_end_unused_with_their_parent(tmp_path: P
     script = tmp_path / "train.py"
     script.write_text("import os; print(os.environ['RANK'])")
     argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart()
+    starter = WarmStart(PRELOADS)
     try:
         assert run_warm(starter, argv, tmp_path, {**ENV, "RANK": "1"}).stdout == "1\n"
         (ahead,) = forked_ahead(starter)
@@ -470,7 +471,7 @@ def test_no_more_processes_are_forked_ahead_than_a_round_has(tmp_path: Path) -> 
     script = tmp_path / "train.py"
     script.write_text("")
     argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart()
+    starter = WarmStart(PRELOADS)
     prepare(starter)
     try:
         for _ in range(4):
@@ -503,7 +504,7 @@ def test_parent_that_cannot_fork_ahead_forks_when_it_is_asked(tmp_path: Path, wh
     script.write_text("print('trained')")
     argv = [sys.executable, "-u", str(script)]
     env = {**ENV, "PYTHONPATH": str(tmp_path), "WHERE": where, "REFUSED": str(refused)}
-    starter = WarmStart(["full"])
+    starter = WarmStart(replace(PRELOADS, users=("full",)))
     try:
         assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
         parent = starter.sessions()
@@ -531,7 +532,7 @@ def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> N
     witness = tmp_path / "witness"
     script = tmp_path / "train.py"
     script.write_text(f"open({str(witness)!r}, 'w')")
-    starter = WarmStart()
+    starter = WarmStart(PRELOADS)
     prepare(starter)
     parent = starter._parent
     assert parent is not None
@@ -653,14 +654,19 @@ def test_newcomer_is_ready_once_it_is_warm_or_once_it_is_waited_for(
     ],
 )
 def test_environment_is_foreseen_as_torchrun_makes_it(command: str, threads: str | None) -> None:
-    env = foreseen_environment(command.split(), {"DLR_JOB_NAME": "job"})
+    env = foreseen(command, {"DLR_JOB_NAME": "job"})
     assert env is not None and env.get("OMP_NUM_THREADS") == threads
-    given = foreseen_environment(command.split(), {"DLR_JOB_NAME": "job", "OMP_NUM_THREADS": "7"})
+    given = foreseen(command, {"DLR_JOB_NAME": "job", "OMP_NUM_THREADS": "7"})
     assert given is not None and given["OMP_NUM_THREADS"] == "7"
 
 
 def test_no_parent_is_started_where_none_may_be_wanted() -> None:
-    assert foreseen_environment(["--nproc-per-node=gpu", "train.py"], {"DLR_JOB_NAME": "job"}) is None
-    assert foreseen_environment(["--no-warm-start", "x.py"], {"DLR_JOB_NAME": "job"}) is None
-    assert foreseen_environment(["x.py", "--no-warm-start", "--x"], {}) is None, "not in a Pod"
-    assert preloads(["--preload", "a", "--preload=b.c", "x.py", "--preload", "d"]) == ["a", "b.c"]
+    assert foreseen("--nproc-per-node=gpu train.py", {"DLR_JOB_NAME": "job"}) is None
+    assert foreseen("--no-warm-start x.py", {"DLR_JOB_NAME": "job"}) is None
+    assert foreseen("x.py --no-warm-start --x", {}) is None, "not in a Pod"
+    flags = Flags.read(["--preload", "a", "--preload=b.c", "x.py", "--preload", "d"], {})
+    assert flags.preloads == ("a", "b.c")
+
+
+def foreseen(command: str, environ: dict[str, str]) -> dict[str, str] | None:
+    return foreseen_environment(Flags.read(command.split(), environ), environ)

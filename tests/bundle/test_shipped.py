@@ -321,8 +321,8 @@ def test_the_images_own_torchrun_goes_on_as_the_agent(folder: Path) -> None:
 def test_the_zip_has_dlrovers_sharding_client_under_dlrovers_name(folder: Path) -> None:
     archive = str(folder / agent_bundle.AGENT_ZIP)
     then = (
-        "from dlr._internal.agent.dlrover_run import with_our_clients\n"
-        "sys.path[:0] = with_our_clients('')\n"
+        "from dlr.pod import SDK\n"
+        "sys.path[:0] = SDK.dlrover_clients\n"
         "from dlrover.python.elastic_agent.sharding.client import ShardingClient\n"
         "print(ShardingClient.__module__)"
     )

@@ -11,10 +11,14 @@ from torch import nn
 
 from agent.slots.format import Mark
 from agent.slots.slot import Slot
+from dlr.checkpoint import storage
+from dlr.checkpoint.files import files_at
+from dlr.checkpoint.in_storage import in_storage
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.own_slot import OwnSlot
 from dlr.checkpoint.sharing import Request
 from dlr.checkpoint.state import capture, restore
+from dlr.checkpoint.surroundings import Surroundings
 
 
 def state(step: int, size: int = 5_000) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def write(slot: Slot, made: dict[str, Any], mark: Mark) -> None:
     writer.close()
 
 
-def request(slot: Slot | str, mark: Mark, path: Path, keep: int | None = 2, job: str = "") -> Request:
+def request(slot: Slot | str, mark: Mark, path: Path | str, keep: int | None = 2, job: str = "") -> Request:
     return Request(
         slot if isinstance(slot, str) else slot.path,
         mark.step,
@@ -82,6 +86,18 @@ def request(slot: Slot | str, mark: Mark, path: Path, keep: int | None = 2, job:
         job,
         keep,
     )
+
+
+def steps_in(path: Path | str) -> list[int]:
+    """The steps of the checkpoints in a path, the newest first."""
+    return list(storage.steps_in(files_at(path)))
+
+
+def load_stored(made: dict[str, Any], path: Path | str, step: int) -> None:
+    """Load a checkpoint in storage."""
+    files = files_at(path)
+    source = in_storage(files, storage.read_manifest(files, step), Surroundings(0, 1, "", "a"), made)
+    restore(made, source.values, source.rng, source.parts, source.fill)
 
 
 def fork(child: Any) -> int:

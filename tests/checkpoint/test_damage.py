@@ -13,15 +13,14 @@ import pytest
 
 from agent.slots.format import Commit, Mark
 from agent.slots.slot import DamagedError
-from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.files import files_at
 from dlr.checkpoint.own_slot import own_slot
-from dlr.checkpoint.reading import in_storage
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.state import restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings
-from tests.checkpoint.states import assert_whole, request, saved, state
+from tests.checkpoint.states import assert_whole, load_stored, request, saved, state
 
 FLIPS = int(os.environ.get("DLR_FLIPS", "60")) // 2
 HERE = Surroundings(0, 1, "", "a")
@@ -57,7 +56,7 @@ def test_a_bit_in_storage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     for step in (1, 2):
         slot = saved(state(step), mark := Mark(1, step, 0, 1))
         persist(request(slot, mark, tmp_path), lambda: None)
-    files = sorted(path for path in (tmp_path / "step-2").iterdir())
+    files = sorted(path for path in (tmp_path / "step-2").rglob("*") if path.is_file())
     assert len(files) == 3
     for number in range(FLIPS):
         path = files[number % len(files)]
@@ -66,14 +65,12 @@ def test_a_bit_in_storage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
         flip(data, chance.randrange(len(data) * 8))
         path.write_bytes(data)
         caplog.clear()
-        manifest = choose(tmp_path, HERE)
+        manifest = choose(files_at(tmp_path), HERE)
         assert manifest is not None
         if manifest.step == 1:
             found += 1
             assert "is damaged, and an older one is used: step-2: " in caplog.text
-        source = in_storage(storage.folder_of(tmp_path, manifest.step), 0, True)
-        loaded = state(-1)
-        restore(loaded, source.values, source.rng, source.parts, source.fill)
+        load_stored(loaded := state(-1), tmp_path, manifest.step)
         assert_whole(loaded, manifest.step)
         path.write_bytes(whole)
     assert found > FLIPS * 0.95
@@ -82,11 +79,11 @@ def test_a_bit_in_storage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
 def test_nothing_but_damage_is_not_taken_for_a_fresh_start(tmp_path: Path) -> None:
     slot = saved(state(1), mark := Mark(1, 1, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)
-    (tmp_path / "step-1" / ".metadata").unlink()
+    (tmp_path / "step-1" / ".metadata").write_bytes(b"")
     with pytest.raises(
-        StorageError, match=r"no checkpoint in .* is whole \(step-1: .metadata cannot be read"
+        StorageError, match=r"no checkpoint in .* is whole \(step-1: .metadata is not what was written"
     ):
-        choose(tmp_path, HERE)
+        choose(files_at(tmp_path), HERE)
 
 
 def test_a_slot_that_was_damaged_before_it_is_persisted_never_reaches_the_storage(tmp_path: Path) -> None:
@@ -94,5 +91,5 @@ def test_a_slot_that_was_damaged_before_it_is_persisted_never_reaches_the_storag
     flip(slot.bytes(4096, 4104), 5)
     with pytest.raises(DamagedError, match="is not what was written"):
         persist(request(slot, mark, tmp_path), lambda: None)
-    assert choose(tmp_path, HERE) is None
+    assert choose(files_at(tmp_path), HERE) is None
     assert slot.commit_word is Commit.SUMMED

@@ -24,10 +24,9 @@ from dlr.checkpoint.memory import Layout
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.own_slot import OwnSlot
 from dlr.checkpoint.plan import Piece, divide
-from dlr.checkpoint.reading import in_storage
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.state import capture, restore
-from tests.checkpoint.states import assert_whole, load, request, saved, set_step, state
+from tests.checkpoint.states import assert_whole, load, load_stored, request, saved, set_step, state
 
 many = settings(max_examples=100, deadline=None)
 seconds = st.floats(1e-6, 1e4)
@@ -367,9 +366,8 @@ def test_a_tensor_that_consists_of_tensors_is_not_pickled_and_comes_back(tmp_pat
     assert len(capture(made).pickles["dlr.values"]) < 2000 < 40 * 40 * 4
     slot = saved(made, mark := Mark(1, 1, 0, 1))
     persist(request(slot, mark, tmp_path), lambda: None)
-    stored = in_storage(tmp_path / "step-1", 0, True)
     load(of_memory := with_tensor_of_tensors(0.0), slot)
-    restore(of_storage := with_tensor_of_tensors(0.0), stored.values, stored.rng, stored.parts, stored.fill)
+    load_stored(of_storage := with_tensor_of_tensors(0.0), tmp_path, 1)
     for back in (of_memory, of_storage):
         assert isinstance(back["model"].base, nn.Parameter) and type(back["plain"]) is TwoTensor
         assert (back["model"].base.a == 3).all() and (back["model"].base.b == 6).all()

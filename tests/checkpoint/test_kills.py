@@ -23,12 +23,22 @@ from agent.slots.format import Commit, Mark
 from agent.slots.slot import Slot
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.files import files_at
 from dlr.checkpoint.memory import Copy, Writer, private_slot
-from dlr.checkpoint.reading import in_storage
 from dlr.checkpoint.saver import persist
-from dlr.checkpoint.state import Captured, capture, restore
+from dlr.checkpoint.state import Captured, capture
 from dlr.checkpoint.surroundings import Surroundings
-from tests.checkpoint.states import assert_whole, fork, load, request, saved, set_step, state
+from tests.checkpoint.states import (
+    assert_whole,
+    fork,
+    load,
+    load_stored,
+    request,
+    saved,
+    set_step,
+    state,
+    steps_in,
+)
 
 KILLS = int(os.environ.get("DLR_KILLS", "40")) // 2
 
@@ -132,14 +142,13 @@ def test_killed_while_it_persists_what_can_be_seen_is_whole_and_the_last_complet
         kill(fork(save), told, newest + 1, chance.uniform(0.0, 0.1))
         for slot in slots.values():
             slot.close()
-        for step in storage.steps_in(tmp_path):
-            folder = storage.folder_of(tmp_path, step)
-            storage.verify(folder, storage.read_manifest(folder).files)
-        manifest = choose(tmp_path, Surroundings(0, 1, "", "a"))
+        files = files_at(tmp_path)
+        for step in steps_in(tmp_path):
+            manifest = storage.read_manifest(files, step)
+            storage.verify(files, manifest, manifest.files)
+        manifest = choose(files_at(tmp_path), Surroundings(0, 1, "", "a"))
         assert manifest is not None
-        assert manifest.step >= told.get() or told.get() in storage.steps_in(tmp_path)
+        assert manifest.step >= told.get() or told.get() in steps_in(tmp_path)
         newest = manifest.step
-        source = in_storage(storage.folder_of(tmp_path, newest), 0, True)
-        loaded = state(-1)
-        restore(loaded, source.values, source.rng, source.parts, source.fill)
+        load_stored(loaded := state(-1), tmp_path, newest)
         assert_whole(loaded, newest)

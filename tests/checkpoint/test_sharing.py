@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.checkpoint import sharing, storage
+from dlr.checkpoint.files import LocalFiles, files_at
 from dlr.checkpoint.plan import Piece, Plans, divide, encode_plan, own_name
 from dlr.checkpoint.sharing import Digest, SaveError, Savers
 
@@ -57,14 +58,13 @@ def digests_of(rank: int) -> object:
 
 def agree(folder: Path, ranks: int, *, own_values: bool) -> list[list[Piece]]:
     """What each rank writes, as all agree on it one after the other."""
-    path, working = folder, folder / "working"
-    working.mkdir(parents=True, exist_ok=True)
-    savers = [Savers(path, working, rank, ranks) for rank in range(ranks)]
+    files = files_at(folder)
+    savers = [Savers(files, "working", rank, ranks) for rank in range(ranks)]
     plans = [plan(rank, ranks, own_values) for rank in range(ranks)]
     for saver, pieces in zip(savers, plans, strict=True):
         saver.announce(pieces)
         if own_values:  # they are asked for while rank 0 waits for them
-            saver._write(sharing._DIGEST, b'{"experts": [%d]}' % saver._rank)
+            saver.tell(sharing._DIGEST, b'{"experts": [%d]}' % saver._rank)
     shares = savers[0].lead(digests_of(0))  # type: ignore[arg-type]
     followed = [
         saver.follow(plans[rank], digests_of(rank))  # type: ignore[arg-type]
@@ -81,15 +81,19 @@ def agree(folder: Path, ranks: int, *, own_values: bool) -> list[list[Piece]]:
 def test_files_opened_and_bytes_read_are_linear_in_the_number_of_savers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ranks: int, own_values: bool
 ) -> None:
-    read, real = [], sharing._read
+    read, real = [], LocalFiles.read
 
-    def read_and_count(path: Path, start: int = 0, length: int | None = None) -> bytes:
-        data = real(path, start, length)
+    def read_and_count(files: LocalFiles, name: str, start: int = 0, length: int | None = None) -> bytes:
+        data = real(files, name, start, length)
         read.append(len(data))
         return data
 
-    monkeypatch.setattr(sharing, "_read", read_and_count)
-    monkeypatch.setattr(storage, "write_atomically", lambda path, data: path.write_bytes(data))
+    def write(files: LocalFiles, name: str, data: bytes) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+
+    monkeypatch.setattr(LocalFiles, "read", read_and_count)
+    monkeypatch.setattr(LocalFiles, "write", write)
     with counted(tmp_path) as opened:
         agree(tmp_path, ranks, own_values=own_values)
     plan_bytes = len(str(plan(0, ranks, own_values)))
@@ -118,11 +122,12 @@ def test_each_saver_writes_what_all_plans_together_say(
 
 
 def test_a_rank_that_gives_up_is_passed_on_by_rank_0_in_its_own_words(tmp_path: Path) -> None:
-    savers = [Savers(tmp_path, tmp_path, rank, 3) for rank in range(3)]
-    storage.give_up(tmp_path, 2, "its disk is full")
+    files = files_at(tmp_path)
+    savers = [Savers(files, storage.try_folder(7, "a"), rank, 3) for rank in range(3)]
+    storage.give_up(files, 7, "a", 2, "its disk is full")
     with pytest.raises(SaveError, match="rank 2 has not saved it: its disk is full") as error:
         savers[0].lead(digests_of(0))  # type: ignore[arg-type]
-    storage.give_up(tmp_path, 0, str(error.value))
+    storage.give_up(files, 7, "a", 0, str(error.value))
     with pytest.raises(SaveError, match="rank 2 has not saved it: its disk is full"):
         savers[1].follow([], digests_of(1))  # type: ignore[arg-type]
 

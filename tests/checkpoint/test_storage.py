@@ -34,6 +34,7 @@ from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.files import Files, LocalFiles, files_at
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.own_slot import own_slot
 from dlr.checkpoint.persistence import Persistence, Saver
@@ -42,7 +43,7 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
-from tests.checkpoint.states import assert_whole, request, saved, set_step, state, write
+from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in, write
 
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
@@ -59,13 +60,15 @@ def here(job: str = "") -> Surroundings:
 def test_memory_gives_way_to_what_is_newer_in_storage_and_whole(tmp_path: Path) -> None:
     save(tmp_path, 5)
     save(tmp_path, 9)
-    assert (manifest := choose(tmp_path, here(), beyond=8)) is not None and manifest.step == 9
-    assert choose(tmp_path, here(), beyond=9) is None
+    assert (manifest := choose(files_at(tmp_path), here(), beyond=8)) is not None and manifest.step == 9
+    assert choose(files_at(tmp_path), here(), beyond=9) is None
     (tmp_path / "step-9" / ".metadata").unlink()
-    assert choose(tmp_path, here(), beyond=8) is None, "step 5 is older than what memory has"
-    assert choose(tmp_path, Surroundings(0, 2, "", "a"), beyond=3) is None, "two ranks that cannot agree"
+    assert choose(files_at(tmp_path), here(), beyond=8) is None, "step 5 is older than what memory has"
+    assert choose(files_at(tmp_path), Surroundings(0, 2, "", "a"), beyond=3) is None, (
+        "two ranks that cannot agree"
+    )
     (tmp_path / "file").touch()
-    assert choose(tmp_path / "file", here(), beyond=8) is None, "storage that is away"
+    assert choose(files_at(tmp_path / "file"), here(), beyond=8) is None, "storage that is away"
 
 
 @pytest.mark.parametrize("stored", [None, 3])
@@ -97,19 +100,19 @@ def test_a_checkpoint_of_another_model_is_named_with_its_path(tmp_path: Path) ->
 
 
 def test_a_path_that_two_jobs_share_is_refused_with_both_names(tmp_path: Path) -> None:
-    assert choose(tmp_path, here("ns/one")) is None
+    assert choose(files_at(tmp_path), here("ns/one")) is None
     with pytest.raises(
         StorageError, match="has the checkpoints of job ns/one, and this is job ns/two: give each"
     ):
-        choose(tmp_path, here("ns/two"))
-    assert choose(tmp_path, here("ns/one")) is None
-    assert choose(tmp_path, here()) is None
+        choose(files_at(tmp_path), here("ns/two"))
+    assert choose(files_at(tmp_path), here("ns/one")) is None
+    assert choose(files_at(tmp_path), here()) is None
 
 
 def test_a_checkpoint_of_another_job_is_refused_where_nobody_has_claimed_the_path(tmp_path: Path) -> None:
     save(tmp_path, 1, "ns/one")
     with pytest.raises(StorageError, match="job ns/one"):
-        choose(tmp_path, here("ns/two"))
+        choose(files_at(tmp_path), here("ns/two"))
 
 
 def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) -> None:
@@ -118,37 +121,40 @@ def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) ->
     with pytest.raises(NotADirectoryError):
         save(path, 1)
     with pytest.raises(StorageError, match="cannot be listed"):
-        choose(path, here())
+        choose(files_at(path), here())
     (tmp_path / "mount").unlink()
     save(path, 2)
-    assert (manifest := choose(path, here())) is not None and manifest.step == 2
+    assert (manifest := choose(files_at(path), here())) is not None and manifest.step == 2
 
 
 def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(tmp_path: Path) -> None:
-    (tmp_path / ".step-1.other").mkdir()
+    (tmp_path / "step-1" / "try-other").mkdir(parents=True)
     for step in (10, 9, 11, 12):
         save(tmp_path, step, keep=2)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-11", "step-12"]
     save(tmp_path, 12, keep=None, round=2)
-    assert storage.steps_in(tmp_path) == [12, 11]
+    assert steps_in(tmp_path) == [12, 11]
+    assert [entry.name for entry in (tmp_path / "step-12").glob("try-*")] == ["try-try2"]
 
 
 def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_path: Path) -> None:
     save(tmp_path, 6)
     mark = Mark(1, 6, 0, 1)
-    slot, written_at = saved(state(6), mark), (tmp_path / "step-6").stat().st_mtime_ns
+    slot, metadata = saved(state(6), mark), tmp_path / "step-6" / ".metadata"
+    written_at = metadata.stat().st_mtime_ns
     after_failure = replace(request(slot, mark, tmp_path), attempt=f"{AFTER_FAILURE}2")
     persist(after_failure, lambda: None)
-    assert (tmp_path / "step-6").stat().st_mtime_ns == written_at
-    (tmp_path / "step-6" / "manifest.json").write_text("damaged")
+    assert metadata.stat().st_mtime_ns == written_at
+    (tmp_path / "step-6" / "try-try1" / "manifest.json").write_text("damaged")
     persist(after_failure, lambda: None)
-    assert storage.read_manifest(tmp_path / "step-6").step == 6
+    assert storage.read_manifest(files_at(tmp_path), 6).attempt == f"{AFTER_FAILURE}2"
 
 
 def after_failure(folder: Path, slot: Slot, mark: Mark) -> Persistence:
     """Saving in a process that has loaded a slot after a failure."""
     resume = MemoryResume(mark.round, mark.step, mark.world_size, slot.path, persist={mark.rank: slot.path})
-    return Persistence(folder, Surroundings(0, 1, "", "a", round=2, resume=resume), None, Trouble())
+    here = Surroundings(0, 1, "", "a", round=2, resume=resume)
+    return Persistence(files_at(folder), here, None, Trouble())
 
 
 def test_what_training_goes_on_from_after_a_failure_is_written_to_storage_too(
@@ -159,10 +165,10 @@ def test_what_training_goes_on_from_after_a_failure_is_written_to_storage_too(
     saving = after_failure(tmp_path, saved(state(6), mark), mark)
     saving.persist_resumed()
     deadline = time.monotonic() + 60
-    while not (tmp_path / "step-6").exists():
+    while not (tmp_path / "step-6" / ".metadata").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert (manifest := choose(tmp_path, here())) is not None and manifest.step == 6
+    assert storage.read_manifest(files_at(tmp_path), 6).attempt == f"{AFTER_FAILURE}2"
     saving.close()
 
 
@@ -196,13 +202,13 @@ def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_
     attempt = look_around().attempt
     mark = Mark(0, 3, 1, 2)
     earlier = replace(request(saved(state(3), mark), mark, tmp_path), attempt=attempt)
-    working = storage.working_folder(tmp_path, 3, attempt)
-    (working / "gave-up-0").parent.mkdir(parents=True)
-    (working / "gave-up-0").touch()
+    working = tmp_path / storage.try_folder(3, attempt)
+    (working / "notes").mkdir(parents=True)
+    (working / "notes" / "gave-up-0").touch()
     with pytest.raises(SaveError):
         persist(earlier, lambda: None)
-    assert (working / "plan-1").exists()
-    others = storage.working_folder(tmp_path, 3, "other")
+    assert (working / "notes" / "plan-1").exists()
+    others = tmp_path / storage.try_folder(3, "other")
     others.mkdir()
     checkpointer = Checkpointer(tmp_path, state(0), every=1, persist_every=None)
     assert checkpointer.load() is None
@@ -212,12 +218,10 @@ def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_
 
 def test_a_rank_that_gives_up_is_not_waited_for(tmp_path: Path) -> None:
     mark = Mark(1, 3, 0, 2)
-    working = storage.working_folder(tmp_path, 3, "try1")
-    working.mkdir()
-    (working / "gave-up-1").write_text("no room")
+    storage.give_up(files_at(tmp_path), 3, "try1", 1, "no room")
     with pytest.raises(SaveError, match="rank 1 has not saved it: no room"):
         persist(request(saved(state(3), mark), mark, tmp_path), lambda: None)
-    assert storage.steps_in(tmp_path) == []
+    assert steps_in(tmp_path) == []
 
 
 def test_torch_alone_reads_what_was_saved(tmp_path: Path) -> None:
@@ -239,7 +243,7 @@ def test_a_saver_that_was_killed_is_started_again(tmp_path: Path) -> None:
     saver._process.wait()
     read = threading.Event()
     assert saver.save(request(saved(state(4), mark), mark, tmp_path), read.set) is None
-    assert read.is_set() and storage.steps_in(tmp_path) == [4]
+    assert read.is_set() and steps_in(tmp_path) == [4]
     saver.close()
 
 
@@ -316,7 +320,7 @@ def test_who_leaves_waits_for_no_saver_that_has_just_been_started(
     checkpointer._storage._saver.start()
     checkpointer._leave(3, "storage")
     gc.unfreeze()  # this process goes on
-    assert (manifest := choose(tmp_path, here())) is not None and manifest.step == 3
+    assert (manifest := choose(files_at(tmp_path), here())) is not None and manifest.step == 3
     assert not checkpointer._storage._saver.runs
 
 
@@ -327,7 +331,7 @@ def test_training_goes_on_where_there_can_be_no_more_threads(
         raise RuntimeError("can't start new thread")
 
     persistence, slot = (
-        Persistence(tmp_path, here(), None, Trouble()),
+        Persistence(files_at(tmp_path), here(), None, Trouble()),
         saved(state(4), mark := Mark(1, 4, 0, 1)),
     )
     summed: Future[None] = Future()
@@ -344,7 +348,7 @@ def test_training_goes_on_where_there_can_be_no_more_threads(
 def test_a_saver_that_runs_takes_no_thread_to_prepare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    persistence = Persistence(tmp_path, here(), None, Trouble())
+    persistence = Persistence(files_at(tmp_path), here(), None, Trouble())
     persistence._saver.start()
     monkeypatch.delattr(threading, "Thread")
     persistence.prepare()
@@ -410,7 +414,7 @@ class PrivateMemory:
 
 
 def test_a_state_that_grows_leaves_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    persistence = Persistence(tmp_path, here(), None, Trouble())
+    persistence = Persistence(files_at(tmp_path), here(), None, Trouble())
     monkeypatch.setattr(persistence, "then", lambda mark: None)
     memory = PrivateMemory()
     for size in (100, 10_000, 100_000):
@@ -438,7 +442,7 @@ def test_a_checkpointer_that_is_closed_leaves_no_files_open(
         del checkpointer
         gc.collect()
         assert len(list(Path("/proc/self/fd").iterdir())) == before
-        assert storage.steps_in(tmp_path / f"path{len(given)}") == [1], "closed only after it was saved"
+        assert steps_in(tmp_path / f"path{len(given)}") == [1], "closed only after it was saved"
 
 
 def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
@@ -477,17 +481,17 @@ def test_load_waits_for_storage_that_is_away_and_not_for_a_path_that_is_wrong(
 ) -> None:
     answers = iter([OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error"), []])
 
-    def list_or_fail(_path: Path) -> list[int]:
+    def list_or_fail(_files: Files) -> list[int]:
         if isinstance(answer := next(answers), OSError):
             raise answer
         return answer
 
     monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(storage, "steps_in", list_or_fail)
-    assert choose(tmp_path, here()) is None
+    assert choose(files_at(tmp_path), here()) is None
     answers = iter([OSError(errno.EACCES, "Permission denied")])
     with pytest.raises(StorageError, match=r"cannot be listed: .*Permission denied"):
-        choose(tmp_path, here())
+        choose(files_at(tmp_path), here())
 
 
 def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:
@@ -508,30 +512,26 @@ def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:
     assert read[0].mark == Mark(1, 1, 0, 1)
 
 
-@pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_step_that_is_written_again_is_there_at_each_moment_or_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, can_exchange: bool
+def test_a_step_that_is_written_again_is_there_and_whole_at_each_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 3)
-    before = storage.read_manifest(tmp_path / "step-3")
-    seen, rename, exchange = [], Path.rename, storage.exchange
+    files, seen = files_at(tmp_path), []
 
-    def observe(path: Path, target: Path) -> Path:
-        done = rename(path, target)
-        seen.append((tmp_path / "step-3").exists())
-        return done
+    def observe(act: Callable[..., None]) -> Callable[..., None]:
+        def acted(*arguments: object, **options: bool) -> None:
+            act(*arguments, **options)
+            manifest = storage.read_manifest(files, 3)
+            storage.verify(files, manifest, manifest.files)
+            seen.append(manifest.attempt)
 
-    def refuse(one: Path, other: Path) -> None:
-        raise OSError(errno.EINVAL, "not here")
+        return acted
 
-    monkeypatch.setattr(Path, "rename", observe)
-    monkeypatch.setattr(storage, "exchange", exchange if can_exchange else refuse)
+    for act in ("write", "remove"):
+        monkeypatch.setattr(LocalFiles, act, observe(getattr(LocalFiles, act)))
     save(tmp_path, 3, round=2)
-    assert all(seen) is can_exchange
-    assert storage.read_manifest(tmp_path / "step-3").files[0] == before.files[0]
-    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".step")] == []
-    (tmp_path / "step-3").rename(tmp_path / ".step-3.replaced-1234")  # killed in between
-    assert [manifest.step for manifest in choosing.list_path(tmp_path, "", 0).manifests] == [3]
+    assert seen.count("try1") >= 3 and seen[-1] == "try2" and seen == sorted(seen)
+    assert [entry.name for entry in (tmp_path / "step-3").glob("try-*")] == ["try-try2"]
 
 
 def test_storage_that_hangs_holds_up_no_resume_from_memory(
@@ -541,7 +541,7 @@ def test_storage_that_hangs_holds_up_no_resume_from_memory(
     monkeypatch.setattr(choosing, "HUNG_SECONDS", 0.2)
     monkeypatch.setattr(storage, "clear_attempt", lambda *_: answers.wait(60))
     try:
-        assert choosing.choose(tmp_path, here(), 5, is_start=True) is None
+        assert choosing.choose(files_at(tmp_path), here(), 5, is_start=True) is None
     finally:
         answers.set()
     assert "storage has not answered for 10 s; training goes on from memory" in caplog.text
@@ -555,7 +555,7 @@ def test_a_newer_checkpoint_whose_files_hang_holds_up_no_resume_from_memory(
     answers = threading.Event()
     reads = iter(range(3))
 
-    def read(path: Path, note_read: Callable[[], None]) -> storage.File:
+    def read(files: Files, place: str, note_read: Callable[[], None]) -> storage.File:
         for _ in reads:  # as long as parts come, it does not hang
             time.sleep(0.15)
             note_read()
@@ -566,7 +566,7 @@ def test_a_newer_checkpoint_whose_files_hang_holds_up_no_resume_from_memory(
     monkeypatch.setattr(storage, "describe", read)
     begun_at = time.monotonic()
     try:
-        assert choosing.choose(tmp_path, here(), 4) is None
+        assert choosing.choose(files_at(tmp_path), here(), 4) is None
     finally:
         answers.set()
     assert next(reads, None) is None and time.monotonic() - begun_at < 30
@@ -586,10 +586,10 @@ class RunsCode:
 
 def test_metadata_that_somebody_else_wrote_run_no_code(tmp_path: Path) -> None:
     save(tmp_path, 5)
-    folder, proof = tmp_path / "step-5", tmp_path / "proof"
-    (folder / ".metadata").write_bytes(pickle.dumps(RunsCode(proof)))
-    files = tuple(storage.describe(file) for file in folder.iterdir() if file.name != storage.MANIFEST)
-    (folder / storage.MANIFEST).write_bytes(storage.Manifest("", 5, 1, files).encode())
+    files, proof = files_at(tmp_path), tmp_path / "proof"
+    manifest = storage.read_manifest(files, 5)
+    data = tuple(file for file in manifest.files if file.name != storage.METADATA)
+    storage.publish(files, replace(manifest, files=data), pickle.dumps(RunsCode(proof)))
     checkpointer = Checkpointer(tmp_path, state(0))
     with pytest.raises(StorageError, match=r"posix\.mkdir, which does not belong there"):
         checkpointer.load()
@@ -600,12 +600,13 @@ def test_metadata_that_somebody_else_wrote_run_no_code(tmp_path: Path) -> None:
 def test_a_savers_part_that_somebody_else_wrote_runs_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proof, write_atomically = tmp_path / "proof", storage.write_atomically
+    proof, write = tmp_path / "proof", LocalFiles.write
 
-    def replace_part(path: Path, data: bytes) -> None:
-        write_atomically(path, pickle.dumps(RunsCode(proof)) if path.name == "part-0" else data)
+    def replace_part(files: LocalFiles, name: str, data: bytes, **options: bool) -> None:
+        data = pickle.dumps(RunsCode(proof)) if name.endswith("part-0") else data
+        write(files, name, data, **options)
 
-    monkeypatch.setattr(storage, "write_atomically", replace_part)
+    monkeypatch.setattr(LocalFiles, "write", replace_part)
     with pytest.raises(DamagedError, match=r"posix\.mkdir, which does not belong there"):
         save(tmp_path, 5)
     assert not proof.exists()

@@ -22,13 +22,14 @@ from crds.checkpoint_files import CheckpointTrouble
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 from dlr import progress
 from dlr.checkpoint import Checkpointer, leaving, persistence, sharing, storage
+from dlr.checkpoint.files import files_at
 from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
 from dlr.checkpoint.surroundings import Surroundings, Trouble, quantity
-from tests.checkpoint.states import request, saved, state
+from tests.checkpoint.states import request, saved, state, steps_in
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_a_value_that_cannot_be_saved_is_named_and_then_that_it_can_be_again(
     checkpointer.step(2)
     checkpointer.close()
     assert not any(told(record).values())
-    assert storage.steps_in(tmp_path / "path") == [2]
+    assert steps_in(tmp_path / "path") == [2]
 
 
 def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
@@ -163,7 +164,7 @@ def test_steps_whose_numbers_have_gaps_are_saved(tmp_path: Path) -> None:
         checkpointer.step(step)
         checkpointer._storage.finish()
     checkpointer.close()
-    assert storage.steps_in(tmp_path) == [203, 103]
+    assert steps_in(tmp_path) == [203, 103]
 
 
 def test_a_step_may_be_any_whole_number(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_step_may_be_any_whole_number(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path, state(1), persist_every=1)
     checkpointer.step(torch.tensor(1))  # type: ignore[arg-type]
     checkpointer.close()
-    assert storage.steps_in(tmp_path) == [1]
+    assert steps_in(tmp_path) == [1]
     with pytest.raises(TypeError):
         checkpointer.step(2.0)  # type: ignore[arg-type]
 
@@ -241,7 +242,7 @@ def test_memory_is_for_one_checkpointer_which_loads_before_it_steps(
     second.step(4)
     second.close()
     assert [slot.mark for slot in slots] == marks
-    assert storage.steps_in(tmp_path / "a") == [4, 2]
+    assert steps_in(tmp_path / "a") == [4, 2]
 
 
 def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storage(
@@ -257,7 +258,7 @@ def test_who_is_to_leave_for_memory_and_finds_too_little_of_it_leaves_for_storag
     checkpointer.load()
     assert [checkpointer.step(step) for step in (1, 2, 3)] == [False, False, True]
     gc.unfreeze()
-    assert storage.steps_in(tmp_path / "path") == [3]
+    assert steps_in(tmp_path / "path") == [3]
     with pytest.raises(RuntimeError, match=r"step\(3\) returned True, and training went on to step 4"):
         checkpointer.step(4)
     checkpointer.wait()
@@ -294,7 +295,7 @@ def test_a_saver_that_stands_still_is_left_behind_and_told(
     assert re.search(sentence, told(record)["StorageFails"])
     assert len(re.findall("step 2 is not saved to", caplog.text)) == 1
     assert process.wait(60) == -signal.SIGKILL
-    assert storage.steps_in(tmp_path / "path") == [1]
+    assert steps_in(tmp_path / "path") == [1]
 
 
 def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
@@ -308,7 +309,7 @@ def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
             done.set()
         return (str(look).encode(),)
 
-    saving = Persistence(tmp_path, Surroundings(0, 1, "", "a"), None, Trouble())
+    saving = Persistence(files_at(tmp_path), Surroundings(0, 1, "", "a"), None, Trouble())
     monkeypatch.setattr(persistence, "STILL_SECONDS", 0.0)
     monkeypatch.setattr(persistence.Saver, "activity", activity)
     assert saving._comes(done)
@@ -326,7 +327,7 @@ def test_who_waits_for_storage_does_not_hang_and_waits_once(
         busy_until.append(times[5])
         return ()
 
-    saving = Persistence(tmp_path, Surroundings(0, 1, "", "a"), None, Trouble())
+    saving = Persistence(files_at(tmp_path), Surroundings(0, 1, "", "a"), None, Trouble())
     saving._under_way = 1, threading.Event()
     monkeypatch.setattr(persistence, "STILL_SECONDS", 0.01)
     monkeypatch.setattr(persistence.Saver, "activity", activity)
@@ -339,7 +340,7 @@ def test_who_waits_for_storage_does_not_hang_and_waits_once(
 
 def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:
     (tmp_path / "mount").write_text("not there")
-    saving = Persistence(tmp_path / "mount" / "run", Surroundings(0, 1, "", "a"), None, Trouble())
+    saving = Persistence(files_at(tmp_path / "mount" / "run"), Surroundings(0, 1, "", "a"), None, Trouble())
     saving.save(Mark(1, 1, 0, 1), capture(state(1)))
     saving.finish()
     assert "Not a directory" in told(record)["StorageFails"]
@@ -359,7 +360,7 @@ def test_other_ranks_do_not_wait_for_one_that_has_nothing_to_write(
     checkpointer = Checkpointer(tmp_path / "path", made, persist_every=1)
     checkpointer.step(1)
     checkpointer._storage.finish()
-    (given_up,) = (tmp_path / "path").glob(".step-1.*/gave-up-0")
+    (given_up,) = (tmp_path / "path").glob("step-1/try-*/notes/gave-up-0")
     assert "cannot be pickled" in given_up.read_text()
     del made["odd"]
     reached, changed = threading.Event(), threading.Event()
@@ -377,7 +378,7 @@ def test_other_ranks_do_not_wait_for_one_that_has_nothing_to_write(
         made["model"][0].weight.add_(1)
     changed.set()
     checkpointer._storage.finish()
-    (given_up,) = (tmp_path / "path").glob(".step-2.*/gave-up-0")
+    (given_up,) = (tmp_path / "path").glob("step-2/try-*/notes/gave-up-0")
     assert "has changed while it was copied" in given_up.read_text()
     checkpointer.close()
 
@@ -407,7 +408,7 @@ def test_a_saver_whose_folder_was_removed_does_not_wait_for_long(
     follow = sharing.Savers.follow
 
     def removed(savers: sharing.Savers, *arguments: Any) -> list[Piece]:
-        storage.clear(tmp_path, 4, "try1")
+        storage.clear(files_at(tmp_path), 4, "try1")
         return follow(savers, *arguments)
 
     monkeypatch.setattr(sharing.Savers, "follow", removed)
@@ -415,26 +416,35 @@ def test_a_saver_whose_folder_was_removed_does_not_wait_for_long(
         persist(request(slot, mark, tmp_path), lambda: None)
 
 
+def tries_in(path: Path) -> set[str]:
+    return {str(each.relative_to(path)).removeprefix("step-") for each in path.glob("step-*/try-*")}
+
+
 def test_what_others_of_the_same_start_write_is_not_cleared_away(tmp_path: Path) -> None:
-    for name in (".step-4.a", ".step-5.a", ".step-6.a", ".step-6.b", ".step-3.old-1", "step-3", ".other"):
-        (tmp_path / name).mkdir()
-    storage.clear(tmp_path, 5, "a")
-    assert {path.name for path in tmp_path.iterdir()} == {".step-5.a", ".step-6.a", "step-3", ".other"}
+    for name in ("4/try-a", "5/try-a", "6/try-a", "6/try-b", "3/try-c", "2/try-c"):
+        (tmp_path / f"step-{name}").mkdir(parents=True)
+    (tmp_path / "step-3" / ".metadata").touch()
+    (tmp_path / "step-7").mkdir()
+    (tmp_path / "step-7" / "__0_0.distcp").touch()
+    storage.clear(files_at(tmp_path), 5, "a")
+    assert tries_in(tmp_path) == {"5/try-a", "6/try-a", "3/try-c", "2/try-c"}
+    assert (tmp_path / "step-7" / "__0_0.distcp").exists(), "torch alone writes there"
 
 
 def test_what_training_writes_is_not_cleared_away_by_savers_of_what_it_goes_on_from_after_a_failure(
     tmp_path: Path,
 ) -> None:
-    for name in (".step-4.a", ".step-5.failure-7", ".step-6.a", ".step-5.failure-6"):
-        (tmp_path / name).mkdir()
-    storage.clear(tmp_path, 5, "failure-7")
-    assert {path.name for path in tmp_path.iterdir()} == {".step-5.failure-7", ".step-6.a"}
-    storage.clear(tmp_path, 6, "a")
-    assert {path.name for path in tmp_path.iterdir()} == {".step-6.a"}
+    for name in ("4/try-a", "5/try-failure-7", "6/try-a", "5/try-failure-6"):
+        (tmp_path / f"step-{name}").mkdir(parents=True)
+    storage.clear(files_at(tmp_path), 5, "failure-7")
+    assert tries_in(tmp_path) == {"5/try-failure-7", "6/try-a"}
+    storage.clear(files_at(tmp_path), 6, "a")
+    assert tries_in(tmp_path) == {"6/try-a"}
+    assert [path.name for path in tmp_path.iterdir()] == ["step-6"]
 
 
 def test_a_skipped_save_is_told_until_one_that_began_later_is_there(tmp_path: Path, record: Path) -> None:
-    saving = Persistence(tmp_path / "run", Surroundings(0, 1, "", "a"), None, Trouble())
+    saving = Persistence(files_at(tmp_path / "run"), Surroundings(0, 1, "", "a"), None, Trouble())
     saving.save(Mark(1, 1, 0, 1), capture(state(1)))
     assert not saving.is_free(2), "the saver takes a second to start"
     assert not record.exists(), "which is no trouble"

@@ -15,9 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dlr.checkpoint import Checkpointer, storage
+from dlr.checkpoint.files import files_at
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import training
 from tests.checkpoint.states import request as request_of
+from tests.checkpoint.states import steps_in
 from tests.checkpoint.worlds import LIMIT, Slots, lines, run, start
 
 
@@ -157,7 +159,7 @@ def test_without_dlr_storage_is_all_there_is_and_the_saver_of_each_rank_writes_i
     run(tmp_path, 2, "--steps", "3", "--model", "bn", round=2)
 
     assert starts(tmp_path) == [(0, "fresh"), (2, "trained")]
-    manifest = storage.read_manifest(tmp_path / "path" / "step-2")
+    manifest = storage.read_manifest(files_at(tmp_path / "path"), 2)
     assert manifest.world_size == 2
     assert {file.name for file in manifest.files} == {".metadata", "__0_0.distcp", "__1_0.distcp"}
     assert [entry.name for entry in (tmp_path / "path").iterdir()] == ["step-2"]
@@ -170,7 +172,7 @@ def test_training_goes_on_where_storage_is_full_and_says_so(tmp_path: Path) -> N
     assert processes[0].exitcode == 0
     errors = (tmp_path / "err.1.0").read_text()
     assert f"step 2 is not saved to {tmp_path}/path: [Errno 27] File too large; the next save tries" in errors
-    assert storage.steps_in(tmp_path / "path") == []
+    assert steps_in(tmp_path / "path") == []
 
 
 def test_each_rank_finds_in_storage_what_it_alone_has(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agent.slots.format import Mark
 from agent.slots.slot import Slot
 from tests.checkpoint import training
@@ -97,8 +99,13 @@ def start(
     resume: str | None = "newest",
     environ: Mapping[str, str] | None = None,
     main: Callable[[list[str]], None] = training.main,
+    path: str | None = None,
 ) -> list[Any]:
-    """Start a training script on as many ranks. Without `slots`, there is no agent."""
+    """Start a training script on as many ranks. Without `slots`, there is no agent.
+
+    Args:
+        path: of the checkpoints; by default in the folder.
+    """
     port = free_port()
     processes = []
     for rank in range(world):
@@ -119,7 +126,7 @@ def start(
             told = resume_of(slots, world, rank) if resume == "newest" else None
             file.write_text(json.dumps({"round": round, "slots": slots.paths(rank), "resume": told}))
             env["DLR_CHECKPOINT_FILE"] = str(file)
-        arguments_of_rank = [str(folder / "out"), str(folder / "path"), *arguments]
+        arguments_of_rank = [str(folder / "out"), path or str(folder / "path"), *arguments]
         errors = folder / f"err.{round}.{rank}"
         process = forks.Process(target=_train, args=(env, arguments_of_rank, errors, main))
         process.start()
@@ -151,3 +158,15 @@ def run(folder: Path, world: int, *arguments: str, **options: Any) -> None:
 
 def lines(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"out.{rank}").read_text().splitlines()]
+
+
+def assert_undisturbed(folder: Path, steps: int) -> None:
+    """Make sure that `final` in the folder is what one process alone comes to in so many steps."""
+    whole, nowhere = folder / "whole", folder / "nowhere"
+    training.main(
+        [str(whole), str(nowhere), "--steps", str(steps), "--model", "plain", "--final", str(whole)]
+    )
+    expected, found = torch.load(whole), torch.load(folder / "final")
+    assert len(found) == len(expected)
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)

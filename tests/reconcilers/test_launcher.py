@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.names import ANNOTATION_LAUNCHER
-from reconcilers.observed.launcher import launcher_of
+from reconcilers.observed.command import launcher_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import inject_agent
 

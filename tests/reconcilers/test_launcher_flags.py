@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.model import MAX_CONDITION_MESSAGE
-from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags, launcher_arguments
+from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags
+from reconcilers.observed.command import launches
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.judging import judge
 
@@ -113,5 +114,5 @@ def test_a_message_is_bounded() -> None:
 def test_no_command_is_too_odd_to_be_read(words: list[str]) -> None:
     text = "".join(word.replace("d", "dlrover-run ").replace("x", "--network-check ") for word in words)
     for command in ([text], ["sh", "-c", text], ["dlrover-run", *words]):
-        assert isinstance(launcher_arguments({"command": command}), list)
+        assert isinstance(launches({"command": command}), list)
         ignored_flags(with_container(container={"command": command}))

@@ -1,6 +1,8 @@
 """The gradient of a step, and so the loss curve, is the single process's at every world size."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -97,7 +101,8 @@ def rank_of_several_worlds(rank: int, store: str, directory: Path) -> None:
     groups = {world: dist.new_group(list(range(world))) for world in WORLDS}
     for world, group in groups.items():
         if rank < world:
-            torch.save(train(rank, world, group), directory / f"{rank}-of-{world}.pt")
+            torch.save(train(rank, world, group), directory / f"ddp-{rank}-of-{world}.pt")
+            torch.save(train_sharded(rank, world, group), directory / f"fsdp-{rank}-of-{world}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -114,6 +119,37 @@ def train(rank: int, world: int, group: dist.ProcessGroup) -> tuple[list[float],
         return allreduce_hook(pg, bucket)
 
     replica.register_comm_hook(group, counting)
+    losses = train_replica(rank, world, group, replica, optimizer, lambda: None)
+    return losses, parameters(model), averaged
+
+
+def train_sharded(rank: int, world: int, group: dist.ProcessGroup) -> tuple[list[float], Tensor, int]:
+    """The same with FSDP2, which has a gradient once it is averaged."""
+    model, _ = build()
+    for layer in (model[0], model[2]):  # type: ignore[index]
+        fully_shard(layer, mesh=DeviceMesh.from_group(group, "cpu"))
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    averaged = 0
+
+    def count() -> None:
+        nonlocal averaged
+        averaged += any(parameter.grad is not None for parameter in model.parameters())
+
+    losses = train_replica(rank, world, group, model, optimizer, count)
+    whole = [parameter.full_tensor().detach().flatten() for parameter in model.parameters()]  # type: ignore[attr-defined]
+    return losses, torch.cat(whole), averaged
+
+
+def train_replica(
+    rank: int,
+    world: int,
+    group: dist.ProcessGroup,
+    replica: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    after_backward: Callable[[], None],
+) -> list[float]:
+    """Train, and return the loss of each step."""
     sampler = ElasticBatchSampler(
         DATA, world, rank, global_batch_size=GLOBAL_BATCH, micro_batch_size=MICRO_BATCH
     )
@@ -128,14 +164,15 @@ def train(rank: int, world: int, group: dist.ProcessGroup) -> tuple[list[float],
                 with micro.accumulate(replica):
                     loss = cross_entropy(replica(inputs), targets) * micro.weight
                     loss.backward()
+                after_backward()
                 total += loss.detach()
             optimizer.step()
             dist.all_reduce(total, group=group)
             losses.append(total.item() / world)
-    return losses, parameters(model), averaged
+    return losses
 
 
-def test_ddp_trains_the_same_model_at_every_world_size(tmp_path: Path) -> None:
+def test_ddp_and_fsdp2_train_the_same_model_at_every_world_size(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         rank_of_several_worlds,
         (str(tmp_path / "store"), tmp_path),
@@ -143,9 +180,9 @@ def test_ddp_trains_the_same_model_at_every_world_size(tmp_path: Path) -> None:
         start_method=METHOD,
     )
     losses, model = alone(EPOCHS)
-    for world in WORLDS:
+    for kind, world in product(("ddp", "fsdp"), WORLDS):
         for rank in range(world):
-            found_losses, found_model, averaged = torch.load(tmp_path / f"{rank}-of-{world}.pt")
-            assert found_losses == pytest.approx(losses, rel=1e-12), (rank, world)
+            found_losses, found_model, averaged = torch.load(tmp_path / f"{kind}-{rank}-of-{world}.pt")
+            assert found_losses == pytest.approx(losses, rel=1e-12), (kind, rank, world)
             torch.testing.assert_close(found_model, model, rtol=1e-12, atol=1e-14)
             assert averaged == len(losses), "gradients are averaged once a step"

@@ -180,8 +180,8 @@ function renderJob(page) {
   part("events", page.events, eventsPart);
 }
 
-const fields = (told) => el("span", { class: "fields" }, ` ${told.fields.map((field) => `${field.object} ${field.path}`).join("; ")}`);
-const told = (each) => el("li", {}, each.text, fields(each), each.lines ? el("pre", {}, each.lines.join("\n")) : null);
+const fields = (statement) => el("span", { class: "fields" }, ` ${statement.fields.map((field) => `${field.object} ${field.path}`).join("; ")}`);
+const statement = (each) => el("li", {}, each.text, fields(each), each.lines ? el("pre", {}, each.lines.join("\n")) : null);
 
 function verdictPart(page) {
   const bar = el("div", { class: "bar" }, el("div", {}));
@@ -189,7 +189,7 @@ function verdictPart(page) {
   return [
     el("p", { class: `verdict ${page.phase === "Failed" || page.cause === page.phase ? tone(page.phase) : ""}` }, page.verdict.text),
     fields(page.verdict),
-    page.also.length ? el("ul", {}, page.also.map(told)) : null,
+    page.also.length ? el("ul", {}, page.also.map(statement)) : null,
     page.advice.length ? el("h2", {}, "What to do") : null,
     page.advice.length ? el("ul", {}, page.advice.map((each) => el("li", {}, each.text))) : null,
     el("dl", { class: "facts" }, page.facts.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
@@ -293,14 +293,14 @@ function stacksPart(shown) {
 }
 
 function waitsPart(page) {
-  const groups = page.evidence.flatMap((group) => [el("h2", {}, group.title), el("ul", {}, group.sentences.map(told))]);
+  const groups = page.evidence.flatMap((group) => [el("h2", {}, group.title), el("ul", {}, group.sentences.map(statement))]);
   return groups.length ? groups : [el("h2", {}, "Conditions"), el("p", { class: "quiet" }, "It waits for nothing, and has spent no budget.")];
 }
 
 function nodesPart(page) {
   return [
     el("h2", {}, "Nodes"),
-    page.nodeEvidence.length ? el("ul", {}, page.nodeEvidence.map(told)) : null,
+    page.nodeEvidence.length ? el("ul", {}, page.nodeEvidence.map(statement)) : null,
     page.nodes.shown.length ? el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Nodes" }, el("table", {},
       el("thead", {}, el("tr", {}, ["NODE", "VERDICT", "CORDON", "READY"].map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, page.nodes.shown.map((node) => el("tr", {},
@@ -345,11 +345,11 @@ function makeRanks() {
 }
 
 function cellLine(cell) {
-  const said = [cell.rank === null ? `worker ${cell.index}, no rank` : `rank ${cell.rank}`, cell.node || "no node", cell.state];
-  if (cell.step !== null) said.push(`step ${cell.step}${cell.lag ? `, ${cell.lag} behind` : ""}`);
-  if (cell.secondsPerStep !== null) said.push(`${cell.secondsPerStep} s a step${cell.slowness === null ? "" : ` (${cell.slowness} of the median)`}`);
-  if (cell.class) said.push(`${cell.class} ${duration(cell.ago)} ago`);
-  return said.join(" · ");
+  const words = [cell.rank === null ? `worker ${cell.index}, no rank` : `rank ${cell.rank}`, cell.node || "no node", cell.state];
+  if (cell.step !== null) words.push(`step ${cell.step}${cell.lag ? `, ${cell.lag} behind` : ""}`);
+  if (cell.secondsPerStep !== null) words.push(`${cell.secondsPerStep} s a step${cell.slowness === null ? "" : ` (${cell.slowness} of the median)`}`);
+  if (cell.class) words.push(`${cell.class} ${duration(cell.ago)} ago`);
+  return words.join(" · ");
 }
 
 function renderRanks(grid) {

@@ -44,8 +44,8 @@ function strip(states, length, colors) {
     });
     drawn.append(titled(bar, `${state} for ${duration(end - begin)}, until ${duration(length - end)} ago`));
   }
-  const told = states.map(([state, begin, end]) => `${state} ${duration(end - begin)}`);
-  drawn.setAttribute("aria-label", told.length ? `Up to now: ${told.slice(-6).join(", ")}` : "Nothing is known");
+  const recent = states.map(([state, begin, end]) => `${state} ${duration(end - begin)}`);
+  drawn.setAttribute("aria-label", recent.length ? `Up to now: ${recent.slice(-6).join(", ")}` : "Nothing is known");
   return drawn;
 }
 

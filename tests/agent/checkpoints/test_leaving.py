@@ -16,6 +16,7 @@ import pytest
 
 from crds.progress_record import BOUNDARY, ENV_PROGRESS_FILE, ORDER, PROGRESS_FORMAT
 from dlr.checkpoint import leaving
+from dlr.checkpoint.files import files_at
 from dlr.checkpoint.storage import read_manifest, verify
 from tests.agent.conftest import Agent, Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
@@ -110,7 +111,9 @@ def test_what_a_failure_leaves_in_memory_is_persisted(cluster: FakeCluster, agen
     (persisted,) = folder.glob("step-*")
     resumed = cluster.agent(0)["memory"]["resumed"]
     assert resumed == {"round": 2, "step": int(persisted.name.removeprefix("step-")), "tier": "memory"}
-    verify(persisted, read_manifest(persisted).files)
+    files = files_at(folder)
+    manifest = read_manifest(files, resumed["step"])
+    verify(files, manifest, manifest.files)
 
 
 @pytest.mark.slow

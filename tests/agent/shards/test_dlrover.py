@@ -13,6 +13,7 @@ import pytest
 from crds.intervals import count
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
+from dlr.pod import SDK
 from dlr.shards import ShardsError
 from dlr.shards.dlrover import IndexShardingClient, ShardingClient, set_name
 from tests.agent.shards.conftest import Job
@@ -212,8 +213,6 @@ else:
 
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_scripts_import_our_client_and_all_else_of_dlrovers(tmp_path: Path, is_installed: bool) -> None:
-    from agent.dlrover_run import with_our_clients
-
     if is_installed:
         for package in (
             "dlrover",
@@ -229,7 +228,7 @@ def test_scripts_import_our_client_and_all_else_of_dlrovers(tmp_path: Path, is_i
         (tmp_path / "dlrover/python/elastic_agent/sharding/client.py").write_text(
             "raise SystemExit('the real one')\n"
         )
-    path = os.pathsep.join([*with_our_clients(os.environ.get("PYTHONPATH", "")), str(tmp_path)])
+    path = os.pathsep.join([*SDK.dlrover_clients, os.environ.get("PYTHONPATH", ""), str(tmp_path)])
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS],
         env={**os.environ, "PYTHONPATH": path},

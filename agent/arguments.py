@@ -1,0 +1,190 @@
+"""The command line of `dlr run`: torchrun's flags, read by torchrun's own parser, and ours."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import Std
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, get_args_parser
+
+from agent import standalone
+from agent.environment import Environment, grace_of_processes
+from agent.rendezvous.handler import JOIN_TIMEOUT_SECONDS
+from agent.torch_compat import elastic
+from agent.torch_compat.elastic import UNLIMITED_RESTARTS
+from crds.dlrover import OUR_BACKEND
+from crds.phases import HANG_TIMEOUT_SECONDS
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+FAILURE_GRACE_SECONDS = 1.0
+"""What processes get whose peer is dead, unless `--failure-grace` says otherwise. Their collectives never
+end, and a process that sits in one cannot run its Python signal handler, so most would wait for nothing; one
+that is just computing gets the chance to close its files."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is to be run, and for whom."""
+
+    args: Any
+    """torchrun's flags and ours."""
+    config: LaunchConfig
+    entrypoint: Any
+    entrypoint_args: Sequence[str]
+    join_timeout_seconds: float
+    me: Environment
+
+    @classmethod
+    def read(cls, argv: Sequence[str]) -> Launch:
+        """Read the command line, and the environment.
+
+        Raises:
+            SystemExit: it asks for help.
+            InvalidEnvironmentError: this is no worker's Pod.
+            ValueError, AssertionError, RuntimeError: the arguments make no sense.
+        """
+        args = parse(argv)
+        me = Environment.take(os.environ)
+        config, entrypoint, entrypoint_args = config_from_args(args)
+        settings = RendezvousParameters(
+            OUR_BACKEND, "", me.owner_name, config.min_nodes, config.max_nodes, **config.rdzv_configs
+        )
+        join_timeout_seconds = settings.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS
+        return cls(args, config, entrypoint, entrypoint_args, join_timeout_seconds, me)
+
+    @property
+    def stop_grace_seconds(self) -> float:
+        """What training processes get from SIGTERM to SIGKILL."""
+        return stop_grace_seconds(self.me.termination_grace_seconds, self.args.shutdown_timeout)
+
+    @property
+    def failure_grace_seconds(self) -> float:
+        """The same for those whose peer has failed."""
+        return min(float(self.args.failure_grace), self.stop_grace_seconds)
+
+    def worker_spec(self, handler: RendezvousHandler) -> WorkerSpec:
+        """Return what torch's agent has to know of the processes."""
+        config = self.config
+        return WorkerSpec(
+            role=config.role,
+            local_world_size=config.nproc_per_node,
+            entrypoint=self.entrypoint,
+            args=tuple(self.entrypoint_args),
+            rdzv_handler=handler,
+            max_restarts=config.max_restarts,
+            monitor_interval=config.monitor_interval,
+            local_addr=config.local_addr,
+            **elastic.worker_spec_options(config),
+        )
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """Read torchrun's arguments, with our defaults below what the user and PET_* say.
+
+    Raises:
+        SystemExit: they ask for help.
+        ValueError: they cannot be read, or ask for what only torchrun can do.
+    """
+    parser = get_args_parser()
+    parser.prog = "dlr run"
+    parser.error = _unreadable(parser)  # type: ignore[method-assign, assignment]
+    parser.description = "Runs the training processes of one worker of an ElasticJob."
+    _add_our_flags(parser)
+    for action in parser._actions:
+        if "--standalone" in action.option_strings:
+            action.help = "train on this machine alone, without a cluster"
+    ours = {
+        "max_restarts": UNLIMITED_RESTARTS,
+        "rdzv_backend": OUR_BACKEND,
+        "master_addr": None,
+        "master_port": None,
+    }
+    parser.set_defaults(
+        **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}
+    )
+    args = parser.parse_args(list(argv))
+    if args.standalone:
+        standalone.check(args.nnodes, os.environ)
+        if "PET_MAX_RESTARTS" not in os.environ and args.max_restarts == UNLIMITED_RESTARTS:
+            args.max_restarts = standalone.MAX_RESTARTS
+    elif args.hang_timeout is not None or args.memory_checkpoint is not None:
+        raise ValueError("--hang-timeout and --memory-checkpoint are the ElasticJob's, but for --standalone")
+    if args.rdzv_backend != OUR_BACKEND:
+        logger.warning("--rdzv-backend=%s is ignored: the ElasticJob says who meets whom", args.rdzv_backend)
+        args.rdzv_backend = OUR_BACKEND
+    if args.master_addr not in (None, *LOOPBACK):
+        logger.warning(
+            "--master-addr=%s is ignored: scripts find each round's master in MASTER_ADDR and MASTER_PORT",
+            args.master_addr,
+        )
+    args.shutdown_timeout = elastic.shutdown_timeout(args, os.environ)
+    # These have no say either; torch would warn of what the controller set for stock torchrun.
+    args.rdzv_endpoint, args.node_rank = args.rdzv_endpoint or "elasticjob", 0
+    args.nnodes = os.path.expandvars(args.nnodes)  # as in `command: [dlr, run, "--nnodes=1:$NODE_NUM"]`
+    if args.redirects == "0" and args.tee == "0":
+        # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.
+        args.tee = str(int(Std.ERR))
+    return args
+
+
+def _unreadable(parser: ArgumentParser) -> Callable[[str], NoReturn]:
+    """What a parser does with arguments that it cannot read: they are refused like any others."""
+
+    def error(message: str) -> NoReturn:
+        parser.print_usage(sys.stderr)
+        raise ValueError(message)
+
+    return error
+
+
+def _add_our_flags(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-warm-start",
+        action="store_true",
+        help="start training processes as new interpreters, not as forks of one that has imported torch",
+    )
+    parser.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this module too before training processes are forked; may be repeated",
+    )
+    parser.add_argument(
+        "--failure-grace",
+        type=float,
+        default=FAILURE_GRACE_SECONDS,
+        metavar="SECONDS",
+        help="from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--hang-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="with --standalone: processes without a step for so long hang "
+        f"(default: {HANG_TIMEOUT_SECONDS})",
+    )
+    parser.add_argument(
+        "--memory-checkpoint",
+        type=standalone.bytes_of,
+        metavar="SIZE",
+        help="with --standalone: memory for the checkpoints of dlr.checkpoint, such as 4Gi",
+    )
+
+
+def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:
+    """Return what training processes get: the Pod's grace less a margin, or what --shutdown-timeout says."""
+    grace = grace_of_processes(termination_grace_seconds)
+    return grace if shutdown_timeout is None else min(grace, float(shutdown_timeout))

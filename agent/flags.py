@@ -1,0 +1,78 @@
+"""The flags that have to be known before torch is imported, whose own parser reads them all later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crds.dlrover import BACKENDS, OUR_BACKEND, options
+from crds.names import ENV_JOB_NAME
+
+STANDALONE = "PET_STANDALONE"
+"""torch's variable for `--standalone`."""
+BACKEND = "PET_RDZV_BACKEND"
+OF_THE_JOB = ("PET_NNODES", "PET_NODE_RANK", BACKEND, "PET_RDZV_ID")
+"""torchrun's flags that the controller sets as variables (`reconcilers/worker/assignment.py`)."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags in front of the script, and torchrun's variables `PET_*`; a flag outweighs its variable.
+
+    https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+    standalone: bool
+    backend: str
+    """The rendezvous, by `--rdzv-backend`."""
+    warm_start: bool
+    processes: str
+    """`--nproc-per-node`: a number, or what torch has to count (`gpu`, `auto`)."""
+    preloads: tuple[str, ...]
+    """The modules that `--preload` names."""
+    memory_checkpoint: str
+    """The size that `--memory-checkpoint` asks for; "" if it is not there."""
+
+    @classmethod
+    def read(cls, words: Sequence[str], environ: Mapping[str, str]) -> Flags:
+        """Read a command of `torchrun` or `dlr run`.
+
+        Args:
+            words: the flags, the script, and the script's own arguments.
+            environ: the environment.
+        """
+        found: dict[str, list[str]] = {}
+        for option in options(words):
+            found.setdefault(option.name, []).append(option.value or "")
+
+        def last(name: str, default: str) -> str:
+            return found.get(name, [default])[-1]
+
+        return cls(
+            standalone="standalone" in found or is_set(environ.get(STANDALONE)),
+            backend=last("rdzv-backend", environ.get(BACKEND) or OUR_BACKEND),
+            warm_start="no-warm-start" not in found,
+            processes=last("nproc-per-node", environ.get("PET_NPROC_PER_NODE", "1")),
+            preloads=tuple(found.get("preload", ())),
+            memory_checkpoint=last("memory-checkpoint", ""),
+        )
+
+    def are_for_another_rendezvous(self, environ: Mapping[str, str]) -> bool:
+        """Whether a `torchrun` asks for a rendezvous that is not dlr's, or is in no Pod of an ElasticJob."""
+        return self.standalone or self.backend not in BACKENDS or ENV_JOB_NAME not in environ
+
+
+def is_set(text: str | None) -> bool:
+    """Tell whether a switch is set, as torch does (`torch.distributed.argparse_util.check_env`)."""
+    return text not in (None, "", "0")
+
+
+def without_our_rendezvous(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for the image's own torchrun, whose world is not the job's.
+
+    What the controller has set for stock torchrun would have it wait for the job's other workers. With a
+    rendezvous of the user's in `PET_RDZV_BACKEND`, the others are the user's too.
+    """
+    if environ.get(BACKEND) not in BACKENDS:
+        return dict(environ)
+    return {name: value for name, value in environ.items() if name not in OF_THE_JOB}

@@ -1,0 +1,144 @@
+"""An agent's place in its job: the round that it joined last, the newest one, and what that asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.facts.world import (
+    WAIT,
+    Action,
+    JobView,
+    Member,
+    Verb,
+    World,
+    next_action,
+    planned_tier,
+    tier_of_a_stop,
+)
+from agent.kube.watcher import Watcher
+from agent.report.reporter import Reporter
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
+from crds.progress_record import KeptIn
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One agent between the round that it joined last and the newest world that it has seen."""
+
+    member: Member
+    joined: World | None = None
+    newest: World | None = None
+
+    @property
+    def peers_are_dead(self) -> bool:
+        """Whether a failure ended the round last joined, or one since: its collectives will not end."""
+        joined, newest = self.joined, self.newest
+        return newest is not None and joined is not None and newest.broken_round >= joined.round
+
+    @property
+    def asks_where_it_hangs(self) -> bool:
+        """Whether the round last joined is known to hang, and its members are asked where."""
+        joined, newest = self.joined, self.newest
+        return newest is not None and joined is not None and newest.hangs and newest.round == joined.round
+
+    @property
+    def others_train(self) -> bool:
+        """Whether a world stands that this agent is not in: nobody waits for it."""
+        newest = self.newest
+        return (
+            newest is not None
+            and newest.phase is RendezvousPhase.FORMED
+            and self.member not in newest.members
+        )
+
+    def awaits_judgement(self, action: Action) -> bool:
+        """Whether the hang of the round last joined is still to be judged, as far as this agent has heard."""
+        joined, newest = self.joined, self.newest
+        if newest is None or joined is None or newest.round != joined.round or action.verb is Verb.EXIT:
+            return False
+        return newest.hangs or newest.phase is RendezvousPhase.FORMED
+
+    def planned_tier(self, action: Action, peers: Sequence[int] | None) -> KeptIn | None:
+        """Return the tier for the last step if `action` ends the round last joined by plan; None if not.
+
+        Args:
+            peers: as `agent.facts.world.planned_tier` has them.
+        """
+        if self.joined is None or self.peers_are_dead or self.asks_where_it_hangs:
+            return None
+        return planned_tier(action, self.joined, self.newest, peers)
+
+    def tier_of_a_stop(self, peers: Sequence[int] | None) -> KeptIn:
+        """Return the tier for the last step of the round last joined, now that this Pod stops."""
+        if self.joined is None:
+            return KeptIn.STORAGE
+        return tier_of_a_stop(self.member, self.joined, self.newest, peers)
+
+    def gone_before(self, world: World) -> frozenset[int]:
+        """Return the ranks of the round last joined whose Pods are not in that world."""
+        members = self.joined.members if self.joined else ()
+        stay = set(world.members)
+        return frozenset(rank for rank, member in enumerate(members) if member not in stay)
+
+    def comes_after_failure(self, world: World) -> bool:
+        """Whether the round last joined was broken by a failure; for who has joined none, the one before."""
+        return world.broken_round >= (self.joined.round if self.joined is not None else world.round - 1)
+
+
+class Membership:
+    """One agent's part in the worlds of its job. For the agent's main thread; `view` for any.
+
+    Args:
+        member: this agent's slot and incarnation.
+        watcher: of the job's ElasticWorld.
+        reporter: of this agent.
+    """
+
+    def __init__(self, member: Member, watcher: Watcher[JobView], reporter: Reporter) -> None:
+        self.member = member
+        self._watcher = watcher
+        self._reporter = reporter
+        self._joined: World | None = None
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable from news of the job on, until `look` takes them."""
+        return self._watcher.fileno()
+
+    @property
+    def view(self) -> JobView:
+        """The newest view of the job."""
+        return self._watcher.view() or JobView()
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.member, self._joined, self.view.world)
+
+    @property
+    def round(self) -> int:
+        """The highest round that this agent has acted on."""
+        return self._reporter.latest.observed_round
+
+    def look(self) -> tuple[Action, JobView]:
+        """Take the news; return what they ask of this agent."""
+        view, report = self._watcher.take() or JobView(), self._reporter.latest
+        action = next_action(view.world, self.member, report.observed_round, report.state, view.phase)
+        return action, view
+
+    def next_action(self) -> Action:
+        """Take the news; return what they ask of this agent."""
+        return self.look()[0]
+
+    def is_settled(self) -> bool:
+        """Whether all is as the job wants it."""
+        return self.next_action() == WAIT
+
+    def join(self, world: World) -> None:
+        """Report that the processes of `world` run."""
+        self._joined = world
+        self._reporter.report(AgentState.RUNNING, world.round)
+
+    def stand_by(self, round_: int | None = None) -> None:
+        """Report that nothing runs here any more, and that `round_` is known; the last one if it is None."""
+        self._reporter.report(AgentState.READY, round_)

@@ -1,0 +1,80 @@
+"""The environment that a training process gets beside torch's variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.elastic.multiprocessing import LogsDest
+
+from agent.checkpoints.holder import CheckpointMemory
+from agent.monitor import flight_recorder
+from agent.monitor.progress import ProgressFiles
+from agent.monitor.stacks import StackFiles
+from agent.monitor.stepping import Start
+from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT, UNLIMITED_RESTARTS
+from crds.progress_record import ENV_ROUND
+from crds.shard_set import ENV_SHARDS_SOCKET
+
+
+@dataclass(frozen=True)
+class ProcessEnvironment:
+    """What an agent and its training processes share, which their environment names."""
+
+    progress: ProgressFiles
+    stacks: StackFiles
+    memory: CheckpointMemory | None
+    desk: str
+    """The socket from which they pull shards; "" if each process pulls its own share, by rank."""
+
+    def of_start(
+        self, start: Start, ranks: Sequence[int], logs: LogsDest, failures_per_hour: float | None
+    ) -> list[dict[str, str]]:
+        """Make the files of a start, and return the variables that name them, by local rank.
+
+        Args:
+            start: of the processes.
+            ranks: their global ranks, by local rank.
+            logs: the files of their logs.
+            failures_per_hour: of the job; None if that is not known.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        folder = self.progress.directory
+        progress = self.progress.renew(len(ranks), start)
+        stacks = self.stacks.renew(start.round, logs.error_files)
+        checkpoints: list[dict[str, str]] = [{} for _ in ranks]
+        if self.memory is not None:
+            checkpoints = self.memory.write_files(folder, ranks, failures_per_hour)
+        shards = {ENV_SHARDS_SOCKET: self.desk, ENV_ROUND: str(start.round)} if self.desk else {}
+        return [
+            {**progress[rank], **stacks[rank], **self._recorder(rank), **shards, **checkpoints[rank]}
+            for rank in range(len(ranks))
+        ]
+
+    def _recorder(self, local_rank: int) -> dict[str, str]:
+        """Return what has a process keep its last collectives of NCCL for this agent."""
+        folder = self.progress.directory
+        records = self.stacks.folder_of(local_rank, folder)
+        return flight_recorder.variables(folder, local_rank, os.environ, torch.__version__, records)
+
+
+def restart_counts(env: Mapping[str, str], round_: int) -> dict[str, str]:
+    """Return torch's two counts of restarts, where the number of earlier rounds is what counts.
+
+    torch counts the failures of one agent; the number of rounds is alike on all ranks. The difference between
+    the two variables stays.
+
+    Args:
+        env: of a process, as torch has it.
+        round_: the round that begins.
+    """
+    count = max(round_ - 1, 0)
+    counts = {RESTART_COUNT: str(count)}
+    if MAX_RESTARTS in env:
+        allowed = int(env[MAX_RESTARTS]) + count - int(env.get(RESTART_COUNT, "0"))
+        counts[MAX_RESTARTS] = str(min(allowed, UNLIMITED_RESTARTS))
+    return counts

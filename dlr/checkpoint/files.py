@@ -1,0 +1,265 @@
+"""Where checkpoints in storage are kept: a folder of a file system, or a prefix of object storage.
+
+Both read and list what is there, and write a file as a whole: nobody sees a part of it. Neither renames
+anything, so what makes a checkpoint complete is a file that is written last (`dlr.checkpoint.storage`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+CHUNK_BYTES = 1 << 24
+
+
+class Files(ABC):
+    """Files below one path. Their names are relative to it, and have slashes."""
+
+    look_seconds = (0.02, 0.5)
+    """Pauses between two looks at what others write: the first, and the longest."""
+
+    @abstractmethod
+    def names(self, folder: str = "") -> set[str]:
+        """Return the names of what is directly in a folder; empty if there is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name.
+
+        Raises:
+            OSError: storage does not answer.
+        """
+
+    @abstractmethod
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read a file, or a part of it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Read a file in parts of CHUNK_BYTES, the last of which may be shorter.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def write(self, name: str, data: bytes, *, lasting: bool = False, exclusive: bool = False) -> None:
+        """Write a file as a whole.
+
+        Args:
+            lasting: whether it has to outlive a crash of the machine.
+            exclusive: whether a file that is there stays as it is.
+
+        Raises:
+            FileExistsError: it is there, and `exclusive`.
+            OSError: it cannot be written.
+        """
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it, as far as that is possible."""
+
+    @abstractmethod
+    def writer(self, folder: str) -> Any:
+        """Return torch.distributed.checkpoint's writer of a folder."""
+
+    @abstractmethod
+    def reader(self, folder: str) -> Any:
+        """Return torch.distributed.checkpoint's reader of a folder."""
+
+
+def files_at(path: str | os.PathLike[str]) -> Files:
+    """Return what is at a path, or at an address such as `s3://bucket/run1`.
+
+    Raises:
+        ImportError: a package is missing that this kind of address needs.
+        ValueError: there is no such kind of address.
+    """
+    if isinstance(path, str) and "://" in path and not path.startswith("file://"):
+        return RemoteFiles(path)
+    return LocalFiles(Path(str(path).removeprefix("file://")).absolute())
+
+
+def pointed_at(own: Any, folder: str) -> Any:
+    """Point a writer or reader of the user's own at a checkpoint, and return it."""
+    fs = getattr(getattr(own, "fs", None), "fs", None)
+    own.reset(folder)
+    if fs is not None:
+        own.fs.fs = fs  # torch's forgets the options that it was made with
+    return own
+
+
+class LocalFiles(Files):
+    """A folder that all ranks see.
+
+    Args:
+        path: of it; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def names(self, folder: str = "") -> set[str]:
+        try:
+            return {entry.name for entry in (self._path / folder).iterdir()}
+        except FileNotFoundError:
+            return set()
+
+    def exists(self, name: str) -> bool:
+        return (self._path / name).exists()
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        with (self._path / name).open("rb") as file:
+            file.seek(start)
+            return file.read(-1 if length is None else length)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        with (self._path / name).open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def write(self, name: str, data: bytes, *, lasting: bool = False, exclusive: bool = False) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with draft.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                if lasting:
+                    os.fsync(stream.fileno())
+            if exclusive:
+                os.link(draft, path)  # of two that do it at once, one fails
+            else:
+                draft.rename(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        if lasting:
+            for folder in (path.parent, path.parent.parent):
+                _sync(folder)
+
+    def remove(self, name: str) -> None:
+        path = self._path / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+
+    def writer(self, folder: str) -> Any:
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+        return FileSystemWriter(self._path / folder)
+
+    def reader(self, folder: str) -> Any:
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+        return FileSystemReader(self._path / folder)
+
+
+class RemoteFiles(Files):
+    """A prefix of object storage, by way of fsspec. What it needs to know is in the environment.
+
+    Args:
+        url: such as `s3://bucket/run1`.
+
+    Raises:
+        ImportError: a package is missing that this kind of address needs.
+        ValueError: there is no such kind of address.
+    """
+
+    look_seconds = (0.1, 2.0)
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        try:
+            from fsspec.core import url_to_fs
+
+            self._fs, self._root = url_to_fs(self._url, use_listings_cache=False)
+        except ImportError as error:
+            raise ImportError(f"checkpoints in {url} need a package that is missing: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"checkpoints cannot be kept in {url}: {error}") from error
+
+    def __str__(self) -> str:
+        return self._url
+
+    def names(self, folder: str = "") -> set[str]:
+        with _as_os_errors():
+            try:
+                found = self._fs.ls(self._at(folder), detail=False)
+            except FileNotFoundError:
+                return set()
+        return {name.rstrip("/").rpartition("/")[2] for name in found}
+
+    def exists(self, name: str) -> bool:
+        with _as_os_errors():
+            return bool(self._fs.exists(self._at(name)))
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        end = None if length is None else start + length
+        with _as_os_errors():
+            return bytes(self._fs.cat_file(self._at(name), start=start, end=end))
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        with _as_os_errors(), self._fs.open(self._at(name), "rb", block_size=CHUNK_BYTES) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def write(self, name: str, data: bytes, *, lasting: bool = False, exclusive: bool = False) -> None:
+        with _as_os_errors():
+            self._fs.pipe_file(self._at(name), data, **({"mode": "create"} if exclusive else {}))
+
+    def remove(self, name: str) -> None:
+        with suppress(OSError), _as_os_errors():
+            self._fs.rm(self._at(name), recursive=True)
+
+    def writer(self, folder: str) -> Any:
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+        return FsspecWriter(f"{self._url}/{folder}", sync_files=False)
+
+    def reader(self, folder: str) -> Any:
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+        return FsspecReader(f"{self._url}/{folder}")
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Raise what a client of object storage raises for its network as OSError, as file systems do."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # each client has classes of its own
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,136 @@
+"""Reads checkpoints in storage: those of savers, and those that torch.distributed.checkpoint wrote alone.
+
+Importing it takes a second, so that nothing else here does.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._traverse import OBJ_PATH, set_element
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.optim import Optimizer
+
+from agent.slots.slot import DamagedError
+from dlr.checkpoint.files import Files, pointed_at
+from dlr.checkpoint.folder_pickles import read_pickle
+from dlr.checkpoint.modules import name_from_torch, numbered_parameters
+from dlr.checkpoint.reading import Resharded
+from dlr.checkpoint.state import VALUES
+from dlr.checkpoint.storage import METADATA, Manifest
+from dlr.checkpoint.surroundings import Surroundings
+from dlr.checkpoint.values import NotAllowedError, TensorReference, write_values
+
+
+def in_storage(
+    files: Files,
+    manifest: Manifest,
+    here: Surroundings,
+    state: Mapping[str, Any],
+    reader: StorageReader | None = None,
+    weights_only: bool = True,
+) -> Resharded:
+    """Open a complete checkpoint.
+
+    Args:
+        state: that it is for.
+        reader: the user's own; None for torch's.
+        weights_only: as `torch.load` has it.
+
+    Raises:
+        DamagedError: its metadata are not what torch writes.
+        NotAllowedError: torch.distributed.checkpoint has written what `weights_only` refuses.
+    """
+    if reader is None:
+        reader = files.reader(manifest.folder)
+    else:
+        reader = pointed_at(reader, f"{files}/{manifest.folder}")
+    if isinstance(reader, FileSystemReader):
+        metadata = _read_metadata(files, manifest, weights_only)
+    else:
+        metadata = reader.read_metadata()
+    if any(name.startswith(f"{VALUES}.") for name in metadata.state_dict_metadata):
+        return Resharded(reader, metadata, here.rank, manifest.world_size == here.world_size)
+    return OfTorchAlone(reader, metadata, here.rank, state, weights_only)
+
+
+def _read_metadata(files: Files, manifest: Manifest, weights_only: bool) -> Metadata:
+    """Read `.metadata`, of which torch's reader would run what is pickled there."""
+    data = files.read(f"{manifest.folder}/{METADATA}")
+    metadata = read_pickle(data, METADATA) if weights_only else pickle.loads(data)
+    if not isinstance(metadata, Metadata):
+        raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
+    return metadata
+
+
+class OfTorchAlone(Resharded):
+    """What `torch.distributed.checkpoint.save` has written of a state of the same names.
+
+    Modules and optimizers may have been given as they are, by their `state_dict`, or by torch's
+    `get_state_dict`. There is nothing of a rank's own, such as random numbers.
+    """
+
+    def __init__(
+        self,
+        reader: StorageReader,
+        metadata: Metadata,
+        rank: int,
+        state: Mapping[str, Any],
+        weights_only: bool,
+    ) -> None:
+        given: Mapping[str, OBJ_PATH] = metadata.planner_data or {}
+        paths = {
+            stored: name_from_torch(given.get(stored, (stored,)), state)
+            for stored in metadata.state_dict_metadata
+        }
+        self._names = {stored: ".".join(map(str, path)) for stored, path in paths.items()}
+        super().__init__(reader, metadata, rank, same_world=False)
+        leaves = self._leaves(weights_only)
+        nested: dict[str, Any] = {}
+        for stored, path in paths.items():
+            set_element(nested, path, leaves.get(stored, TensorReference(self._names[stored])))
+        for name, thing in state.items():
+            if isinstance(thing, Optimizer) and isinstance(nested.get(name), dict):
+                nested[name] = numbered_parameters(nested[name], thing, state)
+        self.values = write_values(nested, {}, weights_only)
+
+    def _name_of(self, stored: str) -> tuple[int | None, str]:
+        return None, self._names[stored]
+
+    def _read_values(self) -> None:
+        """Leave it to what follows, which knows the state."""
+        self.values, self.rng = b"", None
+
+    def _leaves(self, weights_only: bool) -> dict[str, Any]:
+        """Load what is no tensor, by the name that it has in the checkpoint."""
+        described = self._metadata.state_dict_metadata
+        names = [name for name, known in described.items() if not isinstance(known, TensorStorageMetadata)]
+        planner = _LeafPlanner(weights_only)
+        return self._load(dict.fromkeys(names), planner)
+
+
+class _LeafPlanner(DefaultLoadPlanner):
+    """Loads what is no tensor without running anybody's code, which torch's own does."""
+
+    def __init__(self, weights_only: bool) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._weights_only = weights_only
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        name = read_item.dest_index.fqn
+        try:
+            self.state_dict[name] = torch.load(value, weights_only=self._weights_only)
+        except pickle.UnpicklingError as error:
+            raise NotAllowedError(
+                f"{name} is of a class that may not be in a checkpoint: call "
+                "torch.serialization.add_safe_globals with it before load() if you trust it, or give the "
+                "Checkpointer weights_only=False if you trust whoever can write its checkpoints"
+            ) from error

@@ -1,0 +1,103 @@
+"""torch.distributed.checkpoint's writers, as savers use them: each file is summed up while it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import PurePath
+from typing import IO, Any
+
+from torch.distributed.checkpoint.filesystem import _FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+
+from agent.slots.sums import WordSum
+from dlr.checkpoint.files import CHUNK_BYTES
+from dlr.checkpoint.storage import File
+
+
+class Writing:
+    """What one rank writes of a checkpoint.
+
+    Args:
+        writer: torch's, or of a class of the user's own.
+        rank: of this saver.
+        world_size: the number of ranks.
+        subfolder: of the checkpoint's folder, in which torch's writers put their files.
+    """
+
+    def __init__(self, writer: StorageWriter, rank: int, world_size: int, subfolder: str) -> None:
+        self._writer = writer
+        self._rank = rank
+        self._world_size = world_size
+        self._subfolder = subfolder
+        self.files: list[File] = []
+        """What was written, where the writer writes files as torch's do."""
+        self.finishes = not isinstance(writer, _FileSystemWriter)
+        """Whether the writer completes the checkpoint in a way of its own."""
+
+    def write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+        """Write this rank's part."""
+        writer = self._writer
+        writer.set_up_storage_writer(self._rank == 0)
+        if self.finishes:
+            plan = writer.prepare_local_plan(plan)
+        plans = [plan if rank == self._rank else SavePlan([]) for rank in range(self._world_size)]
+        plan = writer.prepare_global_plan(plans)[self._rank]
+        if isinstance(writer, _FileSystemWriter):
+            prefix = replace(plan.storage_data, prefix=f"{self._subfolder}/{plan.storage_data.prefix}")
+            plan = replace(plan, storage_data=prefix)
+            summing: Any = _Summing(writer.fs, self.files)
+            writer.fs = summing
+        return writer.write_data(plan, planner).wait()
+
+
+class _Summing:
+    """A writer's file system, which adds what it writes to `files`."""
+
+    def __init__(self, fs: Any, files: list[File]) -> None:
+        self._fs = fs
+        self._files = files
+
+    @contextmanager
+    def create_stream(self, path: str, mode: str) -> Iterator[Any]:
+        """See torch's FileSystemBase."""
+        with self._fs.create_stream(path, mode) as stream:
+            summed = _Summed(stream)
+            yield summed
+        self._files.append(summed.file(PurePath(path).name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+
+class _Summed:
+    """A stream that is written from its beginning to its end."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._total, self._nbytes = WordSum(), 0
+        self._waiting = bytearray()
+        """What has not been added: less than CHUNK_BYTES, since sums take whole rows."""
+
+    def write(self, data: bytes) -> int:
+        """Write the next bytes."""
+        view = memoryview(data).cast("B")
+        self._nbytes += len(view)
+        self._stream.write(view)
+        while len(self._waiting) + len(view) >= CHUNK_BYTES:
+            taken = CHUNK_BYTES - len(self._waiting)
+            self._waiting += view[:taken]
+            self._total.add_bytes(self._waiting)
+            self._waiting, view = bytearray(), view[taken:]
+        self._waiting += view
+        return len(data)
+
+    def file(self, name: str) -> File:
+        """Describe what was written."""
+        self._total.add_bytes(self._waiting)
+        return File(name, self._nbytes, self._total.total() % 2**64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,23 @@
+"""The commands of a training Pod (`agent.main`), with what of the SDK training scripts get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent import main as agent
+
+SDK = agent.Sdk(
+    modules=("dlr.checkpoint",),
+    dlrover_clients=(str(Path(__file__).parent / "as_dlrover"),),
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command as the main program of the injected agent, and return its exit code."""
+    return agent.main(words, SDK)
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Run a command, and return its exit code; what is wrong with the torch is the caller's to say."""
+    return agent.run_command(words, SDK)

@@ -1,0 +1,227 @@
+"""The launchers in a container's command, as words or in a shell's text, and their flags. Pure.
+
+A command may start one and nobody can see it (a script, an entrypoint), or may end well before it does so
+(`test -f done && exit 0; torchrun train.py`). So a launcher that is *certain* to start is one thing:
+its agent reports how training ends, and without a report exit code 0 is no success. What a command's flags
+ask for is another: there it is enough that a launcher stands somewhere.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from crds.dlrover import BACKENDS, LAUNCHER, Option, options
+from crds.names import POD_COMMANDS
+
+Object = Mapping[str, Any]
+
+TORCHRUN = "torchrun"
+OURS = "dlr"
+LAUNCHERS = (TORCHRUN, LAUNCHER)
+MODULES = {"torch.distributed.run": TORCHRUN, "dlrover.trainer.torch.elastic_run": LAUNCHER}
+"""Modules that `python -m` starts, and the launcher of the same flags."""
+SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
+PYTHON = re.compile(r"python[\d.]*")
+MAX_TEXT = 16_384
+"""Characters of a command that are read; a longer text is certain to start nothing."""
+MAX_NESTED = 3
+"""Shells within a shell's text that are looked into."""
+
+_OF_A_CHECK = "check-worker"
+"""The command of `dlr` whose agent reports nothing of training."""
+_ELSEWHERE = ("PET_RDZV_BACKEND", "PET_STANDALONE")
+"""Variables by which torchrun is told of a rendezvous that is not the job's."""
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+_KUBERNETES_REFERENCE = re.compile(r"\$\((\w+)\)")
+_SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
+"""`$((…))`, `$(…)` and the old form of the latter: one word each, which nobody here can know."""
+_OPERATORS = ";&|()<>"
+_PREFIXES = frozenset({"exec", "time", "nohup", "env", "command", "{", "!"})
+"""Words of a shell's text behind which a command begins."""
+_BRANCHES = frozenset(
+    {"if", "case", "while", "until", "for", "select", "[", "[[", "test", "exit", "return", "||"}
+)
+"""Words of a shell's text behind which a command may be left out."""
+_ASSIGNMENT = re.compile(r"\w+=")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launcher as it stands in a command."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+    @property
+    def flags(self) -> list[Option]:
+        return options(self.arguments[1:] if self.name == OURS else self.arguments)
+
+
+def launcher_of(container: Object) -> str:
+    """Return the launcher that the container's command is certain to start; empty where there is none.
+
+    Args:
+        container: with the variables that the controller sets, and before the agent is injected.
+    """
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    started = launched(words)
+    if started is None and words and SHELL.fullmatch(posixpath.basename(words[0])):
+        place, _ = place_of_text(words)
+        started = _certain_in_text(words[place]) if place is not None else None
+    if started is None or (started.name == TORCHRUN and _may_meet_elsewhere(started, container)):
+        return ""
+    return "" if started.arguments[:1] == (_OF_A_CHECK,) else started.name
+
+
+def launches(container: Object) -> list[Launch]:
+    """Return the launchers in a container's command in their order, certain to start or not."""
+    return list(_launches(list(command_words(container)), MAX_NESTED, is_text=False))
+
+
+def flags_of(container: Object) -> Sequence[Option]:
+    """Return the flags of the first launcher; without one those of an entrypoint that takes the same."""
+    return _flags(tuple(command_words(container)))
+
+
+@lru_cache(maxsize=1024)  # each look at a job asks for them
+def _flags(words: tuple[str, ...]) -> Sequence[Option]:
+    for launch in _launches(words, MAX_NESTED, is_text=False):
+        return launch.flags
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    return options(words[first:])
+
+
+def command_words(container: Object) -> Iterator[str]:
+    """Yield command and arguments, up to `MAX_TEXT` characters of them."""
+    left = MAX_TEXT
+    for key in ("command", "args"):
+        for word in container.get(key) or ():
+            if left <= 0:
+                return
+            yield word[:left]
+            left -= len(word) + 1
+
+
+def launched(words: Sequence[str]) -> Launch | None:
+    """Return the launcher, or `dlr`, that a command names; None for any other command."""
+    found = _launcher_at(words, 0)
+    return None if found is None else Launch(found[0], tuple(words[found[1] :]))
+
+
+def _launcher_at(words: Sequence[str], place: int) -> tuple[str, int] | None:
+    """Return the launcher of a command that begins at a place, and the place of its first argument."""
+    if place >= len(words):
+        return None
+    name = posixpath.basename(words[place])
+    following = words[place + 1 : place + 2]
+    if name in LAUNCHERS or (name == OURS and following and following[0] in POD_COMMANDS):
+        return name, place + 1
+    if PYTHON.fullmatch(name):
+        flag = place + 1
+        while flag < len(words) and words[flag].startswith("-") and words[flag] != "-m":
+            flag += 2 if words[flag] in ("-W", "-X") else 1
+        option, module = (*words[flag : flag + 2], "", "")[:2]
+        if option == "-m" and module in MODULES:
+            return MODULES[module], flag + 2
+    return None
+
+
+def place_of_text(words: Sequence[str]) -> tuple[int | None, bool]:
+    """Return which word of a shell's command is the text that it runs, and whether it is a login shell.
+
+    The text, where there is one, is the first word behind the options, if `-c` is among them.
+    https://pubs.opengroup.org/onlinepubs/9799919799/utilities/sh.html
+    """
+    letters, place = "", 1
+    while place < len(words) and len(words[place]) > 1 and words[place][0] in "-+":
+        option = words[place]
+        place += 1
+        if option == "--":
+            break
+        if option.startswith("--"):
+            letters += "l" if option == "--login" else ""
+            place += option in ("--rcfile", "--init-file")
+        else:
+            letters += option[1:] if option[0] == "-" else ""
+            place += "o" in option.lower()  # `-o pipefail`, of bash `-O extglob`
+    return (place if "c" in letters and place < len(words) else None), "l" in letters
+
+
+def _launches(words: Sequence[str], nested: int, *, is_text: bool) -> Iterator[Launch]:
+    place = 0
+    while place < len(words):
+        found = _launcher_at(words, place)
+        if found is not None:
+            name, first = found
+            place = _end_of_command(words, first) if is_text else len(words)
+            yield Launch(name, tuple(words[first:place]))
+            continue
+        if nested and " " in words[place].strip():
+            yield from _launches(shell_words(words[place])[0], nested - 1, is_text=True)
+        place += 1
+
+
+def _end_of_command(words: Sequence[str], place: int) -> int:
+    ends = (end for end in range(place, len(words)) if words[end][0] in _OPERATORS)
+    return next(ends, len(words))
+
+
+def _certain_in_text(text: str) -> Launch | None:
+    """Return the launcher that a shell's text starts whatever else happens."""
+    if len(text) > MAX_TEXT or "<<" in text or any(name in text for name in _ELSEWHERE):
+        return None
+    words, is_complete = shell_words(text)
+    at_start = is_complete
+    for number, word in enumerate(words if is_complete else ()):
+        if word[0] in _OPERATORS:
+            if "||" in word or word == "()":  # a function's body runs only if it is called
+                return None
+            at_start = not set(word) & set("<>")
+        elif at_start:
+            if word in _BRANCHES:
+                return None
+            if word in _PREFIXES or _ASSIGNMENT.match(word):
+                continue
+            at_start = False
+            if started := launched(words[number : _end_of_command(words, number)]):
+                return started
+    return None
+
+
+def shell_words(text: str) -> tuple[list[str], bool]:
+    """Return the words and operators of a shell's text, and whether every quote has an end.
+
+    Without one, what came before it counts. Variables stay as they are.
+    """
+    text = _COMMENT.sub("", text.replace("\\\n", " ")).replace("\n", ";")
+    text = _SUBSTITUTION.sub("$?", _KUBERNETES_REFERENCE.sub(r"${\1}", text))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
+    try:
+        for word in lexer:
+            words.append(word or "''")
+    except ValueError:
+        return ([*words, lexer.token] if lexer.token else words), False
+    return words, True
+
+
+def _may_meet_elsewhere(torchrun: Launch, container: Object) -> bool:
+    """Whether torchrun may have a rendezvous that is not the job's: then the image's own torchrun runs."""
+    for flag in torchrun.flags:
+        if flag.name in ("standalone", "h", "help"):
+            return True
+        if flag.name == "rdzv-backend" and flag.value not in BACKENDS:
+            return True
+    for variable in container.get("env") or ():
+        if variable["name"] == "PET_STANDALONE":
+            return True
+        if variable["name"] == "PET_RDZV_BACKEND" and variable.get("value") not in BACKENDS:
+            return True
+    return False

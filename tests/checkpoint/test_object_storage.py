@@ -1,0 +1,195 @@
+"""Checkpoints where nothing can be renamed: a server that speaks S3, by way of fsspec."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+
+from agent.slots.slot import Mark
+from crds.checkpoint_files import AFTER_FAILURE
+from dlr.checkpoint import Checkpointer, StorageError, choosing, storage
+from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.files import RemoteFiles, files_at
+from dlr.checkpoint.saver import SaveError, persist
+from dlr.checkpoint.surroundings import Surroundings
+from tests.checkpoint.buckets import Bucket
+from tests.checkpoint.states import assert_whole, load_stored, saved, set_step, state, steps_in
+from tests.checkpoint.states import request as asked
+from tests.checkpoint.worlds import Slots, assert_undisturbed, lines, run
+
+HERE = Surroundings(0, 1, "", "a")
+
+
+def save(url: str, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
+    slot = saved(state(step), mark := Mark(round, step, 0, 1))
+    persist(asked(slot, mark, url, keep, job), lambda: None)
+    slot.close()
+
+
+def test_a_training_saves_keeps_the_newest_and_goes_on(bucket: Bucket) -> None:
+    made = state(0)
+    checkpointer = Checkpointer(bucket.url, made, persist_every=1, keep=2)
+    assert checkpointer.load() is None
+    for step in (1, 2, 3):
+        set_step(made, step)
+        assert checkpointer.step(step) is False
+        checkpointer._storage.finish()
+    checkpointer.close()
+    assert steps_in(bucket.url) == [3, 2]
+    names = {re.sub(r"try-\w+", "try", key) for key in bucket.names()}
+    files = (".metadata", "try/__0_0.distcp", "try/manifest.json")
+    assert names == {f"step-{step}/{file}" for step in (2, 3) for file in files}
+    again = Checkpointer(bucket.url, loaded := state(0))
+    assert again.find() == again.load() == 3
+    assert_whole(loaded, 3)
+    again.close()
+
+
+def test_a_world_of_another_size_goes_on_from_it(bucket: Bucket, tmp_path: Path) -> None:
+    for round_, (world, steps) in enumerate([(2, 2), (3, 4)], start=1):
+        arguments = (
+            "--steps",
+            str(steps),
+            "--model",
+            "fsdp",
+            "--persist",
+            "2",
+            "--final",
+            f"{tmp_path}/final",
+        )
+        run(tmp_path, world, *arguments, round=round_, path=bucket.url)
+    assert [line["start"] for line in lines(tmp_path) if "start" in line] == [0, 2]
+    assert storage.read_manifest(files_at(bucket.url), 4).world_size == 3
+    assert_undisturbed(tmp_path, 4)
+
+
+def test_a_checkpoint_in_memory_is_persisted_by_savers_after_a_failure_and_not_twice(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    slots = Slots()
+    run(tmp_path, 2, "--steps", "3", "--model", "ddp", slots=slots)
+    newest = slots.newest()
+    assert newest is not None
+    written = []
+    for attempt in (f"{AFTER_FAILURE}2", f"{AFTER_FAILURE}3"):
+        threads = []
+        for mark, slot_path in newest.values():
+            after = replace(asked(slot_path, mark, bucket.url), attempt=attempt)
+            threads.append(threading.Thread(target=persist, args=(after, lambda: None)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+        assert steps_in(bucket.url) == [3]
+        written.append(bucket.names())
+    assert written[0] == written[1]
+    run(tmp_path, 2, "--steps", "4", "--model", "ddp", round=2, path=bucket.url)
+    assert [line["start"] for line in lines(tmp_path) if "start" in line] == [0, 3]
+    slots.close()
+
+
+def test_what_has_no_metadata_yet_is_no_checkpoint_and_goes_with_the_next_save(bucket: Bucket) -> None:
+    save(bucket.url, 1)
+    bucket.put("step-2/try-killed/__0_0.distcp", b"half")
+    bucket.put("step-2/try-killed/notes/plan-0", b"0")
+    assert (found := choose(files_at(bucket.url), HERE)) is not None and found.step == 1
+    save(bucket.url, 3)
+    assert not any("killed" in key for key in bucket.names())
+    assert steps_in(bucket.url) == [3, 1]
+
+
+def test_a_step_that_is_written_again_takes_the_place_of_the_earlier_one_at_once(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(bucket.url, 3)
+    files, seen, write = files_at(bucket.url), [], RemoteFiles.write
+
+    def look(self: RemoteFiles, name: str, data: bytes, **options: bool) -> None:
+        write(self, name, data, **options)
+        manifest = storage.read_manifest(files, 3)
+        storage.verify(files, manifest, manifest.files)
+        seen.append(manifest.attempt)
+
+    monkeypatch.setattr(RemoteFiles, "write", look)
+    save(bucket.url, 3, round=2)
+    assert seen == ["try1"] * (len(seen) - 1) + ["try2"] and len(seen) > 3
+    assert {key.split("/")[1] for key in bucket.names()} == {".metadata", "try-try2"}
+
+
+@pytest.mark.parametrize("file", [".metadata", "try-try1/__0_0.distcp", "try-try1/manifest.json"])
+def test_a_damaged_object_is_found_and_what_is_older_is_used(
+    bucket: Bucket, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(bucket.url, 1)
+    save(bucket.url, 2)
+    data = bytearray(bucket.get(f"step-2/{file}"))
+    data[len(data) // 2] ^= 4
+    bucket.put(f"step-2/{file}", bytes(data))
+    assert (found := choose(files_at(bucket.url), HERE)) is not None and found.step == 1
+    assert f"a checkpoint in {bucket.url} is damaged, and an older one is used: step-2: " in caplog.text
+    load_stored(made := state(0), bucket.url, 1)
+    assert_whole(made, 1)
+
+
+def test_of_two_jobs_with_one_path_the_second_is_refused(bucket: Bucket) -> None:
+    files = files_at(bucket.url)
+    storage.check_owner(files, "ns/one")
+    with pytest.raises(
+        StorageError, match=f"{bucket.url} has the checkpoints of job ns/one, and this is job"
+    ):
+        storage.check_owner(files, "ns/two")
+    assert json.loads(bucket.get("dlr-job.json")) == {"job": "ns/one"}
+    with pytest.raises(FileExistsError):
+        files.write("dlr-job.json", b"{}", exclusive=True)
+
+
+def test_a_rank_that_gives_up_is_not_waited_for(bucket: Bucket) -> None:
+    mark = Mark(1, 3, 0, 2)
+    storage.give_up(files_at(bucket.url), 3, "try1", 1, "no room")
+    with pytest.raises(SaveError, match="rank 1 has not saved it: no room"):
+        persist(asked(saved(state(3), mark), mark, bucket.url), lambda: None)
+    assert steps_in(bucket.url) == []
+
+
+def test_a_store_that_does_not_answer_is_told(
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    request.addfinalizer(fsspec.get_filesystem_class("s3").clear_instance_cache)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    monkeypatch.setattr(choosing, "OUTAGE_SECONDS", 0.1)
+    monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.1)
+    with pytest.raises(StorageError, match=r"the checkpoints in s3://none/run cannot be listed: .*connect"):
+        choose(files_at("s3://none/run"), HERE)
+    slot = saved(state(1), mark := Mark(1, 1, 0, 1))
+    with pytest.raises(OSError, match="connect"):
+        persist(asked(slot, mark, "s3://none/run"), lambda: None)
+    made = {"model": torch.nn.Linear(2, 2)}
+    checkpointer = Checkpointer("s3://none/run", made, persist_every=1)
+    checkpointer._loaded = True
+    checkpointer.step(1)
+    checkpointer.close()
+    assert "step 1 is not saved to s3://none/run: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "sentence"),
+    [
+        ("gs://bucket/run", ImportError, r"checkpoints in gs://bucket/run need a package .*gcsfs"),
+        ("what://bucket/run", ValueError, r"checkpoints cannot be kept in what://bucket/run: .*what"),
+    ],
+)
+def test_a_kind_of_storage_that_cannot_be_had_is_told_at_once(
+    path: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        Checkpointer(path, {"epoch": 1})

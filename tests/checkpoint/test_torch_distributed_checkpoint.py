@@ -1,0 +1,277 @@
+"""What torch.distributed.checkpoint's users expect: its files, its writers and readers, its groups, its limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+
+from agent.slots.slot import Mark
+from dlr.checkpoint import Checkpointer, MismatchError, storage
+from dlr.checkpoint.files import files_at
+from dlr.checkpoint.saver import persist
+from tests.checkpoint import torch_alone
+from tests.checkpoint.buckets import Bucket
+from tests.checkpoint.own_storage import Cupboard
+from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in
+from tests.checkpoint.worlds import assert_undisturbed, lines, run
+
+TORCH_ALONE = Path(torch_alone.__file__)
+
+
+@pytest.fixture(params=["a file system", "object storage"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "a file system":
+        return str(tmp_path / "run")
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return bucket.url
+
+
+def alone(*arguments: str) -> None:
+    subprocess.run([sys.executable, TORCH_ALONE, *arguments], check=True, cwd="/")
+
+
+def test_torch_alone_reads_what_was_saved(path: str, tmp_path: Path) -> None:
+    slot = saved(state(6), mark := Mark(1, 6, 0, 1))
+    persist(request(slot, mark, path), lambda: None)
+    alone("load", f"{path}/step-6", str(tmp_path / "found"))
+    found = json.loads((tmp_path / "found").read_text())
+    assert found == {"step": 6, "weight": [[6.0] * 3] * 4, "moments": [[6.0] * 3] * 4}
+
+
+@pytest.mark.parametrize("form", ["stateful", "state_dict", "named", "ddp"])
+def test_what_torch_alone_has_written_is_gone_on_from(path: str, form: str) -> None:
+    alone("save", form, f"{path}/step-40")
+    expected, expected_optimizer = torch_alone.trained()
+    torch.manual_seed(9)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+    made = {"model": model, "optimizer": optimizer, "epoch": 0}
+    checkpointer = Checkpointer(path, made, persist_every=1)
+    assert checkpointer.load() == 40
+    assert made["epoch"] == 7 and optimizer.param_groups[0]["lr"] == 0.25
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]), name
+    for one, other in zip(expected.parameters(), model.parameters(), strict=True):
+        for key, value in expected_optimizer.state[one].items():
+            assert torch.equal(value, optimizer.state[other][key]), key
+    checkpointer.step(41)
+    checkpointer.close()
+    assert steps_in(path) == [41, 40]
+
+
+def test_what_torch_alone_has_written_is_shared_out_to_ranks(path: str, tmp_path: Path) -> None:
+    run(tmp_path, 2, "--steps", "2", "--model", "fsdp", main=save_by_torch, path=path)
+    arguments = ("--steps", "4", "--model", "fsdp", "--final", str(tmp_path / "final"))
+    run(tmp_path, 3, *arguments, round=2, path=path)
+    assert [line["start"] for line in lines(tmp_path) if "start" in line] == [2]
+    assert_undisturbed(tmp_path, 4)
+
+
+def save_by_torch(arguments: list[str]) -> None:
+    """Train two steps, and save them with torch alone."""
+    import torch.distributed.checkpoint as dcp
+
+    from tests.checkpoint import training
+
+    dist.init_process_group("gloo")
+    model, optimizer = training.build("fsdp", 5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.7)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for step in (1, 2):
+        mine = training.batch(step, 5)[rank::world]
+        optimizer.zero_grad()
+        ((model(mine) - mine).square().sum() / len(mine)).backward()
+        optimizer.step()
+        scheduler.step()
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "note": "torch"}
+    dcp.save(state, checkpoint_id=f"{arguments[1]}/step-2")
+    dist.destroy_process_group()
+
+
+@dataclasses.dataclass
+class Settings:
+    """A class that nobody has registered."""
+
+    rate: float
+
+
+def test_torch_alone_may_have_written_what_is_unpickled_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"settings": Settings(0.5)}, checkpoint_id=tmp_path / "step-3", no_dist=True)
+    made: dict[str, Any] = {"settings": Settings(0.0)}
+    checkpointer = Checkpointer(tmp_path, made)
+    with pytest.raises(
+        MismatchError, match=r"step-3 is refused: settings is of a class .* weights_only=False"
+    ):
+        checkpointer.load()
+    checkpointer.close()
+    checkpointer = Checkpointer(tmp_path, made, weights_only=False)
+    assert checkpointer.load() == 3 and made["settings"] == Settings(0.5)
+    checkpointer.close()
+
+
+def test_objects_of_any_class_are_saved_and_loaded_only_where_it_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: dict[str, Any] = {"settings": Settings(0.25), "inner": [torch.ones(2)]}
+    for weights_only, steps in ((True, []), (False, [1])):
+        checkpointer = Checkpointer(tmp_path, made, persist_every=1, weights_only=weights_only)
+        checkpointer.step(1)
+        checkpointer.close()
+        assert steps_in(tmp_path) == steps
+    assert "step 1 is not saved: TypeError: settings cannot be saved: " in caplog.text
+    assert "weights_only=False if you trust whoever can write its checkpoints" in caplog.text
+    loaded: dict[str, Any] = {"settings": Settings(0.0), "inner": [torch.zeros(2)]}
+    checkpointer = Checkpointer(tmp_path, loaded)
+    with pytest.raises(MismatchError, match=r"is refused: \S+\.Settings may not be in a checkpoint"):
+        checkpointer.load()
+    checkpointer.close()
+    checkpointer = Checkpointer(tmp_path, loaded, weights_only=False)
+    assert checkpointer.load() == 1
+    checkpointer.close()
+    assert loaded["settings"] == Settings(0.25) and loaded["inner"][0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("saves", "loads"), [(True, False), (False, True), (True, True)])
+def test_random_numbers_go_on_only_where_they_were_saved_and_are_to_be_loaded(
+    tmp_path: Path, *, saves: bool, loads: bool
+) -> None:
+    torch.manual_seed(5)
+    checkpointer = Checkpointer(tmp_path, {"epoch": 1}, persist_every=1, rng_state=saves)
+    checkpointer.step(1)
+    checkpointer.close()
+    drawn = torch.rand(1)
+    torch.manual_seed(6)
+    other = torch.rand(1)
+    torch.manual_seed(6)
+    checkpointer = Checkpointer(tmp_path, {"epoch": 0}, rng_state=loads)
+    assert checkpointer.load() == 1
+    assert torch.rand(1) == (drawn if saves and loads else other)
+    checkpointer.close()
+
+
+def save_and_load(path: str, writer: Any, reader: Any) -> storage.Manifest:
+    made = state(0)
+    checkpointer = Checkpointer(path, made, persist_every=1, storage_writer=writer, storage_reader=reader)
+    set_step(made, 1)
+    checkpointer.step(1)
+    checkpointer.close()
+    assert steps_in(path) == [1]
+    checkpointer = Checkpointer(path, loaded := state(0), storage_writer=writer, storage_reader=reader)
+    assert checkpointer.load() == 1
+    assert_whole(loaded, 1)
+    checkpointer.close()
+    return storage.read_manifest(files_at(path), 1)
+
+
+def test_a_writer_of_torchs_is_used_with_its_options(path: str) -> None:
+    kind = FsspecWriter if "://" in path else FileSystemWriter
+    writer = kind(path, single_file_per_rank=False, thread_count=2)
+    manifest = save_and_load(path, writer, None)
+    assert len(manifest.files) > 10 and {file.name for file in manifest.files} >= {
+        ".metadata",
+        "__0_7.distcp",
+    }
+    storage.verify(files_at(path), manifest, manifest.files)
+
+
+def test_the_options_with_which_a_writer_of_object_storage_was_made_stay(
+    bucket: Bucket,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {"key": "key", "secret": "secret", "client_kwargs": {"region_name": "us-east-1"}}
+    writer, reader = FsspecWriter(bucket.url, **options), FsspecReader(bucket.url, **options)
+    manifest = save_and_load(bucket.url, writer, reader)
+    assert writer.fs.fs.storage_options["secret"] == "secret"
+    assert reader.fs.fs.storage_options["secret"] == "secret" and manifest.files
+
+
+def test_a_writer_and_a_reader_of_ones_own_are_used(path: str, tmp_path: Path) -> None:
+    cupboard = Cupboard(tmp_path / "cupboard")
+    manifest = save_and_load(path, cupboard, cupboard)
+    assert (tmp_path / "cupboard" / "step-1" / "model.0.weight-0-0").exists()
+    assert {file.name for file in manifest.files} == {".metadata"}
+
+
+def test_a_writer_that_cannot_go_to_another_process_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cupboard, "__module__", "__main__")
+    with pytest.raises(ValueError, match=r"storage_writer is used by another process.* in the script itself"):
+        Checkpointer(tmp_path, {"epoch": 1}, storage_writer=Cupboard(tmp_path))
+    monkeypatch.undo()
+    writer = FileSystemWriter(tmp_path)
+    writer.transforms = lambda: None  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="and which pickle takes"):
+        Checkpointer(tmp_path, {"epoch": 1}, storage_writer=writer)
+
+
+def test_groups_save_and_load_apart_from_each_other(tmp_path: Path) -> None:
+    for round_ in (1, 2):
+        run(tmp_path, 4, round=round_, main=train_in_groups)
+    for rank in range(4):
+        first, second = lines(tmp_path, rank)
+        assert (first["step"], second["step"]) == (None, 1)
+        assert second["weight"] == first["weight"]
+    assert lines(tmp_path, 0)[0]["weight"] == lines(tmp_path, 1)[0]["weight"]
+    assert lines(tmp_path, 0)[0]["weight"] != lines(tmp_path, 2)[0]["weight"]
+    assert [storage.read_manifest(files_at(tmp_path / "path" / name), 1).world_size for name in "ab"] == [
+        2,
+        2,
+    ]
+
+
+def train_in_groups(arguments: list[str]) -> None:
+    """A rank of two groups, each with a model and a path of its own; the second begins later by a collective."""
+    out, path = arguments
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine = rank // 2
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, mine + 1.0)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.5)
+    checkpointer = Checkpointer(
+        f"{path}/{'ab'[mine]}",
+        {"model": model, "optimizer": optimizer},
+        persist_every=1,
+        process_group=groups[mine],
+    )
+    if mine == 1:
+        dist.barrier(groups[1])
+    if (step := checkpointer.load()) is None:
+        checkpointer.step(1)
+    checkpointer.close()
+    with Path(f"{out}.{rank}").open("a") as file:
+        print(json.dumps({"step": step, "weight": model.weight.tolist()}), file=file)
+    dist.destroy_process_group()
+
+
+def test_a_group_of_some_ranks_uses_no_memory_of_the_agents(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from dlr.checkpoint import checkpointer
+    from dlr.checkpoint.surroundings import Surroundings
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        group = dist.distributed_c10d._get_default_group()
+        whole = Surroundings(0, 1, "", "a", slots=("slot",), group=group)
+        assert checkpointer._without_memory_of_others(whole) is whole
+        part = dataclasses.replace(whole, world_size=2)
+        assert checkpointer._without_memory_of_others(part).slots == ()
+        assert "process_group has 2 of 1 ranks" in caplog.text
+    finally:
+        dist.destroy_process_group()
