@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.kube.api import GROUP_PATH, ApiClient, ApiError
+from agent.kube.api import GROUP_PATH, ApiClient
+from agent.kube.errors import ApiError
 from crds import names
 from crds.agent_report import AgentState
 

@@ -16,8 +16,9 @@ import time
 from statistics import median
 from typing import Any
 
-from dlr.kube.api import ELASTICJOBS, Api, ApiFailure
+from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.connection import connect
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 
@@ -91,7 +92,7 @@ def said(api: Api, name: str) -> str | None:
     """Why its Pods are refused, as the job says."""
     try:
         warnings = (api.get(ELASTICJOBS, name).get("status") or {}).get("warnings") or []
-    except ApiFailure:
+    except ApiError:
         return None
     return next(
         (str(warning["message"]) for warning in warnings if warning["type"] == "PodsNotAccepted"), None

@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import dlr.kube.api
-from agent.kube.api import ApiClient, UnavailableError
+from agent.kube.api import ApiClient
+from agent.kube.connection import Connection
 from controller.api.calls import Call
 from controller.api.transport import Transport
 from controller.connection import load_connection
@@ -157,11 +158,12 @@ def test_the_certificates_of_these_tests_are_such(folder: Path, server: str) -> 
 
 def test_agent_accepts_them_and_no_others(folder: Path, server: str) -> None:
     def client() -> ApiClient:
-        return ApiClient(server, ca_file=folder / "ca.crt", token_file=folder / "token")
+        ca_file, token_file = str(folder / "ca.crt"), folder / "token"
+        return ApiClient(Connection(server, "the test", ca_file=ca_file, token_file=token_file))
 
     assert client().get("/api/v1/pods/p")["kind"] == "Pod"
     foreign_ca(folder)
-    with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(ApiError, match="does not fit the test"):
         client().get("/api/v1/pods/p")
 
 

@@ -1,7 +1,8 @@
-"""A small Kubernetes client: get, patch and watch, from inside a Pod.
+"""The synchronous client of the API server, for the agent, the commands, the SDK and the dashboard.
 
-It has what an agent needs and no more, on urllib3, so that it works beside any packages of the image.
-Every call has a time-out and raises a typed error; the caller decides whether to retry (agent/kube/retry.py).
+It is built on urllib3 alone, so that it works beside any packages of an image. Every call has a time-out and
+raises a typed error; the caller decides whether to retry (agent/kube/retry.py). It takes paths and returns
+objects; dlr/kube/api.py adds kinds, namespaces and pages.
 """
 
 from __future__ import annotations
@@ -10,104 +11,62 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import urlencode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import unquote, urlencode
 
 import urllib3
 
-from agent.environment import InvalidEnvironmentError
+from agent.kube.connection import Connection, in_cluster
+from agent.kube.errors import (
+    ApiError,
+    GoneError,
+    SilentWatchError,
+    UnauthorizedError,
+    UnavailableError,
+    error_of,
+)
 from crds.names import API_VERSION
 
 GROUP_PATH = f"/apis/{API_VERSION}"
 LEASES_PATH = "/apis/coordination.k8s.io/v1"
 
-SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
-SERVICE_ACCOUNT_DIR_ENV = "DLR_SERVICEACCOUNT_DIR"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 
 CONNECT_TIMEOUT_SECONDS = 3.0
 READ_TIMEOUT_SECONDS = 5.0
 """A status patch takes milliseconds; a server that needs this long is away, and the caller tries again."""
+POOL_SIZE = 16
+"""Connections that are kept; more threads than that may ask at once."""
+CHUNK_BYTES = 64 << 10
 
 # A peer that vanished without a word (its node lost power) shows on an idle watch only through keep-alives:
-# after 10 + 3·5 s here, against two hours by default.
+# after 10 + 3·5 s here, against two hours by default. TCP_KEEPALIVE is macOS's name of TCP_KEEPIDLE.
+_KEEP_ALIVE = {
+    "TCP_NODELAY": 1,
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPALIVE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+}
 _SOCKET_OPTIONS = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), v)
+        for name, v in _KEEP_ALIVE.items()
+        if hasattr(socket, name)
+    ),
 ]
 
-
-class ApiError(Exception):
-    """The API server refused.
-
-    Args:
-        status: the HTTP status; 0 if there was no answer.
-        message: the server's own.
-        causes: the reasons of the answer's `details.causes`.
-        fields: the fields that these name, such as `status.agent.failure.message`.
-        retry_after_seconds: the answer's Retry-After; None without one.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        causes: Collection[str] = (),
-        fields: Collection[str] = (),
-        retry_after_seconds: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.causes = causes
-        self.fields = fields
-        self.retry_after_seconds = retry_after_seconds
+JSON = dict[str, Any]
+Query = Mapping[str, str | int]
+Item = TypeVar("Item")
 
 
-class GoneError(ApiError):
-    """410: the resourceVersion is too old to watch from; list again."""
-
-
-class UnavailableError(ApiError):
-    """No answer, or one that says to try again later."""
-
-
-class SilentWatchError(UnavailableError):
-    """A watch has said nothing for so long that its connection may be dead."""
-
-
-_TRY_LATER = {401, 408, 425, 429}  # 401: the token may have been rotated just now
-
-
-def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiError:
-    """Return the typed error for an HTTP answer ≥ 400, with the server's own message.
-
-    Args:
-        retry_after: its header Retry-After.
-    """
-    try:
-        answer = json.loads(body)
-        message = str(answer["message"])
-        details = (answer.get("details") or {}).get("causes") or ()
-        causes = [str(cause.get("reason")) for cause in details]
-        fields = [str(cause.get("field")) for cause in details]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message, causes, fields = body[:200].decode(errors="replace") or f"HTTP {status}", [], []
-    kind = ApiError
-    if status in _TRY_LATER or status >= 500:
-        kind = UnavailableError
-    elif status == 410:
-        kind = GoneError
-    return kind(status, message, causes, fields, _seconds(retry_after))
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Read a Retry-After in seconds. The API server sends no date, as a proxy may."""
-    text = (retry_after or "").strip()
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+class TooDeepError(ApiError):
+    """An object is nested more deeply than Python reads; Kubernetes stores 10,000 levels."""
 
 
 class Api(Protocol):
@@ -120,17 +79,15 @@ class Api(Protocol):
         """How long nothing has been answered."""
         ...
 
-    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
         """Return an object or a list; raise ApiError."""
         ...
 
-    def merge_patch(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    def merge_patch(self, path: str, patch: Mapping[str, Any]) -> JSON:
         """Apply an RFC 7386 patch, and return the object; raise ApiError."""
         ...
 
-    def watch(
-        self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float
-    ) -> Iterator[dict[str, Any]]:
+    def watch(self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float) -> Iterable[JSON]:
         """Watch as `ApiClient.watch` does."""
         ...
 
@@ -139,26 +96,77 @@ class Api(Protocol):
         ...
 
 
+class Stream(Generic[Item]):
+    """An answer as it comes, line by line. It is read once; the end of a `with` block closes it.
+
+    Iteration raises SilentWatchError if nothing comes for too long, UnavailableError if it breaks off.
+
+    Args:
+        response: the answer, of which the head is read.
+        read: makes an item of a line.
+        note_contact: is called whenever the server has sent something.
+    """
+
+    def __init__(
+        self,
+        response: urllib3.BaseHTTPResponse,
+        read: Callable[[bytes], Item],
+        note_contact: Callable[[], None],
+    ) -> None:
+        self._response = response
+        self._read = read
+        self._note_contact = note_contact
+
+    def __iter__(self) -> Iterator[Item]:
+        try:
+            for line in _lines(iter(lambda: self._response.read1(CHUNK_BYTES), b"")):
+                self._note_contact()
+                yield self._read(line)
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise SilentWatchError(f"The API server has sent nothing for too long: {error}.") from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"The API server's answer broke off: {error}.") from error
+        finally:
+            self._response.close()
+
+    def hang_up(self) -> None:
+        """End the answer, from another thread than the one that waits for its lines."""
+        with suppress(OSError, RuntimeError, ValueError):  # it has ended by itself
+            self._response.shutdown()
+
+    def __enter__(self) -> Stream[Item]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._response.close()
+
+
 class ApiClient:
     """The API server's client. Threads may share it.
 
     Args:
-        server: its URL.
-        ca_file: with the certificates to trust; None for the system's.
-        token_file: read anew for each call, because the kubelet rotates the token in place.
+        connection: the API server and our credentials.
+        connect_timeout_seconds: for each connection.
+        read_timeout_seconds: for each answer, unless the call has another.
+
+    Raises:
+        OSError: the certificates cannot be read.
+        ValueError: the server's address is none.
     """
 
-    def __init__(self, server: str, *, ca_file: Path | None, token_file: Path | None) -> None:
-        self._server = server
-        self._token_file = token_file
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+        read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
+    ) -> None:
+        self.connection = connection
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._read_timeout_seconds = read_timeout_seconds
         self._contact_at = time.monotonic()
-        self._pool = urllib3.PoolManager(
-            maxsize=4,
-            retries=False,
-            ssl_context=_ssl_context(ca_file),
-            socket_options=_SOCKET_OPTIONS,
-            headers={"User-Agent": "dlr-agent", "Accept": "application/json"},
-        )
+        self._server = connection.server.rstrip("/")
+        self._pool = _pool(connection)
 
     @classmethod
     def in_cluster(cls, environ: Mapping[str, str]) -> ApiClient:
@@ -167,142 +175,240 @@ class ApiClient:
         Raises:
             InvalidEnvironmentError: this is no Pod, or it has no token.
         """
-        host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
-        directory = Path(environ.get(SERVICE_ACCOUNT_DIR_ENV) or SERVICE_ACCOUNT_DIR)
-        if not host:
-            raise InvalidEnvironmentError(
-                "KUBERNETES_SERVICE_HOST is not set, so there is no API server: run this in a Pod"
-            )
-        if not (directory / "token").is_file():
-            raise InvalidEnvironmentError(
-                f"{directory}/token does not exist: the agent reports with the service account's token, so "
-                "the Pod template must not set automountServiceAccountToken to false"
-            )
-        address = f"[{host}]" if ":" in host else host
-        return cls(f"https://{address}:{port}", ca_file=directory / "ca.crt", token_file=directory / "token")
+        return cls(in_cluster(environ))
 
     def silent_seconds(self) -> float:
         """How long the API server has not answered anything."""
         return time.monotonic() - self._contact_at
 
-    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def get(self, path: str, query: Query | None = None) -> JSON:
         """Return an object or a list; raise ApiError."""
-        return self._call("GET", path, query=query)
+        return object_of(self.send("GET", path, query))
 
-    def merge_patch(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    def merge_patch(self, path: str, patch: Mapping[str, Any]) -> JSON:
         """Apply an RFC 7386 patch, and return the object; raise ApiError."""
-        # A lone surrogate, as the text of an exception may have, is not UTF-8: servers refuse it.
-        body = json.dumps(patch, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
-        return self._call("PATCH", path, body=body, content_type="application/merge-patch+json")
+        return object_of(self.send("PATCH", path, body=patch, content_type=MERGE_PATCH))
 
     def watch(
-        self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float
-    ) -> Iterator[dict[str, Any]]:
+        self,
+        path: str,
+        query: Query,
+        *,
+        idle_timeout_seconds: float,
+        open_timeout_seconds: float | None = None,
+    ) -> Stream[JSON]:
         """Open a watch.
 
         Args:
             path: of the collection.
-            query: parameters besides `watch`.
+            query: parameters besides `watch` and `allowWatchBookmarks`.
             idle_timeout_seconds: how long the server may say nothing.
+            open_timeout_seconds: how long the answer may take to begin; None for the same.
 
         Returns:
-            The watch's events, until the server ends it. The iterator raises SilentWatchError after that
-            time, and UnavailableError when the watch breaks.
+            The watch's events, until the server ends it: ADDED, MODIFIED, DELETED, BOOKMARK. Iteration raises
+            SilentWatchError after that time, UnavailableError when the watch breaks, the typed error of an
+            ERROR, and GoneError when the version to watch from is too old or an event makes no sense.
 
         Raises:
             ApiError: the server does not answer, or refuses.
         """
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=idle_timeout_seconds)
-        response = self._send("GET", path, {**query, "watch": "true"}, timeout=timeout, preload_content=False)
-        if response.status >= 400:
-            try:
-                raise error_of(response.status, response.read(), response.headers.get("Retry-After"))
-            finally:
-                response.close()
-        return self._events(response)
+        query = {**query, "watch": "true", "allowWatchBookmarks": "true"}
+        return self.stream(
+            path, query, _event, idle_timeout_seconds, open_timeout_seconds or idle_timeout_seconds
+        )
+
+    def stream(
+        self,
+        path: str,
+        query: Query,
+        read: Callable[[bytes], Item],
+        idle_timeout_seconds: float | None,
+        open_timeout_seconds: float | None,
+    ) -> Stream[Item]:
+        """Open an answer that comes line by line, such as a log.
+
+        Args:
+            path: of the object.
+            query: its parameters.
+            read: makes an item of a line.
+            idle_timeout_seconds: how long the server may say nothing; None for as long as it likes.
+            open_timeout_seconds: how long the answer may take to begin; None for as long as it likes.
+        """
+        response = self._send("GET", path, query, open_timeout_seconds, preload_content=False)
+        opened = getattr(response.connection, "sock", None)
+        if opened is not None and idle_timeout_seconds != open_timeout_seconds:
+            opened.settimeout(idle_timeout_seconds)
+        return Stream(response, read, self._note_contact)
 
     def reconnect(self) -> None:
         """Close the connections that are kept for later calls, so that these open new ones."""
         self._pool.clear()
 
-    def _events(self, response: urllib3.BaseHTTPResponse) -> Iterator[dict[str, Any]]:
-        try:
-            for line in _lines(response.stream()):
-                self._contact_at = time.monotonic()
-                yield json.loads(line)
-        except urllib3.exceptions.ReadTimeoutError as error:
-            raise SilentWatchError(0, f"the watch is silent: {error}") from error
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
-            raise UnavailableError(0, f"the watch broke: {error}") from error
-        finally:
-            response.close()
-
-    def _call(
+    def send(
         self,
         method: str,
         path: str,
+        query: Query | None = None,
         *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str | None = None,
-    ) -> dict[str, Any]:
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=READ_TIMEOUT_SECONDS)
-        headers = {"Content-Type": content_type} if content_type else {}
-        response = self._send(method, path, query, timeout=timeout, body=body, headers=headers)
-        if response.status >= 400:
-            raise error_of(response.status, response.data, response.headers.get("Retry-After"))
-        try:
-            answer: dict[str, Any] = json.loads(response.data)
-        except (ValueError, RecursionError) as error:
-            raise UnavailableError(response.status, f"the answer is not JSON: {error}") from error
-        return answer
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send one request, and return its answer; raise ApiError."""
+        all_headers = dict(headers or {})
+        encoded = None
+        if body is not None:
+            # A lone surrogate, as the text of an exception may have, is not UTF-8: servers refuse it.
+            text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+            encoded, all_headers["Content-Type"] = text.encode(errors="replace"), content_type
+        return self._send(method, path, query, self._read_timeout_seconds, body=encoded, headers=all_headers)
 
     def _send(
         self,
         method: str,
         path: str,
-        query: Mapping[str, str] | None,
+        query: Query | None,
+        timeout_seconds: float | None,
         *,
-        timeout: urllib3.Timeout,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         preload_content: bool = True,
     ) -> urllib3.BaseHTTPResponse:
-        url = self._server + path + (f"?{urlencode(query)}" if query else "")
         try:
             response = self._pool.request(
                 method,
-                url,
+                self._server + path + (f"?{urlencode(query)}" if query else ""),
                 body=body,
                 headers={**self._pool.headers, **(headers or {}), **self._authorization()},
-                timeout=timeout,
+                timeout=urllib3.Timeout(connect=self._connect_timeout_seconds, read=timeout_seconds),
                 preload_content=preload_content,
             )
+            if response.status < 500:
+                self._note_contact()
+            if response.status >= 400:
+                raise self._refusal(response)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnavailableError(0, f"no answer from {self._server}: {error}") from error
-        if response.status < 500:
-            self._contact_at = time.monotonic()
+            raise self._no_answer(error, timeout_seconds) from error
         return response
 
+    def _note_contact(self) -> None:
+        self._contact_at = time.monotonic()
+
     def _authorization(self) -> dict[str, str]:
-        if self._token_file is None:
-            return {}
-        return {"Authorization": f"Bearer {self._token_file.read_text().strip()}"}
+        token, file = self.connection.token, self.connection.token_file
+        if file is not None:
+            try:
+                token = file.read_text().strip()
+            except OSError as error:
+                raise UnauthorizedError(
+                    f"The token file {file} of {self.connection.source} cannot be read: {error.strerror}."
+                ) from error
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _no_answer(self, error: Exception, timeout_seconds: float | None) -> ApiError:
+        server, source = self.connection.server, self.connection.source
+        root = _root_of(error)
+        if isinstance(root, TimeoutError):
+            is_new = isinstance(error, urllib3.exceptions.ConnectTimeoutError)
+            seconds = self._connect_timeout_seconds if is_new else timeout_seconds or 0.0
+            return UnavailableError(f"The API server at {server} did not answer within {seconds:g} s.")
+        if isinstance(root, ssl.SSLError) and not isinstance(root, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+            return ApiError(
+                f"The certificate of the API server at {server} does not fit {source}: {_reason(root)}."
+            )
+        why = f"No API server answers at {server}, which {source} names ({_reason(root)})"
+        return UnavailableError(why + (self.connection.advice or "."))
+
+    def _refusal(self, response: urllib3.BaseHTTPResponse) -> ApiError:
+        """Return the typed error of an answer, with a sentence where the server's own says too little."""
+        error = error_of(response.status, response.data, response.headers.get("Retry-After"))
+        server = self.connection.server
+        if isinstance(error, UnavailableError):
+            error.args = (f"The API server at {server} cannot answer now ({error.status}: {error}).",)
+        elif isinstance(error, UnauthorizedError):
+            source = self.connection.source
+            error.args = (
+                f"The API server at {server} does not accept the credentials of {source} ({error}).",
+            )
+        return error
 
 
-def _ssl_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return a context that takes certificates without an Authority Key Identifier, as some clusters' are.
+def object_of(response: urllib3.BaseHTTPResponse) -> JSON:
+    """Return the object in an answer.
 
-    Python 3.13 refuses them by default (VERIFY_X509_STRICT); client-go does not.
+    Raises:
+        TooDeepError: it is nested too deeply.
+        UnavailableError: it is none.
     """
-    context = ssl.create_default_context(cafile=ca_file)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
+    try:
+        answer = json.loads(response.data)
+    except RecursionError as error:
+        raise TooDeepError(
+            "The object is nested too deeply to be read. Correct or delete it with kubectl."
+        ) from error
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise UnavailableError("The API server has answered with something that is not a Kubernetes object.")
+    return answer
+
+
+def _event(line: bytes) -> JSON:
+    """Read an event of a watch; raise the error that it tells of."""
+    try:
+        event = json.loads(line)
+        kind, thing = event["type"], event["object"]
+        if kind == "ERROR":
+            raise error_of(int(thing.get("code") or 500), json.dumps(thing).encode())
+        thing["metadata"].get("resourceVersion")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise GoneError(f"An event of the watch makes no sense: {error!r}.") from error
+    answer: JSON = event
+    return answer
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the non-empty lines of a stream that may be cut anywhere."""
+    """Yield the lines of a stream that may be cut anywhere."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in lines if line.strip())
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _pool(connection: Connection) -> urllib3.PoolManager:
+    address = urllib3.util.parse_url(connection.server)
+    if address.scheme not in ("http", "https") or not address.host:
+        raise ValueError("it must begin with https:// and a host")
+    headers = {"User-Agent": "dlr", "Accept": "application/json"}
+    if connection.password:
+        headers |= urllib3.make_headers(basic_auth=connection.password)
+    options: dict[str, Any] = {
+        "maxsize": POOL_SIZE,
+        "retries": False,
+        "headers": headers,
+        "socket_options": _SOCKET_OPTIONS,
+    }
+    if address.scheme == "https":
+        options |= {"ssl_context": connection.ssl_context(), "server_hostname": connection.server_name}
+    if connection.trusts_any_certificate:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    if connection.proxy is None:
+        return urllib3.PoolManager(**options)
+    login = urllib3.util.parse_url(connection.proxy).auth
+    proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else {}
+    return urllib3.ProxyManager(connection.proxy, proxy_headers=proxy_headers, **options)
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """Return the error beneath those of urllib3."""
+    inner = next((each for each in reversed(error.args) if isinstance(each, BaseException)), error.__cause__)
+    return error if inner is None else _root_of(inner)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the operating system's own words, or OpenSSL's."""
+    words = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
+    return (words or type(error).__name__).rstrip(".")

@@ -5,14 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from http import HTTPStatus
 
 import tenacity
 
-from agent.kube.api import ApiError
-
-MOST_RETRY_AFTER_SECONDS = 30.0
-"""A proxy may ask for an hour; a worker that is silent for so long is taken for lost."""
+from agent.kube.errors import ApiError, NotFoundError
 
 THROTTLED_SPREAD_SECONDS = 10.0
 """Random time on top of Retry-After, at most: ten thousand throttled agents do not come back all at once."""
@@ -94,9 +90,8 @@ def _wait(max_wait_seconds: float) -> Callable[[tenacity.RetryCallState], float]
         if not isinstance(error, ApiError):
             return usual(attempt)
         if error.retry_after_seconds:
-            asked_for = min(error.retry_after_seconds, MOST_RETRY_AFTER_SECONDS)
-            spread = tenacity.wait_random_exponential(asked_for, max=THROTTLED_SPREAD_SECONDS)
-            return asked_for + spread(attempt)
-        return missing(attempt) if error.status == HTTPStatus.NOT_FOUND else usual(attempt)
+            spread = tenacity.wait_random_exponential(error.retry_after_seconds, max=THROTTLED_SPREAD_SECONDS)
+            return error.retry_after_seconds + spread(attempt)
+        return missing(attempt) if isinstance(error, NotFoundError) else usual(attempt)
 
     return wait

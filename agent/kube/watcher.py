@@ -15,17 +15,11 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from agent.kube.api import (
-    GROUP_PATH,
-    Api,
-    ApiError,
-    GoneError,
-    SilentWatchError,
-    UnavailableError,
-)
+from agent.kube.api import GROUP_PATH, Api
+from agent.kube.errors import ApiError, GoneError, SilentWatchError, UnavailableError
 from agent.kube.retry import Warnings, retrying
 
 logger = logging.getLogger(__name__)
@@ -139,32 +133,24 @@ class Watcher(threading.Thread, Generic[View]):
                     return
         except SilentWatchError:
             return
-        except GoneError:
-            self._resource_version = None
-            if not events:
-                raise
         except UnavailableError:
             if not events:
                 raise
-        except (KeyError, TypeError, ValueError) as error:
-            self._resource_version = None
-            raise UnavailableError(0, f"the answer makes no sense: {error!r}") from error
-        except ApiError:
-            raise
-        except Exception:  # a defect of ours, for which no state of the object is to be passed over
-            self._resource_version = None
+        except Exception as error:
+            if isinstance(error, GoneError) or not isinstance(error, ApiError):
+                # Of a defect of ours, too: it must not have us pass over a state of the object.
+                self._resource_version = None
             raise
         if not events and time.monotonic() - opened_at < SHORT_SECONDS:
             self._resource_version = None
             self._api.reconnect()
-            raise UnavailableError(0, "the server ends watches at once")
+            raise UnavailableError("The API server ends watches at once.")
 
-    def _open_watch(self, resource_version: str) -> Iterator[dict[str, Any]]:
+    def _open_watch(self, resource_version: str) -> Iterable[dict[str, Any]]:
         seconds = self._watch_seconds * random.uniform(0.75, 1.25)
         query = {
             **self._query,
             "resourceVersion": resource_version,
-            "allowWatchBookmarks": "true",
             "timeoutSeconds": str(int(seconds)),
         }
         return self._api.watch(self._path, query, idle_timeout_seconds=IDLE_SECONDS)
@@ -178,18 +164,8 @@ class Watcher(threading.Thread, Generic[View]):
         return version
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """Take in one watch event.
-
-        Raises:
-            GoneError: the version to watch from is too old.
-            UnavailableError: the watch failed.
-            KeyError, TypeError, ValueError: the event makes no sense.
-        """
-        kind, thing = event.get("type"), event.get("object") or {}
-        if kind == "ERROR":
-            code = int(thing.get("code") or 500)
-            message = str(thing.get("message") or "the watch failed")
-            raise GoneError(code, message) if code == 410 else UnavailableError(code, message)
+        """Take in one event of a watch."""
+        kind, thing = event["type"], event["object"]
         self._resource_version = str(thing["metadata"]["resourceVersion"])
         if kind == "DELETED":
             logger.info("%s was deleted", self._what)

@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.facts.failure import Failure
-from agent.kube.api import Api, ApiClient, ApiError
+from agent.kube.api import Api, ApiClient
+from agent.kube.errors import ApiError
 from agent.report import launch_mark
 from agent.report.elasticworker import is_of_this_pod, own_status
 from agent.report.report import Facts, Report

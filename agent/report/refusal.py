@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import ApiError
+from agent.kube.errors import ApiError, ForbiddenError
 
 NAMESPACE_TERMINATING = "NamespaceTerminating"
 """The cause that the API server names (metav1 and corev1 of Kubernetes: NamespaceTerminatingCause)."""
@@ -23,9 +23,9 @@ def final_refusal(error: Exception, me: Environment) -> str | None:
     Two answers of 403 are final: another Pod speaks for this worker now, and the namespace is being
     terminated. All others may be mended while the agent lives, such as a missing role.
     """
-    if not isinstance(error, ApiError) or error.status != HTTPStatus.FORBIDDEN:
+    if not isinstance(error, ForbiddenError):
         return None
-    if NAMESPACE_TERMINATING in error.causes:
+    if any(cause.reason == NAMESPACE_TERMINATING for cause in error.causes):
         return f"the namespace {me.namespace} is being terminated"
     speaker = _ONLY_ANOTHER_POD.search(str(error))
     if (
@@ -78,7 +78,7 @@ class LeftOut:
         if not isinstance(error, ApiError) or error.status not in _INVALID:
             return []
         names = [name for name, value in sent.items() if name not in ESSENTIAL and value is not None]
-        named = {_SECTION.sub(r"\1", field) for field in error.fields}
+        named = {_SECTION.sub(r"\1", cause.field) for cause in error.causes}
         chosen = [name for name in names if name in named] or names
         others = [each for each in self._refused if each[0] == FAILURE or each[0] not in chosen]
         self._refused = [*others, *((name, sent[name]) for name in chosen)][-_REMEMBERED:]

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from http import HTTPStatus
 from typing import Any, TypeVar
 
 from agent.environment import Environment
 from agent.facts.failure import Failure
-from agent.kube.api import Api, ApiError
+from agent.kube.api import Api
+from agent.kube.errors import ApiError, NotFoundError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.report import launch_mark
@@ -257,7 +257,7 @@ class Reporter(threading.Thread):
             self._patch(status)
         except ApiError as error:
             with self._changed:
-                gone = error.status == HTTPStatus.NOT_FOUND
+                gone = isinstance(error, NotFoundError)
                 self._nobody_listens = gone or final_refusal(error, self._me) is not None
                 self._changed.notify_all()
             raise

@@ -12,7 +12,7 @@ from dlr.client.job import Job
 from dlr.client.manifest import Launch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
 from dlr.job.lookup import get_job, require_namespace
-from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 
@@ -144,7 +144,7 @@ def submit(api: Api, objects: Sequence[JSON]) -> tuple[JSON, list[str]]:
         created, warnings = api.create(ELASTICJOBS, job)
     except BaseException as error:
         _take_back(api, made)
-        if isinstance(error, ApiFailure):
+        if isinstance(error, ApiError):
             raise ApiError(_refusal(api, name, error)) from error
         raise
     try:
@@ -164,7 +164,7 @@ def _take_back(api: Api, config_maps: Sequence[str]) -> None:
             api.delete(CONFIGMAPS, name)
 
 
-def _refusal(api: Api, name: str, failure: ApiFailure) -> str:
+def _refusal(api: Api, name: str, failure: ApiError) -> str:
     if failure.reason == "NotFound" and failure.names_object:
         require_namespace(api)
     if failure.reason == "AlreadyExists":

@@ -81,7 +81,7 @@ class Commands(LazyGroup):
             "Print manifests of other operators as ElasticJobs, and what of them cannot be carried over.",
         ),
         "manifests": Lazy(
-            "dlr.commands.manifests",
+            "dlr.commands.install.command",
             "manifests",
             "Print what `dlr install` applies: dlr manifests | kubectl apply -f -",
         ),

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from dlr.commands.output import Format
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, NODES, Api, Kind
+from dlr.kube.api import ELASTICJOBS, NAME_LENGTH_MAX, NAMESPACES, NODES, OBJECT_NAME, Api, Kind
 from dlr.kube.connection import connect, contexts_of, find_source
 from dlr.kube.errors import ApiError
-from dlr.kube.names import NAME_LENGTH_MAX, OBJECT_NAME
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:

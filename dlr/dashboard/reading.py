@@ -20,7 +20,7 @@ from dlr.job.logs import Wanted, lines_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.report import is_finished, ranks
 from dlr.job.wording import parse_time, utc_now
-from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api
 from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
@@ -57,7 +57,7 @@ class ApiServer:
         api = self._api
         try:
             return question(api)
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.status != HTTPStatus.UNAUTHORIZED:
                 raise
         with self._lock:
@@ -113,7 +113,7 @@ class Fleet(View):
 
         try:
             page = self.ask(ask)
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
             raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
@@ -185,7 +185,7 @@ def _log_of(api: Api, pod: str) -> JSON:
         parameters = Wanted(None, LOG_LINES, previous=False).parameters(found) | {"limitBytes": LOG_BYTES}
         with api.log(pod, parameters, follow=False) as lines:
             return {"lines": [text for _, text in lines_of(lines)], "note": ""}
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound":
             return {"lines": [], "note": f"The Pod {pod} is gone, and its log with it."}
         if failure.reason == "BadRequest":  # its container does not run yet

@@ -32,8 +32,8 @@ from aiohttp import web
 from dlr.dashboard.feed import Feed, in_thread
 from dlr.dashboard.reading import ApiServer, Fleet, JobView
 from dlr.job.timeline.drawing import STYLE
+from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME
 from dlr.kube.errors import ApiError, UsageError
-from dlr.kube.names import NAME_LENGTH_MAX, OBJECT_NAME
 
 JSON = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

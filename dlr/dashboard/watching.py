@@ -8,16 +8,14 @@ question is answered by a list, which says what is wrong.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from http import HTTPStatus
 from typing import Any
 
-from dlr.kube.api import Api, ApiFailure, Collection, Kind, Lines
-from dlr.kube.errors import ApiError
+from agent.kube.api import Stream
+from agent.kube.errors import ApiError, ForbiddenError
+from dlr.kube.api import Api, Collection, Kind
 
 JSON = dict[str, Any]
 Objects = dict[tuple[str, str], JSON]
@@ -67,8 +65,10 @@ class Watched:
         Raises:
             ApiError: it had to be listed, and could not be.
         """
-        if self._watch is None or self._watch.is_over or not take_in(self._watch.news(), self._objects):
+        if self._watch is None or self._watch.is_over:
             self._list(api)
+        else:
+            take_in(self._watch.news(), self._objects)
         return [self._objects[key] for key in sorted(self._objects)]
 
     def _list(self, api: Api) -> None:
@@ -94,15 +94,15 @@ class Watch:
         """There are no more, or nobody wants them."""
         self.is_refused = False
         """For want of the right to watch."""
-        self._lines: deque[str] = deque()
-        self._answer: Lines | None = None
+        self._events: deque[JSON] = deque()
+        self._answer: Stream[JSON] | None = None
         arguments = (api, collection, version, most)
         threading.Thread(target=self._follow, args=arguments, name="dlr-watch", daemon=True).start()
 
-    def news(self) -> Iterator[str]:
+    def news(self) -> Iterator[JSON]:
         """The events that have come since the last call."""
-        while self._lines:
-            yield self._lines.popleft()
+        while self._events:
+            yield self._events.popleft()
 
     def end(self) -> None:
         """Nobody wants them any more: the thread and its connection go at once."""
@@ -118,41 +118,29 @@ class Watch:
                 self._answer = answer
                 if self.is_over:  # since before there was something to hang up
                     return
-                for line in answer:
-                    if len(self._lines) >= most:
+                for event in answer:
+                    if len(self._events) >= most:
                         return
-                    self._lines.append(line)
-        except ApiFailure as failure:
-            self.is_refused = failure.status == HTTPStatus.FORBIDDEN
-        except ApiError:
-            pass  # a list follows, and tells
+                    self._events.append(event)
+        except ApiError as error:  # a list follows, and tells
+            self.is_refused = isinstance(error, ForbiddenError)
         finally:
             self.is_over = True
 
 
-def take_in(lines: Iterable[str], objects: Objects) -> bool:
-    """What events of a watch make of the objects; False where only a list can tell (410, or no event)."""
-    with suppress(ValueError, RecursionError):
-        return all(_is_taken_in(json.loads(line), objects) for line in lines)
-    return False
-
-
-def _is_taken_in(event: Any, objects: Objects) -> bool:
-    match event:
-        case {"type": "ADDED" | "MODIFIED", "object": {"metadata": {"name": _}} as changed}:
-            objects[_key_of(changed)] = _trimmed(changed)
-        case {"type": "DELETED", "object": {"metadata": {"name": _}} as gone}:
-            objects.pop(_key_of(gone), None)
-        case {"type": "BOOKMARK"}:
-            pass
-        case _:
-            return False
-    return True
+def take_in(events: Iterable[JSON], objects: Objects) -> None:
+    """Make of the objects what the events of a watch tell of them."""
+    for event in events:
+        key = _key_of(event["object"])
+        if event["type"] == "DELETED":
+            objects.pop(key, None)
+        elif event["type"] != "BOOKMARK":
+            objects[key] = _trimmed(event["object"])
 
 
 def _key_of(item: JSON) -> tuple[str, str]:
     metadata = item["metadata"]
-    return metadata.get("namespace") or "", metadata["name"]
+    return metadata.get("namespace") or "", metadata.get("name", "")
 
 
 def _trimmed(item: JSON) -> JSON:

@@ -24,7 +24,8 @@ from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_o
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
 from dlr.job.wording import plain, utc_now
-from dlr.kube.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure
+from dlr.kube.api import EVENTS, NODECHECKS, NODES, Api
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 
@@ -197,7 +198,7 @@ def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
     for host in sorted(hosts):
         try:
             found.append(api.get(NODES, host))
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.reason != "NotFound":
                 raise
     return found
@@ -206,6 +207,6 @@ def _nodes(api: Api, hosts: set[str]) -> list[JSON]:
 def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:
     try:
         return read()
-    except ApiFailure as failure:
+    except ApiError as failure:
         unread.append(f"{what} could not be read: {failure}")
         return []

@@ -9,7 +9,8 @@ from typing import Any
 from controller.wording import some_of
 from crds import names
 from dlr.job.report import FINISHED, is_ready
-from dlr.kube.api import ELASTICJOBS, NODES, PODS, Api, ApiFailure
+from dlr.kube.api import ELASTICJOBS, NODES, PODS, Api
+from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
 
@@ -97,7 +98,7 @@ def _reasons(api: Api, name: str, going: dict[str, float]) -> list[str]:
 def _node(api: Api, name: str | None) -> JSON | None:
     try:
         return api.get(NODES, name) if name else None
-    except ApiFailure:  # nodes may not be read, or it is gone
+    except ApiError:  # nodes may not be read, or it is gone
         return None
 
 
@@ -111,7 +112,7 @@ def _remains(api: Api, name: str) -> str:
     try:
         api.get(ELASTICJOBS, name)
         remains.append(f"elasticjob/{name}")
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason != "NotFound":
             raise
     return some_of(remains, MOST_NAMED)

@@ -20,9 +20,9 @@ from crds.log_parts import is_log_part
 from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.wording import parse_time
-from dlr.kube.api import ELASTICWORKERS, PODS, Api, ApiFailure, Unreachable
+from dlr.kube.api import ELASTICWORKERS, PODS, Api
 from dlr.kube.connection import Connection
-from dlr.kube.errors import ApiError, UsageError
+from dlr.kube.errors import ApiError, UnavailableError, UsageError
 from dlr.kube.following import until_finished
 from dlr.kube.waiting import waiting_for
 
@@ -95,7 +95,7 @@ def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | N
             return why
         with api.log(pod, wanted.parameters(found), follow=False) as stream:
             lines.take(stream)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound":
             return f"The Pod {pod} is gone, and its log with it."
         return f"{name}: {failure}"
@@ -123,7 +123,7 @@ class Follower:
                 if self._is_over():
                     return
                 self._stream_current_pod()
-            except Unreachable as outage:
+            except UnavailableError as outage:
                 # However long the API server is away: the person who follows may end it at any time.
                 pause_seconds = max(RETRY_SECONDS, outage.retry_after_seconds)
             self.pause.wait(pause_seconds)
@@ -142,7 +142,7 @@ class Follower:
         """Return the worker's Pod, unless all of its log has been shown."""
         try:
             worker = self.api.get(ELASTICWORKERS, self.worker)
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.reason == "NotFound":
                 return None
             raise
@@ -162,7 +162,7 @@ class Follower:
                 self.lines.take(stream)
             if _has_ended(self.api.get(PODS, pod_name)):
                 self.finished_pod = pod_name
-        except ApiFailure as failure:
+        except ApiError as failure:
             if failure.reason == "NotFound":
                 self.finished_pod = pod_name
             elif failure.reason != "BadRequest":  # the container is not running yet
@@ -206,7 +206,7 @@ class LogLines:
         self.send = send
         self.last_time: datetime | None = None
 
-    def take(self, stream: Iterator[str]) -> None:
+    def take(self, stream: Iterable[str]) -> None:
         resumed_after = self.last_time
         for moment, text in lines_of(stream):
             if resumed_after and moment and moment <= resumed_after:

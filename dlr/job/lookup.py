@@ -6,7 +6,7 @@ from typing import Any
 
 from controller.wording import counted
 from crds import names
-from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, Api, ApiFailure
+from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, Api
 from dlr.kube.errors import ApiError
 
 JSON = dict[str, Any]
@@ -19,7 +19,7 @@ class NoSuchJob(ApiError):
 def get_job(api: Api, name: str) -> JSON:
     try:
         return api.get(ELASTICJOBS, name)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason != "NotFound" or not failure.names_object:
             raise
     require_namespace(api)
@@ -45,7 +45,7 @@ def require_namespace(api: Api) -> None:
     """Raise ApiError if the namespace does not exist: its empty lists are then a typing error's."""
     try:
         api.get(NAMESPACES, api.namespace)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound":
             raise ApiError(
                 f"There is no namespace {api.namespace!r} in the cluster at {api.connection.server}."
@@ -70,7 +70,7 @@ def set_replicas(api: Api, name: str, replicas: int) -> int:
     if before != replicas:
         try:
             api.patch(ELASTICJOBS, name, "scale", patch={"spec": {"replicas": replicas}})
-        except ApiFailure as failure:
+        except ApiError as failure:
             reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure)
             raise ApiError(
                 f"The job {name!r} cannot have {counted(replicas, 'worker')}: {reasons}."

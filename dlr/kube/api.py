@@ -1,29 +1,25 @@
-"""The API server as the commands see it: plain objects in and out, and every failure as a sentence.
+"""The API server as the commands see it: kinds, namespaces and selectors on top of the agent's client.
 
-A command that can say something better about a failure catches `ApiFailure` by its status and reason;
-everything else is already fit to be shown.
+Every failure is fit to be shown: a sentence. A command that can say something better about one catches
+`ApiError` by its type.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import re
-import ssl
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import quote
 
+import urllib3
+
+from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeepError, object_of
+from agent.kube.connection import Connection
+from agent.kube.errors import ApiError, GoneError, NotFoundError
 from crds import names
-from dlr.kube.connection import Connection
-from dlr.kube.errors import ApiError
-from dlr.kube.transport import Answer, Transport, UnknownLogin
 from dlr.kube.waiting import waiting_for
 
 JSON = dict[str, Any]
@@ -32,15 +28,10 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
 EMBEDDED_VERSION = "+dlr"
 """What the version of the embedded cluster's API server ends with."""
-MOST_RETRY_AFTER_SECONDS = 30.0
-"""A person waits; a proxy may ask for an hour."""
-NOT_NOW_STATUSES = (
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
-"""What a server that is overloaded or restarted answers, or the proxy before it."""
+
+
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+NAME_LENGTH_MAX = 253
 
 
 @dataclass(frozen=True)
@@ -76,79 +67,30 @@ class Collection:
         return {name: selector for name, selector in chosen.items() if selector}
 
 
-@dataclass(frozen=True)
-class Cause:
-    """One thing wrong with an object that was refused."""
-
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        # What is wrong with the object as a whole has no path, which some API servers spell out.
-        return self.message if self.path in ("", "<nil>") else f"{self.path}: {self.message}"
-
-
-@dataclass(eq=False)
-class ApiFailure(ApiError):
-    """The API server's refusal."""
-
-    sentence: str
-    status: int
-    reason: str = ""
-    causes: tuple[Cause, ...] = ()
-    names_object: bool = False
-    """It speaks of one object; a 404 that does not means that the server has no such kind."""
-
-    def __str__(self) -> str:
-        return self.sentence
-
-
-class Unreachable(ApiError):
-    """No answer from the API server; it may have one later.
-
-    Attributes:
-        retry_after_seconds: how long the server asks not to be asked again (Retry-After); 0 without that.
-    """
-
-    retry_after_seconds = 0.0
-
-
-class NotNow(ApiFailure, Unreachable):
-    """The server, or the proxy before it, refuses for the time being; another question may have an answer."""
-
-
-class Lines(Iterator[str]):
-    """The lines of an answer as they come.
-
-    Attributes:
-        hang_up: ends them, for another thread than the one that waits for them.
-    """
-
-    def __init__(self, lines: Iterator[str], hang_up: Callable[[], None]) -> None:
-        self._lines = lines
-        self.hang_up = hang_up
-
-    def __next__(self) -> str:
-        return next(self._lines)
-
-
 def is_embedded(version: JSON) -> bool:
     """Whether the API server of this version is the embedded cluster's."""
     return str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
 
 
 class Api:
+    """The API server of a connection, with one namespace for what is in one.
+
+    Raises:
+        ApiError: the connection cannot be used.
+    """
+
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.namespace = connection.namespace
         try:
-            self._transport = Transport(connection.cluster, connection.user)
-        except UnknownLogin as error:
-            raise ApiError(f"{connection.source} uses a login that dlr does not support: {error}.") from error
+            self._client = ApiClient(
+                connection,
+                connect_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+                read_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+            )
         except OSError as error:
-            raise ApiError(
-                f"The certificates of {connection.source} cannot be used: {_reason(error)}."
-            ) from error
+            reason = error.strerror or str(error)
+            raise ApiError(f"The certificates of {connection.source} cannot be used: {reason}.") from error
         except ValueError as error:
             raise ApiError(
                 f"{connection.source} names the server {connection.server!r}, "
@@ -156,7 +98,7 @@ class Api:
             ) from error
 
     def get(self, kind: Kind, name: str) -> JSON:
-        return _object(self._ask("GET", kind, name))
+        return object_of(self._send("GET", kind, name))
 
     def find(
         self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
@@ -167,16 +109,15 @@ class Api:
         """All objects in the order of their names, and the version from which a watch goes on."""
         items: list[JSON] = []
         parameters = collection.parameters | {"limit": PAGE_SIZE}
+        of_all = collection.all_namespaces
         while True:
             try:
-                page = self._page(collection, parameters)
-            except ApiFailure as failure:
-                if failure.status != HTTPStatus.GONE or "limit" not in parameters:
+                page = _page(self._send("GET", collection.kind, query=parameters, all_namespaces=of_all))
+            except GoneError:
+                if "limit" not in parameters:
                     raise
                 # The list changed too much while it was read in pages: all of it at once, as client-go does.
-                for name in ("limit", "continue"):
-                    parameters.pop(name, None)
-                items = []
+                items, parameters = [], collection.parameters
                 continue
             items += page.get("items") or []
             metadata = page.get("metadata") or {}
@@ -184,24 +125,23 @@ class Api:
                 return items, str(metadata.get("resourceVersion") or "0")
             parameters["continue"] = metadata["continue"]
 
-    def _page(self, collection: Collection, parameters: dict[str, str | int]) -> JSON:
-        of_all = collection.all_namespaces
-        return _page(self._ask("GET", collection.kind, parameters=parameters, all_namespaces=of_all))
-
     def watch(
         self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
-    ) -> AbstractContextManager[Lines]:
-        """What happens to its objects after that version, an event a line, and now and then a bookmark.
+    ) -> Stream[JSON]:
+        """What happens to its objects after that version, as events, and now and then a bookmark.
 
         Args:
             seconds: the server ends it after so long.
             silent_seconds: with nothing for so long, it is taken for dead. Its answer begins at once: where
                 it does not, a proxy keeps it back, and the watch fails like any request.
         """
-        parameters = collection.parameters | {"watch": "true", "allowWatchBookmarks": "true"}
-        parameters |= {"resourceVersion": version, "timeoutSeconds": seconds}
-        path = self._path(collection.kind, all_namespaces=collection.all_namespaces)
-        return self._streamed(collection.kind, path, parameters, REQUEST_TIMEOUT_SECONDS, silent_seconds)
+        parameters = collection.parameters | {"resourceVersion": version, "timeoutSeconds": seconds}
+        return self._client.watch(
+            self._path(collection.kind, all_namespaces=collection.all_namespaces),
+            parameters,
+            idle_timeout_seconds=silent_seconds,
+            open_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
+        )
 
     def within(self, namespace: str | None) -> Api:
         """The same API server, with another namespace for what is in one; None: as it is."""
@@ -211,9 +151,10 @@ class Api:
 
     def version(self) -> tuple[JSON, datetime]:
         """What the API server says of its version, and its time."""
-        answer = self._answer(None, "GET", "/version")
+        with waiting_for(f"the API server at {self.connection.server}"):
+            answer = self._client.send("GET", "/version")
         date = answer.headers.get("Date")
-        return _object(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
+        return object_of(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
     def create(
         self, kind: Kind, body: JSON, *, dry_run: bool = False, as_user: str | None = None
@@ -221,150 +162,52 @@ class Api:
         """The created object, and the server's warnings. Unknown and doubled fields are refused."""
         parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
         headers = {"Impersonate-User": as_user} if as_user else {}
-        answer = self._ask("POST", kind, parameters=parameters, body=body, headers=headers)
-        return _object(answer), _warnings(answer)
+        answer = self._send("POST", kind, query=parameters, body=body, headers=headers)
+        return object_of(answer), _warnings(answer)
 
     def patch(self, kind: Kind, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
         """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
-        return _object(self._ask("PATCH", kind, *steps, parameters=_writing(dry_run), body=patch))
+        query = _writing(dry_run)
+        return object_of(self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH))
+
+    def apply(self, kind: Kind, manifest: JSON, *, dry_run: bool = False) -> JSON:
+        """The object after a server-side apply of dlr's, which takes fields that others have set."""
+        query, name = _writing(dry_run) | {"force": "true"}, manifest["metadata"]["name"]
+        return object_of(
+            self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
+        )
 
     def delete(self, kind: Kind, name: str, *, dry_run: bool = False) -> None:
         parameters: dict[str, str | int] = {"propagationPolicy": "Background"}
         if dry_run:
             parameters["dryRun"] = "All"
-        self._ask("DELETE", kind, name, parameters=parameters)
+        self._send("DELETE", kind, name, query=parameters)
 
-    def log(
-        self, pod: str, parameters: dict[str, str | int], *, follow: bool
-    ) -> AbstractContextManager[Lines]:
+    def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> Stream[str]:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""
         parameters = parameters | ({"follow": "true"} if follow else {})
-        silent_seconds = None if follow else REQUEST_TIMEOUT_SECONDS
-        path = self._path(PODS, pod, "log")
-        return self._streamed(PODS, path, parameters, silent_seconds, silent_seconds)
+        seconds = None if follow else REQUEST_TIMEOUT_SECONDS
+        return self._client.stream(self._path(PODS, pod, "log"), parameters, _text, seconds, seconds)
 
-    @contextmanager
-    def _streamed(
-        self,
-        kind: Kind,
-        path: str,
-        parameters: dict[str, str | int],
-        first_seconds: float | None,
-        silent_seconds: float | None,
-    ) -> Iterator[Lines]:
-        """The lines of an answer as they come.
-
-        Args:
-            first_seconds: until it begins; None for as long as it likes.
-            silent_seconds: between its parts.
-        """
-        with ExitStack() as stack:
-            with self._outages_told():
-                stream = stack.enter_context(
-                    self._transport.stream(
-                        "GET", path, parameters=parameters, read_timeout_seconds=first_seconds
-                    )
-                )
-                response = stream.response
-                if response.status >= HTTPStatus.BAD_REQUEST:
-                    answer = Answer(response.status, response.reason, response.headers, response.read())
-                    raise self._failure(answer, kind)
-            stream.socket.settimeout(silent_seconds)
-            yield Lines(self._lines(response), stream.hang_up)
-
-    def _lines(self, response: HTTPResponse) -> Iterator[str]:
-        with self._outages_told():
-            for line in response:
-                yield line.rstrip(b"\r\n").decode(errors="replace")
-
-    def _ask(
-        self,
-        method: str,
-        kind: Kind,
-        *steps: str,
-        parameters: dict[str, str | int] | None = None,
-        body: JSON | None = None,
-        headers: dict[str, str] | None = None,
-        all_namespaces: bool = False,
-    ) -> Answer:
+    def _send(
+        self, method: str, kind: Kind, *steps: str, all_namespaces: bool = False, **details: Any
+    ) -> urllib3.BaseHTTPResponse:
         """`steps` are the object's name and its subresource."""
-        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        return self._answer(
-            kind,
-            method,
-            self._path(kind, *steps, all_namespaces=all_namespaces),
-            parameters=parameters,
-            body=None if body is None else json.dumps(body),
-            headers=({"Content-Type": content} if body is not None else {}) | (headers or {}),
-        )
-
-    def _answer(self, kind: Kind | None, method: str, path: str, **details: Any) -> Answer:
-        with self._outages_told(), waiting_for(f"the API server at {self.connection.server}"):
-            answer = self._transport.ask(
-                method, path, read_timeout_seconds=REQUEST_TIMEOUT_SECONDS, **details
-            )
-        if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise self._failure(answer, kind)
-        return answer
+        path = self._path(kind, *steps, all_namespaces=all_namespaces)
+        try:
+            with waiting_for(f"the API server at {self.connection.server}"):
+                return self._client.send(method, path, **details)
+        except NotFoundError as error:
+            if not error.names_object:
+                hint = " Install dlr there: dlr install" if kind.version == names.API_VERSION else ""
+                error.args = (f"The API server at {self.connection.server} knows no {kind.plural}.{hint}",)
+            raise
 
     def _path(self, kind: Kind, *steps: str, all_namespaces: bool = False) -> str:
         root = f"/apis/{kind.version}" if "/" in kind.version else f"/api/{kind.version}"
         within = kind.namespaced and not all_namespaces
         scope = f"/namespaces/{quote(self.namespace, safe='')}" if within else ""
         return "/".join([f"{root}{scope}/{kind.plural}", *(quote(step, safe="") for step in steps)])
-
-    @contextmanager
-    def _outages_told(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, HTTPException) as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: Exception) -> ApiError:
-        server, source = self.connection.server, self.connection.source
-        if isinstance(error, ssl.SSLError):
-            return ApiError(
-                f"The certificate of the API server at {server} does not fit {source}: {_reason(error)}."
-            )
-        if isinstance(error, TimeoutError):
-            return Unreachable(
-                f"The API server at {server} did not answer within {REQUEST_TIMEOUT_SECONDS:.0f} s."
-            )
-        return Unreachable(
-            f"No API server answers at {server}, which {source} names ({_reason(error)}); "
-            "is the cluster up? (`dlr up` starts a local one.)"
-        )
-
-    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure:
-        text = answer.body.decode(errors="replace")
-        status = _status(text)
-        server = self.connection.server
-        if answer.status in NOT_NOW_STATUSES:
-            why = status.get("message") or answer.reason  # and not a proxy's page
-            sentence = f"The API server at {server} cannot answer now ({answer.status}: {why})."
-            failure = NotNow(sentence, answer.status, status.get("reason", ""))
-            failure.retry_after_seconds = _retry_after_seconds(answer)
-            return failure
-        message = status.get("message") or text.strip()[:500] or answer.reason
-        details = status.get("details") or {}
-        if answer.status == HTTPStatus.UNAUTHORIZED:
-            message = (
-                f"The API server at {server} does not accept the credentials of {self.connection.source}."
-            )
-        elif kind and answer.status == HTTPStatus.NOT_FOUND and not details.get("name"):
-            message = f"The API server at {server} knows no {kind.plural}."
-            if kind.version == names.API_VERSION:
-                message += " Install dlr there: dlr install"
-        causes = tuple(
-            Cause(cause.get("field", ""), cause.get("message", "")) for cause in details.get("causes") or []
-        )
-        return ApiFailure(
-            message,
-            answer.status,
-            status.get("reason", ""),
-            causes,
-            names_object=bool(details.get("name")),
-        )
 
 
 def _writing(dry_run: bool) -> dict[str, str | int]:
@@ -373,57 +216,22 @@ def _writing(dry_run: bool) -> dict[str, str | int]:
     return parameters | {"dryRun": "All"} if dry_run else parameters
 
 
-def _page(answer: Answer) -> JSON:
+def _page(answer: urllib3.BaseHTTPResponse) -> JSON:
     """A page of a list. Objects that are nested too deeply are left out: they hide no others."""
     try:
-        return _object(answer)
-    except NestedTooDeeply:
+        return object_of(answer)
+    except TooDeepError:
         from controller import salvage  # a training image need not have what it imports
 
-        page: JSON = salvage.parsed(salvage.shallow(answer.body))
-        return page | {"items": [each for each in page["items"] if not salvage.is_cut(each)]}
+        page: JSON = salvage.parsed(salvage.shallow(answer.data))
+        return {**page, "items": [each for each in page["items"] if not salvage.is_cut(each)]}
 
 
-class NestedTooDeeply(ApiError):
-    """An object is nested more deeply than Python reads; Kubernetes stores 10,000 levels."""
-
-    def __init__(self) -> None:
-        super().__init__("The object is nested too deeply to be read. Correct or delete it with kubectl.")
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode(errors="replace")
 
 
-def _object(answer: Answer) -> JSON:
-    try:
-        body = json.loads(answer.body)
-    except RecursionError:
-        raise NestedTooDeeply from None
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise ApiError("The API server has answered with something that is not a Kubernetes object.")
-    return body
-
-
-def _status(text: str) -> JSON:
-    try:
-        body = json.loads(text)
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
-
-
-def _retry_after_seconds(answer: Answer) -> float:
-    text = (answer.headers.get("Retry-After") or "").strip()
-    asked_for = float(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0.0
-    return min(asked_for, MOST_RETRY_AFTER_SECONDS)
-
-
-def _warnings(answer: Answer) -> list[str]:
+def _warnings(answer: urllib3.BaseHTTPResponse) -> list[str]:
     """The texts of `Warning: 299 - "text"` headers."""
-    header = ", ".join(answer.headers.get_all("Warning") or ())
+    header = answer.headers.get("Warning") or ""
     return [text.replace('\\"', '"') for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header)]
-
-
-def _reason(error: Exception) -> str:
-    """The operating system's own words, or OpenSSL's."""
-    said = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
-    return (said or type(error).__name__).rstrip(".")

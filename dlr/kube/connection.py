@@ -11,23 +11,26 @@ import binascii
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
+from agent.kube.connection import Connection as Connection
+from agent.kube.connection import in_cluster, service_account_folder
 from dlr.kube.errors import ApiError, UsageError
 from dlr.kube.waiting import waiting_for
 from localcluster.paths import Home
 
 JSON = dict[str, Any]
 
-SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 FILE_KEYS = {
     "cluster": ("certificate-authority",),
     "user": ("client-certificate", "client-key"),
 }
+ADVICE = "; is the cluster up? (`dlr up` starts a local one.)"
 
 
 @dataclass(frozen=True)
@@ -44,22 +47,6 @@ class Source:
         return f"{self.said_by} ({names})" if names else self.said_by
 
 
-@dataclass(frozen=True)
-class Connection:
-    """One cluster, one user and one namespace, with everything resolved."""
-
-    source: Source
-    cluster: JSON
-    user: JSON
-    namespace: str
-    private_folder: tempfile.TemporaryDirectory[str] | None = None
-    """Kept here so that it is removed with the connection."""
-
-    @property
-    def server(self) -> str:
-        return str(self.cluster["server"])
-
-
 def find_source(
     explicit: str | None,
     environment: Mapping[str, str] = os.environ,
@@ -71,8 +58,11 @@ def find_source(
         return _existing("--kubeconfig", [explicit])
     if environment.get("KUBECONFIG"):
         return _existing("$KUBECONFIG", environment["KUBECONFIG"].split(os.pathsep))
-    if environment.get("KUBERNETES_SERVICE_HOST") and (_account_folder(environment) / "token").is_file():
-        return Source("the Pod's service account", ())
+    if (
+        environment.get("KUBERNETES_SERVICE_HOST")
+        and (service_account_folder(environment) / "token").is_file()
+    ):
+        return Source(in_cluster(environment).source, ())
     user_file = user_file or Path(os.path.expanduser("~")) / ".kube" / "config"  # noqa: PTH111 - cannot fail
     if user_file.is_file():
         return Source("the default kubeconfig", (user_file,))
@@ -91,10 +81,27 @@ def connect(
     namespace: str | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Connection:
+    """Return the connection to the cluster that the user means.
+
+    Args:
+        explicit: the kubeconfig that an option names.
+        context: the kubeconfig's context; None for its current one.
+        namespace: in place of the context's.
+
+    Raises:
+        ApiError: there is no cluster, or what names it cannot be used.
+    """
     source = find_source(explicit, environment)
-    if not source.paths:
-        return _service_account(source, namespace, environment)
-    return _resolve(source, _merge([_read(path) for path in source.paths]), context, namespace)
+    if source.paths:
+        found = _resolve(source, _merge([_read(path) for path in source.paths]), context)
+    else:
+        found = in_cluster(environment)
+    return replace(
+        found,
+        namespace=namespace or found.namespace,
+        advice=ADVICE,
+        proxy=found.proxy or _proxy_of_environment(found.server),
+    )
 
 
 def contexts_of(source: Source) -> list[str]:
@@ -113,23 +120,6 @@ def _existing(said_by: str, names: list[str]) -> Source:
     if not there:
         raise ApiError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")
     return Source(said_by, there)
-
-
-def _account_folder(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("DLR_SERVICEACCOUNT_DIR") or SERVICE_ACCOUNT_DIR)
-
-
-def _service_account(source: Source, namespace: str | None, environment: Mapping[str, str]) -> Connection:
-    folder = _account_folder(environment)
-    host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
-    host = f"[{host}]" if ":" in host else host
-    try:
-        token = (folder / "token").read_text().strip()
-        own_namespace = (folder / "namespace").read_text().strip()
-    except OSError as error:
-        raise ApiError(f"The Pod's service account in {folder} cannot be read: {error.strerror}.") from error
-    cluster = {"server": f"https://{host}:{port}", "certificate-authority": str(folder / "ca.crt")}
-    return Connection(source, cluster, {"token": token}, namespace or own_namespace)
 
 
 def _read(path: Path) -> JSON:
@@ -169,7 +159,7 @@ def _merge(documents: list[JSON]) -> JSON:
     return merged
 
 
-def _resolve(source: Source, merged: JSON, context_name: str | None, namespace: str | None) -> Connection:
+def _resolve(source: Source, merged: JSON, context_name: str | None) -> Connection:
     chosen = context_name or merged["current-context"]
     known = ", ".join(sorted(map(str, merged["contexts"]))) or "none"
     if not chosen:
@@ -184,10 +174,41 @@ def _resolve(source: Source, merged: JSON, context_name: str | None, namespace: 
             f"Context {chosen!r} of {source} names cluster {context.get('cluster')!r}, which has no server."
         )
     user = merged["users"].get(context.get("user"), {})
+    if "auth-provider" in user:
+        raise ApiError(
+            f"{source} uses a login that dlr does not support: auth-provider, which Kubernetes has removed; "
+            "an exec plugin does the same."
+        )
     folder = tempfile.TemporaryDirectory(prefix="dlr-")
     cluster = _with_files(cluster, FILE_KEYS["cluster"], Path(folder.name), source)
-    user = _with_files(_with_token(user, source), FILE_KEYS["user"], Path(folder.name), source)
-    return Connection(source, cluster, user, namespace or context.get("namespace") or "default", folder)
+    user = _with_files(_with_plugin(user, source), FILE_KEYS["user"], Path(folder.name), source)
+    certificate, name = user.get("client-certificate"), user.get("username")
+    return Connection(
+        server=str(cluster["server"]),
+        source=str(source),
+        namespace=context.get("namespace") or "default",
+        ca_file=cluster.get("certificate-authority"),
+        trusts_any_certificate=bool(cluster.get("insecure-skip-tls-verify")),
+        server_name=cluster.get("tls-server-name"),
+        client_certificate=(certificate, user.get("client-key")) if certificate else None,
+        token=user.get("token"),
+        token_file=Path(user["tokenFile"]) if user.get("tokenFile") else None,
+        password=f"{name}:{user.get('password', '')}" if name else None,
+        proxy=cluster.get("proxy-url"),
+        private_files=folder,
+    )
+
+
+def _proxy_of_environment(server: str) -> str | None:
+    """Return the proxy that the environment names; none for a cluster on this machine."""
+    address = urlsplit(server)
+    host = address.hostname or ""
+    is_named = any(name.lower().endswith("_proxy") for name in os.environ)
+    if host in ("localhost", "::1") or host.startswith("127.") or not is_named:
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    return None if proxy_bypass(host) else getproxies().get(address.scheme)
 
 
 def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source) -> JSON:
@@ -206,20 +227,11 @@ def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source
     return resolved
 
 
-def _with_token(user: JSON, source: Source) -> JSON:
+def _with_plugin(user: JSON, source: Source) -> JSON:
+    """The user with what its login plugin answers."""
     resolved = dict(user)
-    token_file = resolved.pop("tokenFile", None)
     plugin = resolved.pop("exec", None)
-    if token_file:
-        try:
-            resolved["token"] = Path(token_file).read_text().strip()
-        except OSError as error:
-            raise ApiError(
-                f"The token file {token_file} of {source} cannot be read: {error.strerror}."
-            ) from error
-    if plugin:
-        resolved |= _ask_plugin(plugin, source)
-    return resolved
+    return resolved | _ask_plugin(plugin, source) if plugin else resolved
 
 
 def _ask_plugin(plugin: JSON, source: Source) -> JSON:

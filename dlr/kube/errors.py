@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from agent.kube.errors import ApiError, Cause, ForbiddenError, NotFoundError, UnavailableError
 
-class ApiError(Exception):
-    """The cluster cannot be reached, refuses, or does not have what was asked for."""
+__all__ = ["ApiError", "Cause", "ForbiddenError", "NotFoundError", "UnavailableError", "UsageError"]
 
 
 class UsageError(ValueError):

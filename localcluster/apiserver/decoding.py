@@ -19,14 +19,11 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-_APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
-_YAML = ("application/yaml", "text/yaml")
+APPLY_PATCH = "application/apply-patch+yaml"
+_YAML = ("application/yaml", "text/yaml", APPLY_PATCH)
 _OTHER_FORM_SENTENCE = (
     "this cluster cannot read this body of the type {media_type}{why}: write the object to a file and use "
     "`kubectl apply -f` (`kubectl create ... --dry-run=client -o yaml` prints it)"
-)
-_APPLY_SENTENCE = (
-    "this cluster has no server-side apply: use `kubectl apply` without --server-side, or a merge patch"
 )
 
 
@@ -67,8 +64,6 @@ def decode_body(body: bytes, content_type: str) -> Any:
 def decode_patch(body: bytes, content_type: str) -> tuple[str, Any]:
     """The media type of a patch and its value."""
     media_type = media_type_of(content_type)
-    if media_type in _APPLY_PATCHES:
-        raise unsupported_media_type(_APPLY_SENTENCE)
     if media_type not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
         raise unknown_patch_type(strategic=True)
     try:

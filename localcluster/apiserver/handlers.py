@@ -11,9 +11,10 @@ from aiohttp import web
 
 from localcluster.apiserver import pod_actions
 from localcluster.apiserver.admission import check
+from localcluster.apiserver.applying import apply
 from localcluster.apiserver.bodies import read_body
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.decoding import JSON_TYPE, decode_body, media_type_of
+from localcluster.apiserver.decoding import APPLY_PATCH, JSON_TYPE, decode_body, media_type_of
 from localcluster.apiserver.deletion import DeleteOptions, delete, deletion_answer, read_options
 from localcluster.apiserver.encoders import AnyEncoder, encoder_for
 from localcluster.apiserver.errors import ApiError, bad_request, method_not_allowed, no_such_path
@@ -91,6 +92,8 @@ class Handlers:
                 return self._object(call, current_object(self._cluster, context))
             case "PUT":
                 return self._written(call, replace(self._cluster, context, call.json()))
+            case "PATCH" if media_type_of(call.content_type) == APPLY_PATCH:
+                return self._written(call, apply(self._cluster, context, call.json(), utc_now()))
             case "PATCH":
                 change = read_patch(context.type, call.body, call.content_type)
                 return self._written(call, patch(self._cluster, context, change))

@@ -44,7 +44,10 @@ _LABEL_VALUE_TEXT = (
     "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
     "for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
-SERVER_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+SERVER_FIELDS = (
+    *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"),
+    "managedFields",
+)
 
 
 def random_name(prefix: str) -> str:
@@ -55,7 +58,7 @@ def random_name(prefix: str) -> str:
 
 def begin_life(metadata: JSON, now: datetime) -> None:
     """What a new object gets from the server."""
-    for server_field in (*SERVER_FIELDS, "resourceVersion", "selfLink", "managedFields"):
+    for server_field in (*SERVER_FIELDS, "resourceVersion", "selfLink"):
         metadata.pop(server_field, None)
     metadata["uid"] = str(uuid.uuid4())
     metadata["creationTimestamp"] = rfc3339(now)
@@ -69,8 +72,7 @@ def carry_over(old: JSON, new: JSON) -> None:
         else:
             new.pop(server_field, None)
     new["resourceVersion"] = old["resourceVersion"]
-    for dropped in ("selfLink", "managedFields"):
-        new.pop(dropped, None)
+    new.pop("selfLink", None)
     if not new.get("generateName") and old.get("generateName"):
         new["generateName"] = old["generateName"]
 

@@ -5,7 +5,7 @@ Between reading the present object and storing the next one nothing awaits, so n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -61,7 +61,9 @@ def has_generation(resource_type: ResourceType) -> bool:
     return resource_type.custom or resource_type.group_resource in _WITH_GENERATION
 
 
-def create(cluster: Cluster, context: Context, body: object, now: datetime) -> Written:
+def create(
+    cluster: Cluster, context: Context, body: object, now: datetime, managed_fields: Sequence[JSON] = ()
+) -> Written:
     """Create an object from a request's body."""
     resource_type = context.type
     obj = check_object(resource_type, body)
@@ -69,6 +71,8 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
         raise bad_request("resourceVersion should not be set on objects to be created")
     _settle_place(cluster, context, obj["metadata"])
     begin_life(obj["metadata"], now)
+    if managed_fields:
+        obj["metadata"]["managedFields"] = managed_fields
     if has_generation(resource_type):
         obj["metadata"]["generation"] = 1
     if context.namespace:
@@ -171,13 +175,17 @@ def current_object(cluster: Cluster, context: Context) -> Stored:
     return current
 
 
-def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Written:
+def update(
+    cluster: Cluster, context: Context, current: Stored, obj: JSON, managed_fields: Sequence[JSON] = ()
+) -> Written:
     """Store the next state of an object. `obj` and its metadata are the caller's to give away."""
     resource_type = context.type
     old = shown_object(resource_type, current.obj)
     _check_identity(resource_type, old["metadata"], obj["metadata"])
     obj = _isolate_status(context, old, obj)
     carry_over(old["metadata"], obj["metadata"])
+    if managed_fields:
+        obj["metadata"]["managedFields"] = managed_fields
     obj["metadata"]["name"] = old["metadata"]["name"]
     if context.namespace:
         obj["metadata"]["namespace"] = context.namespace

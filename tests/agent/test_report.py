@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 
 from agent.environment import Environment
 from agent.facts.failure import Failure
-from agent.kube.api import ApiClient, ApiError, UnavailableError
+from agent.kube.api import ApiClient
+from agent.kube.errors import Cause, ForbiddenError, InvalidError, NotFoundError, UnavailableError
 from agent.monitor import accelerators
 from agent.monitor.stepping import Figures
 from agent.report.report import Facts, PendingReports, Report, whole
@@ -63,11 +64,11 @@ class FakeApi:
     def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
         try:
             if self.away.is_set():
-                raise UnavailableError(0, "away")
+                raise UnavailableError("away")
             if self.deleted:
-                raise ApiError(404, "not found")
+                raise NotFoundError("not found", 404)
             if self.refusal:
-                raise ApiError(403, self.refusal)
+                raise ForbiddenError(self.refusal, 403)
             self.paths.add(path)
             self.told.append(patch["status"]["agent"])
             return {}
@@ -417,8 +418,9 @@ class PickyApi(FakeApi):
         agent = patch["status"]["agent"]
         value = agent[self._refused]
         if value and (self._refused != "failure" or value["message"] == "killed"):
-            fields = [f"status.agent.{self._refused}.message"] if self._named else []
-            raise ApiError(422, "is invalid: Too long", ["FieldValueTooLong"], fields)
+            field = f"status.agent.{self._refused}.message" if self._named else ""
+            cause = Cause(field, "Too long", "FieldValueTooLong")
+            raise InvalidError("is invalid: Too long", 422, "Invalid", (cause,))
         return super().merge_patch(path, patch)
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.environment import Environment
-from agent.kube.api import ApiClient, ApiError, UnavailableError, error_of
+from agent.kube.api import ApiClient
+from agent.kube.errors import MOST_RETRY_AFTER_SECONDS, ApiError, UnavailableError, error_of
 from agent.kube.retry import (
     MISSING_WAIT_SECONDS,
-    MOST_RETRY_AFTER_SECONDS,
     THROTTLED_SPREAD_SECONDS,
     Warnings,
     retrying,
@@ -88,7 +88,7 @@ def test_an_object_that_is_not_there_is_asked_for_ever_more_rarely_but_again_and
 
 
 def test_other_failures_wait_as_before() -> None:
-    for error in (UnavailableError(0, "no answer"), error_of(500, b""), error_of(403, b""), ValueError()):
+    for error in (UnavailableError("no answer"), error_of(500, b""), error_of(403, b""), ValueError()):
         assert all(wait <= USUAL_SECONDS for wait in waits_after(error))
 
 

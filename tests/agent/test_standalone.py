@@ -27,7 +27,7 @@ from agent.facts.world import (
     next_action,
 )
 from agent.flags import Flags
-from agent.kube.api import ApiError, SilentWatchError
+from agent.kube.errors import ApiError, SilentWatchError
 from agent.standalone.cluster import LocalCluster, next_world
 from crds import names
 from crds.agent_report import AgentState

@@ -16,7 +16,17 @@ from agent.facts.world import (
     Member,
     next_action,
 )
-from agent.kube.api import ApiClient, ApiError, GoneError, UnavailableError, _lines, error_of
+from agent.kube.api import ApiClient, _event, _lines
+from agent.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+    error_of,
+)
 from agent.kube.watcher import Watcher
 from crds.agent_report import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
@@ -162,8 +172,6 @@ def test_bookmarks_move_the_version_only(cluster: FakeCluster, watcher: JobWatch
     assert watcher.view() == JobView("Running")
     watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
     assert watcher.view() == JobView()
-    with pytest.raises(GoneError):
-        watcher.feed({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
 
 
 def test_a_job_that_is_gone_asks_for_nothing() -> None:
@@ -178,19 +186,45 @@ def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:
     token = cluster.directory / "token"
     good = token.read_text()
     token.write_text("expired")
-    with pytest.raises(UnavailableError, match="who are you"):
+    with pytest.raises(UnauthorizedError, match="who are you"):
         api.get(path, query)
     token.write_text(good)
     assert api.get(path, query)["items"]
 
 
-def test_answers_become_typed_errors() -> None:
-    assert isinstance(error_of(410, b"{}"), GoneError)
-    assert isinstance(error_of(503, b""), UnavailableError)
-    assert isinstance(error_of(429, b""), UnavailableError)
-    forbidden = error_of(403, b'{"message": "no"}')
-    assert type(forbidden) is ApiError
-    assert (forbidden.status, str(forbidden)) == (403, "no")
+@pytest.mark.parametrize(
+    ("status", "type_"),
+    [
+        (400, InvalidError),
+        (401, UnauthorizedError),
+        (403, ForbiddenError),
+        (404, NotFoundError),
+        (409, ConflictError),
+        (410, GoneError),
+        (422, InvalidError),
+        (429, UnavailableError),
+        (500, UnavailableError),
+        (503, UnavailableError),
+    ],
+)
+def test_answers_become_typed_errors(status: int, type_: type[Exception]) -> None:
+    refused = error_of(status, b'{"message": "no", "reason": "Because"}')
+    assert type(refused) is type_
+    assert (refused.status, str(refused), refused.reason) == (status, "no", "Because")
+
+
+@pytest.mark.parametrize(
+    ("line", "type_"),
+    [
+        (b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}', GoneError),
+        (b'{"type": "ERROR", "object": {"code": 500, "message": "etcd is away"}}', UnavailableError),
+        *((line, GoneError) for line in (b"{", b"[]", b"null", b'{"type": "ADDED"}', b"[" * 100_000)),
+        (b'{"type": "ADDED", "object": {"metadata": "x"}}', GoneError),
+    ],
+)
+def test_an_event_that_tells_nothing_is_an_error(line: bytes, type_: type[Exception]) -> None:
+    with pytest.raises(type_):
+        _event(line)
 
 
 @given(st.lists(st.binary(min_size=1).filter(lambda b: b"\n" not in b and b.strip())), st.data())

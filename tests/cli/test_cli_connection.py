@@ -51,11 +51,8 @@ def test_pods_use_their_service_account(files: dict[str, Path]) -> None:
         "DLR_SERVICEACCOUNT_DIR": str(files["account"]),
     }
     found = connect(None, None, None, environment)
-    assert (found.server, found.namespace, found.user) == (
-        "https://[fd00::1]:6443",
-        "team-a",
-        {"token": "secret"},
-    )
+    assert (found.server, found.namespace) == ("https://[fd00::1]:6443", "team-a")
+    assert found.token_file == files["account"] / "token"
 
 
 def test_context_gives_the_namespace_and_the_option_overrides_it(tmp_path: Path) -> None:
@@ -84,12 +81,11 @@ def test_inline_credentials_reach_disk_only_where_nobody_else_can_read(tmp_path:
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(config))
     found = connect(str(path), None, None)
-    key = Path(found.user["client-key"])
+    assert found.client_certificate is not None
+    key = Path(str(found.client_certificate[1]))
     assert key.read_text() == "key"
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
-    folder = found.private_folder
-    assert folder is not None
-    folder.cleanup()
+    del found
     assert not key.exists()
 
 
@@ -102,8 +98,8 @@ def test_file_names_are_relative_to_their_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     found = connect(str(tmp_path / "config"), None, None)
-    assert found.cluster["certificate-authority"] == str(tmp_path / "pki" / "ca.crt")
-    assert found.user["token"] == "secret"
+    assert found.ca_file == str(tmp_path / "pki" / "ca.crt")
+    assert found.token_file == tmp_path / "token"
 
 
 def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
@@ -118,7 +114,7 @@ def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
         "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}
     }
     (tmp_path / "config").write_text(yaml.safe_dump(config))
-    assert connect(str(tmp_path / "config"), None, None).user == {"token": "fresh"}
+    assert connect(str(tmp_path / "config"), None, None).token == "fresh"
     plugin.write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(ApiError, match="gave no credentials"):
         connect(str(tmp_path / "config"), None, None)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import deploy
+from agent.kube.errors import NotFoundError
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import Facts
 from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
 from dlr.commands.doctor.verdicts import Level, verdicts
-from dlr.kube.api import Api, ApiFailure
+from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli.scripted import ScriptedServer, listing
 
@@ -229,7 +230,7 @@ class Reviewing:
         self._refused = refused
 
     def get(self, kind: Any, name: str) -> JSON:
-        raise ApiFailure("not there", 404, names_object=True)
+        raise NotFoundError("not there", 404, names_object=True)
 
     def create(self, kind: Any, review: JSON, as_user: str | None = None) -> tuple[JSON, list[str]]:
         (asked,) = review["spec"].values()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent.kube.errors import UnavailableError
 from dlr.commands.application import run
 from dlr.commands.errors import CommandError
 from dlr.commands.map import command
@@ -17,7 +18,6 @@ from dlr.commands.map.submission import attach, submit
 from dlr.kube.api import (
     CONFIGMAPS,
     ELASTICJOBS,
-    ApiFailure,
     Kind,
 )
 from dlr.kube.errors import UsageError
@@ -66,7 +66,7 @@ class Cluster:
             raise self._error
 
 
-@pytest.mark.parametrize("error", [ApiFailure("etcd is full", 500), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [UnavailableError("etcd is full", 500), KeyboardInterrupt()])
 @pytest.mark.parametrize("request_", [1, 2, 3])
 def test_whenever_it_ends_half_way_nothing_is_left(request_: int, error: BaseException) -> None:
     cluster = Cluster(request_, error)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from agent.kube.errors import ConflictError
 from dlr.commands.errors import CommandError
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import submit
@@ -15,7 +16,6 @@ from dlr.kube.api import (
     CONFIGMAPS,
     ELASTICJOBS,
     Api,
-    ApiFailure,
     Kind,
 )
 from dlr.tasks.lines import Lines
@@ -38,7 +38,7 @@ class Server:
     def create(self, kind: Kind, body: JSON) -> tuple[JSON, list[str]]:
         key = kind.title, body["metadata"]["name"]
         if key in self.objects:
-            raise ApiFailure("there is one", 409, "AlreadyExists")
+            raise ConflictError("there is one", 409, "AlreadyExists")
         if kind is self._interrupted:
             signal.raise_signal(signal.SIGINT)  # as Ctrl-C does, before the answer is there
         self.objects[key] = body | {"metadata": {**body["metadata"], "uid": "u"}}

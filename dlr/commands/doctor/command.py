@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import deploy
-from dlr.commands.install.options import ControllerNamespace, JobsNamespace, documents_for
+from dlr.commands.install.command import ControllerNamespace, JobsNamespace, documents_for
 from dlr.commands.options import Context, Kubeconfig, Output
 from dlr.commands.output import Format, print_json, show_table
 
@@ -22,12 +22,12 @@ def doctor(
     from dlr.commands.doctor.facts import gather
     from dlr.commands.doctor.verdicts import Level, verdicts
     from dlr.kube.api import Api
-    from dlr.kube.connection import connect
+    from dlr.kube.connection import connect, find_source
     from dlr.kube.waiting import waiting_for
 
     connection = connect(kubeconfig, context, namespace)
     with waiting_for("what the cluster says of itself"):
-        lines = verdicts(gather(Api(connection), documents, in_pod=not connection.source.paths))
+        lines = verdicts(gather(Api(connection), documents, in_pod=not find_source(kubeconfig).paths))
     if output is Format.JSON:
         print_json([{"level": line.level, "topic": line.topic, "text": line.text} for line in lines])
     else:

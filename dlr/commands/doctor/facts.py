@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from agent.kube.errors import ApiError, NotFoundError
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -24,13 +25,7 @@ from dlr.commands.install.installer import (
     live_crds,
 )
 from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, LEASES, POLICIES
-from dlr.kube.api import (
-    PODS,
-    Api,
-    ApiFailure,
-    Kind,
-    is_embedded,
-)
+from dlr.kube.api import PODS, Api, Kind, is_embedded
 
 JSON = dict[str, Any]
 Found = TypeVar("Found")
@@ -41,7 +36,6 @@ DNS_LABEL = "k8s-app=kube-dns"
 """The label of the Pods of CoreDNS and kube-dns alike, nearly everywhere."""
 DNS_PORT = 53
 CLUSTER_NAME = "kubernetes.default.svc"
-_NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
@@ -89,15 +83,15 @@ class Facts:
 
 
 def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
-    """Look at everything. Raises CommandError if there is no answer at all."""
+    """Look at everything. Raises ApiError if there is no answer at all."""
     version, now = api.version()
     refused: dict[str, str] = {}
 
     def seen(name: str, look: Callable[[], Found]) -> Found | None:
         try:
             return look()
-        except ApiFailure as failure:
-            refused[name] = str(failure)
+        except ApiError as error:
+            refused[name] = str(error)
             return None
 
     def deployments(label: str) -> list[JSON]:
@@ -140,7 +134,7 @@ def _readable_crds(api: Api) -> list[JSON]:
     """None where one may not read them: that right is asked for by itself."""
     try:
         return live_crds(api)
-    except ApiFailure:
+    except ApiError:
         return []
 
 
@@ -160,9 +154,7 @@ def _missing(api: Api, rights: Iterable[Right], as_user: str | None = None) -> l
 def _policies(api: Api) -> list[str] | None:
     try:
         return [policy["metadata"]["name"] for policy in api.find(POLICIES)]
-    except ApiFailure as failure:
-        if failure.status != _NOT_FOUND:
-            raise
+    except NotFoundError:
         return None
 
 

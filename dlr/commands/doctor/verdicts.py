@@ -11,7 +11,6 @@ from typing import Any
 from dlr.commands.doctor.facts import DNS_PORT, Facts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
-from dlr.commands.install.merge import covers
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
 
 JSON = dict[str, Any]
@@ -253,3 +252,16 @@ def _some(rights: Sequence[Right]) -> str:
 def _not_seen(facts: Facts, topic: str, fact: str) -> Line:
     why = facts.refused.get(fact, "the API server did not say why")
     return Line(Level.WARN, topic, f"Could not be checked: {why}")
+
+
+def covers(live: Any, wanted: Any) -> bool:
+    """Whether `live` says all that `wanted` does: fields may be more, elements of a list may not."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
+            key in live and covers(live[key], value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(live, list) and len(live) == len(wanted) and all(map(covers, live, wanted))
+    if isinstance(wanted, bool) or isinstance(live, bool):
+        return live is wanted
+    return bool(live == wanted)

@@ -1,26 +1,70 @@
-"""`dlr install` and `dlr uninstall`, as they are called. What they need is imported when they are."""
+"""`dlr install`, `uninstall` and `manifests` as they are called, and their options.
+
+What they need is imported when they are called.
+"""
 
 from __future__ import annotations
 
+import sys
+from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
 import typer
 
 import deploy
-from dlr.commands.install.images import Images, images_of
-from dlr.commands.install.options import (
-    AgentImage,
-    CheckImage,
-    ControllerNamespace,
-    Image,
-    JobsNamespace,
-    NetworkPolicy,
-    PriorityClass,
-    Timeout,
-    documents_for,
-)
-from dlr.commands.options import Context, Kubeconfig
+from dlr.commands.install.images import NONE_NAMED, Images, images_of
+from dlr.commands.options import Context, Kubeconfig, number
+from dlr.kube.errors import UsageError
+
+ControllerNamespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the controller runs.")]
+JobsNamespace = Annotated[
+    str | None,
+    typer.Option(
+        help="Look after jobs of this namespace only, with rights there; nodes are then not cordoned."
+    ),
+]
+Image = Annotated[str | None, typer.Option(help="The controller's image, where you have pushed it.")]
+CheckImage = Annotated[
+    str | None,
+    typer.Option(help="The image that nodes are checked in; else the dlr-worker beside the controller's."),
+]
+AgentImage = Annotated[
+    str | None,
+    typer.Option(
+        help="The image that brings the agent into Pods; else the dlr-agent beside the controller's."
+    ),
+]
+NetworkPolicy = Annotated[
+    bool, typer.Option("--network-policy", help="With a NetworkPolicy for the controller's Pods.")
+]
+PriorityClass = Annotated[
+    bool, typer.Option("--priority-class", help="With a PriorityClass above that of training.")
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", callback=number, help="How many seconds to wait at most.", min=0)
+]
+
+
+def documents_for(
+    namespace: str,
+    images: Images = NONE_NAMED,
+    *,
+    jobs_namespace: str | None = None,
+    network_policy: bool = False,
+    priority_class: bool = False,
+) -> list[deploy.Document]:
+    """`deploy.documents`; raises UsageError where that raises ValueError."""
+    try:
+        return deploy.documents(
+            namespace,
+            *images.complete(),
+            jobs_namespace=jobs_namespace,
+            network_policy=network_policy,
+            priority_class=priority_class,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def install(
@@ -93,3 +137,38 @@ def uninstall(
 
     api = Api(connect(kubeconfig, context, namespace))
     Uninstaller(api, documents, jobs_namespace, dry_run=dry_run).run(timeout_seconds, delete_crds=delete_crds)
+
+
+class ManifestFormat(StrEnum):
+    YAML = "yaml"
+    JSON = "json"
+
+
+def manifests(
+    namespace: ControllerNamespace = deploy.DEFAULT_NAMESPACE,
+    image: Image = None,
+    check_image: CheckImage = None,
+    agent_image: AgentImage = None,
+    jobs_namespace: JobsNamespace = None,
+    network_policy: NetworkPolicy = False,
+    priority_class: PriorityClass = False,
+    output: Annotated[
+        ManifestFormat, typer.Option("--output", "-o", help="What to print.")
+    ] = ManifestFormat.YAML,
+) -> None:
+    """Print what `dlr install` applies: dlr manifests | kubectl apply -f -"""
+    import yaml
+
+    from dlr.commands.output import print_json
+
+    documents = documents_for(
+        namespace,
+        Images(image, check_image, agent_image),
+        jobs_namespace=jobs_namespace,
+        network_policy=network_policy,
+        priority_class=priority_class,
+    )
+    if output is ManifestFormat.JSON:
+        print_json({"apiVersion": "v1", "kind": "List", "items": documents})
+    else:
+        yaml.safe_dump_all(documents, sys.stdout, sort_keys=False)

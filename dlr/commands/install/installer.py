@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
 from typing import Any
 
+from agent.kube.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
-from dlr.commands.install.apply import apply, require_served
 from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
-from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, CRDS, DEPLOYMENTS, LEASES, title_of
+from dlr.commands.install.kinds import (
+    CONTROLLER,
+    CONTROLLER_LABEL,
+    CRDS,
+    DEPLOYMENTS,
+    LEASES,
+    is_ours,
+    kind_of,
+    title_of,
+)
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, ApiFailure, Unreachable, is_embedded
+from dlr.kube.api import ELASTICJOBS, NAMESPACES, PODS, Api, Kind, is_embedded
 
 JSON = dict[str, Any]
 
 POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
-_FORBIDDEN = 403
+_BOOKKEEPING = ("resourceVersion", "generation", "managedFields")
 _CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans")
+
+
+class Outcome(StrEnum):
+    """The end of an apply, for a person."""
+
+    CREATED = "created"
+    CONFIGURED = "configured"
+    UNCHANGED = "unchanged"
+    LEFT = "left as it is: it was there before dlr"
+    NOT_TRIED = "created, untried: the API server cannot try it before there is its namespace"
 
 
 class Installer:
@@ -62,12 +82,12 @@ class Installer:
         """Return Deployments of all namespaces, or of the installation's own if no others may be listed."""
         try:
             return self._api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
-        except ApiFailure as failure:
-            if self._jobs_namespace is None or failure.status != _FORBIDDEN:
+        except ForbiddenError as refusal:
+            if self._jobs_namespace is None:
                 raise
             print(
                 f"dlr: warning: whether another {what} looks after namespace {self._jobs_namespace} "
-                f"could not be checked: {failure}",
+                f"could not be checked: {refusal}",
                 file=sys.stderr,
             )
             return self._api.find(DEPLOYMENTS, label_selector=label_selector)
@@ -158,7 +178,7 @@ def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
     while last is None or time.monotonic() < deadline:
         try:
             reading = read()
-        except Unreachable as outage:
+        except UnavailableError as outage:
             reading = Reading(False, str(outage))
         if reading != last:
             yield reading
@@ -166,13 +186,11 @@ def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-def get_or_none(api: Api, kind: Any, name: str) -> JSON | None:
-    """An object; None if there is none, or no such kind."""
+def get_or_none(api: Api, kind: Kind, name: str) -> JSON | None:
+    """Return an object; None if there is none, or no such kind."""
     try:
         return api.get(kind, name)
-    except ApiFailure as failure:
-        if failure.reason != "NotFound" and failure.status != 404:
-            raise
+    except NotFoundError:
         return None
 
 
@@ -180,3 +198,51 @@ def live_crds(api: Api) -> list[JSON]:
     """Return the live CRDs among those of an installation."""
     found = (get_or_none(api, CRDS, f"{plural}.{names.GROUP}") for plural in _CRD_PLURALS)
     return [crd for crd in found if crd is not None]
+
+
+def require_served(api: Api, manifests: Iterable[JSON]) -> None:
+    """Check, before anything is written, that the API server knows all kinds; raise CommandError if not."""
+    for manifest in {manifest["kind"]: manifest for manifest in manifests}.values():
+        try:
+            scoped = api.within(manifest["metadata"].get("namespace"))
+            scoped.get(kind_of(manifest), manifest["metadata"]["name"])
+        except NotFoundError as error:
+            if not error.names_object:
+                raise _refused(manifest, error) from error
+
+
+def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> Outcome:
+    """Apply a manifest. With `dry_run` the API server does all of it but the storing.
+
+    A namespace that is somebody else's is left alone: its labels decide which Pods may run in it.
+
+    Raises:
+        CommandError: the API server refuses; the sentence names the object.
+    """
+    kind, scoped = kind_of(manifest), api.within(manifest["metadata"].get("namespace"))
+    try:
+        live = get_or_none(scoped, kind, manifest["metadata"]["name"])
+        if live is not None and manifest["kind"] == "Namespace" and not is_ours(live):
+            return Outcome.LEFT
+        applied = scoped.apply(kind, manifest, dry_run=dry_run)
+    except ApiError as error:
+        if dry_run and isinstance(error, NotFoundError) and error.names_object:
+            return Outcome.NOT_TRIED
+        raise _refused(manifest, error) from error
+    if live is None:
+        return Outcome.CREATED
+    return Outcome.UNCHANGED if _substance(applied) == _substance(live) else Outcome.CONFIGURED
+
+
+def _substance(live: JSON) -> JSON:
+    """Return what a person would call the object: an apply may change only who owns which fields."""
+    return {**live, "metadata": {k: v for k, v in live["metadata"].items() if k not in _BOOKKEEPING}}
+
+
+def _refused(manifest: JSON, error: ApiError) -> CommandError:
+    hint = ""
+    if isinstance(error, ForbiddenError):
+        hint = " Whoever installs dlr needs the rights that `dlr doctor` lists."
+    elif isinstance(error, NotFoundError) and not error.names_object:
+        hint = " See `dlr doctor`."
+    return CommandError(f"{title_of(manifest)}: {error}{hint}")

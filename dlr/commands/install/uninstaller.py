@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agent.kube.errors import NotFoundError
 from dlr.commands.errors import CommandError
 from dlr.commands.install import others
 from dlr.commands.install.installer import get_or_none, live_crds
@@ -18,12 +19,11 @@ from dlr.commands.install.kinds import (
     kind_of,
     title_of,
 )
-from dlr.kube.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, ApiFailure, Kind
+from dlr.kube.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, Kind
 
 JSON = dict[str, Any]
 
 POLL_SECONDS = 0.5
-_NOT_FOUND = 404
 _USER_ROLES = ("ClusterRole/dlr-view", "ClusterRole/dlr-edit", "ClusterRole/dlr-admin")
 _METRICS_ROLES = ("ClusterRole/dlr-metrics-auth", "ClusterRole/dlr-metrics-reader")
 _SHARED = (*_USER_ROLES, *_METRICS_ROLES, "PriorityClass/dlr-controller")
@@ -101,9 +101,7 @@ class Uninstaller:
         api = self._api.within(self._jobs_namespace)
         try:
             return api.find(kind, all_namespaces=everywhere)
-        except ApiFailure as failure:
-            if failure.status != _NOT_FOUND:
-                raise
+        except NotFoundError:
             return []
 
     def _delete(self, document: JSON) -> bool:
@@ -121,9 +119,7 @@ class Uninstaller:
     def _delete_named(self, api: Api, kind: Kind, name: str, title: str = "") -> None:
         try:
             api.delete(kind, name, dry_run=self._dry_run)
-        except ApiFailure as failure:
-            if failure.status != _NOT_FOUND:
-                raise
+        except NotFoundError:
             return
         self._deleted += 1
         shown = title or f"{kind.title.lower()}/{api.namespace}/{name}"

@@ -31,9 +31,9 @@ from dlr.job.logs import (
 from dlr.job.lookup import get_job, list_workers
 from dlr.job.stacks import merge, stack_lines
 from dlr.job.wording import printable_line, utc_now
-from dlr.kube.api import PODS, Api, ApiFailure
+from dlr.kube.api import PODS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import UsageError
+from dlr.kube.errors import ApiError, UsageError
 
 LAST_LINE_SECONDS = 0.5
 FAILED_LINES = 100
@@ -153,7 +153,7 @@ def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
         for each in (recent, parameters):
             if lines := _lines_before(api, culprit, each, wanted):
                 return lines
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason not in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
             raise
     return []

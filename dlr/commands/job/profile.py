@@ -22,8 +22,9 @@ from dlr.job.logs import default_container
 from dlr.job.lookup import get_unfinished_job, list_workers
 from dlr.job.report import current_report
 from dlr.job.wording import printable_line, utc_now
-from dlr.kube.api import ELASTICJOBS, PODS, Api, ApiFailure
+from dlr.kube.api import ELASTICJOBS, PODS, Api
 from dlr.kube.connection import connect
+from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 
 JSON = dict[str, Any]
@@ -120,7 +121,7 @@ def _read(api: Api, pod: str, request: str) -> bytes:
     try:
         container = default_container(api.get(PODS, pod))
         *_, data = until_finished(look, lambda found: found is not None, within_seconds=LOG_WAIT_SECONDS)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason != "NotFound":
             raise
         raise CommandError(f"The Pod {pod} is gone, and the profile in its log with it.") from failure

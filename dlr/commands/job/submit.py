@@ -13,9 +13,9 @@ from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
 from dlr.job.lookup import require_namespace
-from dlr.kube.api import ELASTICJOBS, Api, ApiFailure, Cause
+from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import UsageError
+from dlr.kube.errors import ApiError, Cause, UsageError
 
 JSON = dict[str, Any]
 
@@ -69,7 +69,7 @@ def _refuse_two_namespaces(job: JobFile, namespace: str | None) -> None:
 def _create(api: Api, job: JobFile) -> JSON:
     try:
         created, warnings = api.create(ELASTICJOBS, job.body)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound" and failure.names_object:
             require_namespace(api)
         raise CommandError(_refusal(api, job, failure)) from failure
@@ -78,7 +78,7 @@ def _create(api: Api, job: JobFile) -> JSON:
     return created
 
 
-def _refusal(api: Api, job: JobFile, failure: ApiFailure) -> str:
+def _refusal(api: Api, job: JobFile, failure: ApiError) -> str:
     if failure.reason == "AlreadyExists":
         return (
             f"{job.where()}: there is an ElasticJob {job.name!r} in namespace {api.namespace!r} already; "
@@ -86,8 +86,8 @@ def _refusal(api: Api, job: JobFile, failure: ApiFailure) -> str:
         )
     faults = tuple(cause for cause in failure.causes if NOT_ALL_CHECKED not in cause.message)
     causes = faults or tuple(
-        Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(failure.sentence)
+        Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(str(failure))
     )
     if not causes:
         return f"{job.where()}: {failure}"
-    return "\n     ".join(f"{job.where(cause.path)}: {cause}" for cause in causes)
+    return "\n     ".join(f"{job.where(cause.field)}: {cause}" for cause in causes)

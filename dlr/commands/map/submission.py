@@ -19,7 +19,7 @@ from dlr.commands.map.manifest import (
     task_and_lines,
 )
 from dlr.job.lookup import get_job, require_namespace
-from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
+from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
 from dlr.kube.errors import ApiError
 from dlr.tasks.lines import Lines, LinesError, read
 from dlr.tasks.task import Task
@@ -77,7 +77,7 @@ def _create(api: Api, manifest: JSON) -> JSON:
     name = manifest["metadata"]["name"]
     try:
         job, _ = api.create(ELASTICJOBS, manifest)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound" and failure.names_object:
             require_namespace(api)
         if failure.reason == "AlreadyExists":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crds import names
-from dlr.kube.api import EVENTS, NODES, Api, ApiFailure
+from dlr.kube.api import EVENTS, NODES, Api
 from dlr.kube.errors import ApiError
 from reconcilers.cordon.options import NOT_ENFORCED, held_back
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
@@ -36,7 +36,7 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
             refused = _refused(api, check)
             found = {node: deed(api.get(NODES, node), check, refused) for node in waiting}
         except ApiError as error:
-            if isinstance(error, ApiFailure) and error.reason == "NotFound":
+            if error.reason == "NotFound":
                 return done | dict.fromkeys(waiting, "the node is gone")
             return done | dict.fromkeys(waiting, f"whether it is cordoned cannot be seen: {error}")
         done |= {node: text for node, text in found.items() if text}

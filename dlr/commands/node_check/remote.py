@@ -23,7 +23,8 @@ from dlr.commands.output import Format, cell, print_json, show, table
 from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import utc_now
-from dlr.kube.api import ELASTICWORKERS, NODECHECKS, Api, ApiFailure
+from dlr.kube.api import ELASTICWORKERS, NODECHECKS, Api
+from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
 from healthcheck.local import Health
 
@@ -40,7 +41,7 @@ def create(api: Api, check: JSON) -> JSON:
         get_job(api, job)
     try:
         created, warnings = api.create(NODECHECKS, check)
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound" and failure.names_object:
             require_namespace(api)
         raise CommandError(_refusal(api, check, failure)) from failure
@@ -49,7 +50,7 @@ def create(api: Api, check: JSON) -> JSON:
     return created
 
 
-def _refusal(api: Api, check: JSON, failure: ApiFailure) -> str:
+def _refusal(api: Api, check: JSON, failure: ApiError) -> str:
     if failure.reason == "AlreadyExists":
         name = check["metadata"]["name"]
         return (
@@ -113,7 +114,7 @@ def _look(api: Api, created: JSON) -> Look:
     gone = CouldNotTell(f"The check {metadata['name']!r} was deleted before it had finished.")
     try:
         check = api.get(NODECHECKS, metadata["name"])
-    except ApiFailure as failure:
+    except ApiError as failure:
         if failure.reason == "NotFound":
             raise gone from failure
         raise

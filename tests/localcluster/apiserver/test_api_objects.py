@@ -80,7 +80,7 @@ async def test_protobuf_and_server_side_apply_are_refused_in_a_sentence(api: Api
     answer = await api.post(CONFIG_MAPS, b"k8s\0", content_type="application/vnd.kubernetes.protobuf")
     assert answer.code == 415 and "kubectl apply -f" in answer.message
     answer = await api.patch(f"{CONFIG_MAPS}/one", b"{}", content_type="application/apply-patch+yaml")
-    assert answer.code == 415 and "no server-side apply" in answer.message
+    assert answer.code == 415 and "server-side apply of built-in kinds alone" in answer.message
 
 
 async def test_a_stale_update_conflicts_and_changes_nothing(widgets: Api) -> None:
