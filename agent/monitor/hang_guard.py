@@ -102,15 +102,18 @@ class HangGuard:
 
         Returns:
             The failure; None if no process lives any more, because then nothing hangs. Of processes that are
-            well it has no cause and reads as a peer's, also for a controller that knows no such answer.
+            well, or that have made a step meanwhile, it has no cause and reads as a peer's.
         """
-        stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
+        last_step_at = self._liveness.last_step_at
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
         folders = {local: file.parent for local, file in self._stack_files.files.items()}
         asked = flight_recorder.Question(self._files.directory, self._started.ranks, folders)
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None
+        self.look()
+        hangs = hangs and self._liveness.last_step_at == last_step_at
+        stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
         records = asked.answers()
         suspects = hang.order_by_suspicion(
             [self._stack(self._started, *each, records.get(each[0])) for each in captures.items()]

@@ -92,7 +92,10 @@ class FailureReporter:
         return True
 
     def report_hang(self, processes: TrainingProcesses, state: AgentState, *, hangs: bool = True) -> bool:
-        """Report a state and where the living processes are; False if none lives any more.
+        """Report a state and where the living processes are.
+
+        Returns:
+            False, with nothing reported, if none lives any more, or if a hang has just ended.
 
         Args:
             hangs: False if they are well, and only the job asks.
@@ -104,10 +107,10 @@ class FailureReporter:
             self._membership.view.hang_timeout_seconds,
             hangs=hangs,
         )
-        if failure is None:
+        if failure is None or (state is AgentState.FAILED and failure.cause is None):
             return False
         logger.error(
-            "training hangs: %s" if hangs else "training of others hangs; here it %s", failure.message
+            "training hangs: %s" if failure.cause else "training of others hangs; here it %s", failure.message
         )
         self._report(failure, state)
         return True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -23,7 +24,7 @@ from agent.monitor.hang import (
 from agent.monitor.hang_guard import HangGuard, Started
 from agent.monitor.progress import ProgressFiles, RankProgress
 from agent.monitor.stacks import Capture, StackFiles
-from crds.agent_report import RankStack
+from crds.agent_report import FailureCause, RankStack
 
 LIMIT = 60.0
 ALWAYS = StepReporting(as_first=True, as_other=True)
@@ -257,3 +258,27 @@ def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
     found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
     files.remove()
     assert found is not None and found.rank == 5
+
+
+def test_a_process_that_makes_a_step_while_its_stack_is_taken_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The signal that asks for the stack wakes some calls, such as pause()."""
+    files = ProgressFiles()
+    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
+    guard.begin(Started(3, {0: 4}))
+    read = iter([told(time.monotonic() - 2 * LIMIT), told(time.monotonic())])
+    newest = [next(read)]
+    monkeypatch.setattr(ProgressFiles, "read_rank", lambda *_: newest[0])
+
+    def wake(*_: object) -> dict[int, Capture]:
+        newest[0] = next(read, newest[0])
+        return {0: Capture("x", (Frame("/app/train.py", 8, "main", "pause()"),))}
+
+    monkeypatch.setattr(stacks, "capture", wake)
+    guard.look()
+    woken = guard.describe({0: 1}, {}, 1, LIMIT)
+    assert woken is not None and woken.cause is None and "does not hang" in woken.message
+    hangs = guard.describe({0: 1}, {}, 1, LIMIT)
+    assert hangs is not None and hangs.cause is FailureCause.HANG
+    files.remove()
