@@ -1,7 +1,7 @@
 """How a worker's Pod is, and how it ended: the one judgement of that, and a pure function.
 
 A Pod has succeeded if its agent says so; or, where none has reported, none is certain to start
-(`launcher.py`) and no launcher has begun, if its training container left with exit code 0. It has failed if
+(`command.py`) and no launcher has begun, if its training container left with exit code 0. It has failed if
 its training container ended otherwise, or if it is deleted, lost, or cannot start. The Pod's phase alone
 decides nothing: a sidecar may outlive training or crash after it, and a shell may hide an exit code.
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.facts.world import JobView
 from agent.kube.api import ApiClient
+from agent.kube.connection import Connection
 from agent.kube.watcher import Watcher
 from controller.connection import load_connection
 from crds.names import ANNOTATION_STACKS
@@ -34,8 +35,10 @@ async def test_edits_of_a_jobs_status_bring_nothing_to_an_agent(
     connection = await load_connection(server.kubeconfig)
     token = (await connection.authorization() or "").removeprefix("Bearer ")
     (tmp_path / "token").write_text(token)
-    ca_file = Path(connection.configuration.ssl_ca_cert)
-    api = ApiClient(connection.base_url, ca_file=ca_file, token_file=tmp_path / "token")
+    ca_file = connection.configuration.ssl_ca_cert
+    api = ApiClient(
+        Connection(connection.base_url, "the test", ca_file=ca_file, token_file=tmp_path / "token")
+    )
     watcher = CountingWatcher(
         api, "elasticworlds", NAMESPACE, "quiet", parse=JobView.parse, missing=JobView()
     )
