@@ -40,7 +40,7 @@ class Link:
     predecessor: Mapping[str, Any]
     """What an earlier agent of this slot reported last."""
     first_report: Report
-    """With what this agent begins."""
+    """The first report of this agent."""
     _heartbeat: Heartbeat
     _meter: UsageMeter
 

@@ -70,7 +70,7 @@ class Ended:
 def ended_gathering(
     status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> Ended | None:
-    """Who is out once all agents of a check of nodes are there, or need not be waited for; None to wait on.
+    """Name the nodes that are out once all agents of a check are there, or none is waited for; None to wait.
 
     A missing worker was made just now.
     """
