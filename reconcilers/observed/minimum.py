@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import re2
@@ -27,6 +28,8 @@ quadratic time."""
 _RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
 MAX_EXPANDED = 1_024
 """Characters of a word with the values of its variables."""
+MAX_WORDS = 1_024
+"""Words of a launcher's command that are read with the values of variables."""
 _QUOTES = str.maketrans("", "", "\"'\\")
 
 
@@ -82,9 +85,9 @@ def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Map
 
 
 def expanded_words(words: Iterable[str], variables: Variables) -> list[str]:
-    """Return the first words with the values of variables, `MAX_TEXT` characters of them at most."""
+    """Return the first words with the values of variables, `MAX_WORDS` and `MAX_TEXT` characters at most."""
     left, found = MAX_TEXT, list[str]()
-    for word in words:
+    for word in islice(words, MAX_WORDS):
         found.append(expanded(word, variables))
         left -= len(found[-1]) + 1
         if left < 0:

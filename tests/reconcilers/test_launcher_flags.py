@@ -15,7 +15,7 @@ from reconcilers.conditions import launcher_flags
 from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags
 from reconcilers.observed import minimum
 from reconcilers.observed.command import MAX_TEXT, command_words, launches_in
-from reconcilers.observed.minimum import expanded_words, stated_minimum
+from reconcilers.observed.minimum import MAX_WORDS, expanded_words, stated_minimum
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.judging import judge
 
@@ -160,6 +160,7 @@ def test_variables_make_a_command_no_longer_than_a_command_may_be() -> None:
     many = expanded_words(["--rdzv-conf", "$A"] * 1_000, {"A": "," * 1_024})
     assert sum(map(len, many)) <= MAX_TEXT
     assert many[:2] == ["--rdzv-conf", "," * 1_024] and len(many) % 2 == 1, "words are not cut in the middle"
+    assert len(expanded_words(["$A"] * 5_000, {"A": ""})) == MAX_WORDS
     assert expanded_words(["--nnodes", "$A:4"], {"A": "2"}) == ["--nnodes", "2:4"]
 
 

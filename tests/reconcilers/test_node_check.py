@@ -729,9 +729,7 @@ def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_
         asyncio.run(view.claims(mine))  # parses them
         return calls(lambda: asyncio.run(view.claims(mine)))
 
-    assert cost(2_000, 400, begun=True) <= 1.1 * cost(
-        20, 20, begun=True
-    )  # the event loop has calls of its own
+    assert cost(2_000, 400, begun=True) <= 1.1 * cost(20, 20, begun=True)  # the event loop has calls of its own
     assert cost(2_000, 400, begun=False) <= cost(100, 2 * MOST_WAITING, begun=False) + 10 * 400
 
 
