@@ -34,20 +34,21 @@ from crds.model import (
     first_fault,
     rules,
 )
+from crds.texts import ending
 
 ATOMIC = {"x-kubernetes-list-type": "atomic"}
 
 MAX_MESSAGE = 2_048
-"""Characters of `status.message`."""
+"""Bytes of `status.message`, in JSON."""
 MAX_LIVES = 16
 """Entries of `status.history`."""
 MAX_LIFE_REASON = 96
 MAX_EXIT_TEXT = 1_024
-"""Characters of an exit's message, and of the end of its log. The agent's report has more."""
+"""Bytes of an exit's message, in JSON, and of the end of its log. The agent's report has more."""
 
 
 def _end(text: Any) -> Any:
-    return text[-MAX_EXIT_TEXT:] if isinstance(text, str) else text
+    return ending(text, MAX_EXIT_TEXT) if isinstance(text, str) else text
 
 
 class WorkerPhase(StrEnum):

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from crds import intervals, ranges
+from crds.texts import shortened
 from crds.wire import MAX_INTEGER, MAX_SECONDS
 
 
@@ -61,16 +62,16 @@ WRITTEN = {"written": True}
 
 
 def cut(limit: int) -> BeforeValidator:
-    """Keep the first characters of a text, or the last entries of a list.
+    """Keep the beginning of a text, so many bytes of JSON (`crds.texts`), or the last entries of a list.
 
     What is read, or taken in from outside, may be longer: an earlier version had wider limits. What is
     written may not, see `reconcilers/observed/status_patch.py`.
     """
 
     def first(value: Any, info: ValidationInfo) -> Any:
-        if info.context is WRITTEN or not isinstance(value, str | list) or len(value) <= limit:
+        if info.context is WRITTEN or not isinstance(value, str | list):
             return value
-        return value[: limit - 1] + "…" if isinstance(value, str) else value[-limit:]
+        return shortened(value, limit) if isinstance(value, str) else value[-limit:]
 
     return BeforeValidator(first)
 
@@ -155,7 +156,7 @@ class ConditionStatus(StrEnum):
 
 
 MAX_CONDITION_MESSAGE = 512
-"""Characters. What quotes others, such as a scheduler or an API server, may be cut; Events have the whole."""
+"""Bytes of JSON. What quotes others, such as a scheduler, may be cut; Events have the whole."""
 
 
 class ConditionData(Model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +26,10 @@ from crds.agent_report import (
     Slow,
     StepProgress,
 )
+from crds.texts import ending, json_bytes, shortened
 
 SHORT = 256
-"""Characters of a text that is shortened."""
+"""Bytes, in JSON, of a text that is shortened."""
 TOO_LARGE = '{"error": "the result is larger than a report: save it"}'
 
 
@@ -123,19 +123,14 @@ class PendingReports:
 
 
 def fitting(report: AgentReport) -> dict[str, Any]:
-    """Return the report as JSON-ready data of at most MAX_REPORT_BYTES."""
+    """Return the report as JSON-ready data of at most MAX_REPORT_BYTES, as the API server writes it."""
     wire = report.to_wire()
     for shorten in STEPS:
-        if size_bytes(wire) <= MAX_REPORT_BYTES:
+        if json_bytes(wire) <= MAX_REPORT_BYTES:
             break
         report = shorten(report)
         wire = report.to_wire()
     return wire
-
-
-def size_bytes(wire: dict[str, Any]) -> int:
-    """Return the size of its JSON in UTF-8."""
-    return len(json.dumps(wire, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
 
 
 def _without_past(report: AgentReport) -> AgentReport:
@@ -152,11 +147,11 @@ def _with_short_stacks(report: AgentReport) -> AgentReport:
 
 
 def _short(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
-    return tuple(replace(stack, frames=stack.frames[:SHORT]) for stack in stacks)
+    return tuple(replace(stack, frames=shortened(stack.frames, SHORT)) for stack in stacks)
 
 
 def _with_short_log(report: AgentReport) -> AgentReport:
-    return _of_failure(report, lambda failure: replace(failure, log_tail=failure.log_tail[-SHORT:]))
+    return _of_failure(report, lambda failure: replace(failure, log_tail=ending(failure.log_tail, SHORT)))
 
 
 def _of_probes(report: AgentReport, change: Callable[[Any], Any]) -> AgentReport:
@@ -169,7 +164,8 @@ def _of_probes(report: AgentReport, change: Callable[[Any], Any]) -> AgentReport
 
 def _with_short_probes(report: AgentReport) -> AgentReport:
     return _of_probes(
-        report, lambda probe: replace(probe, notes=(), faults=tuple(each[:SHORT] for each in probe.faults))
+        report,
+        lambda probe: replace(probe, notes=(), faults=tuple(shortened(each, SHORT) for each in probe.faults)),
     )
 
 
@@ -181,8 +177,17 @@ def _without_reasons(report: AgentReport) -> AgentReport:
     return replace(report, shards=tuple(replace(each, reason="") for each in report.shards or ()) or None)
 
 
+def _with_short_notes(report: AgentReport) -> AgentReport:
+    trouble, profile = report.checkpoint_trouble, report.profile
+    return replace(
+        report,
+        checkpoint_trouble=trouble and replace(trouble, message=shortened(trouble.message, SHORT)),
+        profile=profile and replace(profile, note=shortened(profile.note, SHORT)),
+    )
+
+
 def _with_short_message(report: AgentReport) -> AgentReport:
-    return _of_failure(report, lambda failure: replace(failure, message=failure.message[:SHORT]))
+    return _of_failure(report, lambda failure: replace(failure, message=shortened(failure.message, SHORT)))
 
 
 def _of_failure(report: AgentReport, change: Callable[[AgentFailure], AgentFailure]) -> AgentReport:
@@ -200,5 +205,6 @@ STEPS: tuple[Callable[[AgentReport], AgentReport], ...] = (
     lambda report: _of_failure(report, lambda failure: replace(failure, stacks=())),
     lambda report: report if report.result is None else replace(report, result=TOO_LARGE),
     _without_reasons,
+    _with_short_notes,
     _with_endings_alone,
 )

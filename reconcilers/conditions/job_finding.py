@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller.wording import shortened
 from crds.elasticjob import ElasticJob
 from crds.findings import MAX_EVIDENCE, WORST_FIRST
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus
+from crds.texts import shortened
 from reconcilers.conditions.facts import CheckState, Facts
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import FinishedCheck

@@ -6,7 +6,8 @@ set, and here fields of the ElasticJob set it. Flags whose fields are set likewi
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
+from functools import lru_cache, reduce
 
 from pydantic.alias_generators import to_snake
 
@@ -15,8 +16,8 @@ from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from reconcilers.conditions.facts import Facts, Trouble
-from reconcilers.observed.command import launches
-from reconcilers.observed.minimum import expanded, known_variables
+from reconcilers.observed.command import command_words, launches_in
+from reconcilers.observed.minimum import expanded_words, known_variables
 
 LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
 
@@ -33,13 +34,18 @@ def ignored_flags(job: ElasticJob) -> list[str]:
         return []
     container = worker.template["spec"]["containers"][0]
     variables = known_variables(worker, job.spec.envs, container)
-    arguments = next((each.arguments for each in launches(container) if each.name == LAUNCHER), ())
-    words = [expanded(word, variables) for word in arguments]
     return [
         flag.advice
-        for flag in ignored(options(words))
+        for flag in _ignored(command_words(container), tuple(variables.items()))
         if worker.replicas >= flag.flag.workers and not _says_itself(job, flag)
     ]
+
+
+@lru_cache(maxsize=1024)  # each look at a job asks for them
+def _ignored(words: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Sequence[Ignored]:
+    """What the first of DLRover's launchers in a command ignores."""
+    arguments = next((each.arguments for each in launches_in(words) if each.name == LAUNCHER), ())
+    return ignored(options(expanded_words(arguments, dict(variables))))
 
 
 def _says_itself(job: ElasticJob, flag: Ignored) -> bool:
@@ -47,4 +53,4 @@ def _says_itself(job: ElasticJob, flag: Ignored) -> bool:
     if not flag.flag.field:
         return False
     path = map(to_snake, flag.flag.field.split("."))
-    return str(functools.reduce(getattr, path, job.spec)).lower() == flag.setting
+    return str(reduce(getattr, path, job.spec)).lower() == flag.setting

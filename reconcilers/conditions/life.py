@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from controller.wording import counted, shortened
+from controller.wording import counted
 from crds import names
 from crds.elasticworker import WorkerPhase
 from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
+from crds.texts import shortened
 from reconcilers.conditions.facts import Facts, Judge
 from reconcilers.conditions.pods import WORKERS_GIVEN_UP, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED
 from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED, is_refused

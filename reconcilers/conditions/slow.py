@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from controller.wording import first_line, shortened
+from controller.wording import first_line
 from crds.agent_report import Slow
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, Life
@@ -13,6 +13,7 @@ from crds.job_status import JobWarning
 from crds.model import ConditionData
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from crds.texts import shortened
 from reconcilers.conditions.facts import Facts, Neighbour, Trouble
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.worker_state import current_report

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from crds.elasticworker import ExitClass
 from crds.failure_policy import FailureAction
 from crds.job_status import MAX_SIGNATURE, FailureBudget
+from crds.texts import shortened
 from reconcilers.observed.exit_class import FREE
 
 _VARYING = re.compile(
@@ -33,7 +34,7 @@ _VARYING = re.compile(
 def signature_of(message: str) -> str:
     """First line of the message, with a # for every number, address, digest and temporary name."""
     first = next((line.strip() for line in message.splitlines() if line.strip()), "")
-    return _VARYING.sub("#", first)[:MAX_SIGNATURE]
+    return shortened(_VARYING.sub("#", first), MAX_SIGNATURE)
 
 
 ALIKE_LIMIT = 3

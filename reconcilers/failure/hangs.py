@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from controller.wording import first_line, shortened, some_of
+from controller.wording import first_line, some_of
 from crds import names
 from crds.agent_report import AgentReport, AgentState, FailureCause
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.job_status import MAX_FAILURE, ElasticJobStatus, JobFailure
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from crds.texts import shortened
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import Guilt, Incident, first_of, in_one_line, ranks_of, step_in
 from reconcilers.observed.ending import is_well

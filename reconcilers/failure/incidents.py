@@ -22,6 +22,7 @@ from crds.failure_policy import FailureAction, FailureRule
 from crds.failure_texts import early_finish_text
 from crds.job_status import MAX_FAILURE, JobFailure
 from crds.ranges import as_ranges
+from crds.texts import ending
 from reconcilers.failure.facts import Break
 from reconcilers.failure.rules import action_for, of_process
 from reconcilers.observed.ending import is_well
@@ -293,10 +294,8 @@ def _place(failure: AgentFailure | None) -> str:
 
 def _end_of(log: str) -> str:
     """Its last lines, as far as there is room for them."""
-    if len(log) <= MAX_FAILURE:
-        return log
-    end = log[-MAX_FAILURE:]
-    return end.partition("\n")[2] or end
+    end = ending(log, MAX_FAILURE)
+    return end if end == log else end.partition("\n")[2] or end
 
 
 def _as_known(blamed: JobFailure) -> Incident:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from controller.wording import first_line, shortened
+from controller.wording import first_line
 from crds import names
 from crds.agent_report import FailureCause, RoundProgress
 from crds.elasticjob import ElasticJob
@@ -32,6 +32,7 @@ from crds.job_status import (
 from crds.phases import JobPhase, RendezvousPhase
 from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
+from crds.texts import shortened
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.goodput.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds

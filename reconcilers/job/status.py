@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
-from controller.wording import first_line, shortened
+from controller.wording import first_line
 from crds import names
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
@@ -19,6 +19,7 @@ from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, JobWarnin
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
+from crds.texts import shortened
 from reconcilers.conditions.facts import CheckState, Facts
 from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
 from reconcilers.conditions.scaled import phase_while_scaling

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-import orjson
-
 from crds.findings import Finding
 from crds.further_nodes import MOST_NAMED, folded
 from crds.nodecheck import MAX_NODES, FailedTest, NodeCheckSpec, NodeCheckStatus, Withdrawal
+from crds.texts import json_bytes, shortened
 from reconcilers.nodecheck.scope import Scope
 
 MAX_TEXTS = 125_000
-"""Characters of all their messages together, of verdicts and of leavings each."""
+"""Bytes of JSON of all their messages together, of verdicts and of leavings each."""
 MAX_BYTES = 1_350_000
 """Of a check that publishes another round; etcd takes 1.5 MiB."""
 FOUND_BYTES = 550_000
@@ -38,11 +37,11 @@ def with_first_messages(entries: Sequence[Entry], most: int) -> list[Entry]:
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
     """The wire form: of thousands of results, the first ones with texts, the others as ranges."""
-    shortened = {
+    update = {
         "withdrawn": _within_budget(with_first_messages(status.withdrawn, MOST_NAMED)),
         "node_results": _within_budget(with_first_messages(status.node_results, MOST_NAMED)),
     }
-    wire = status.model_copy(update=shortened).to_wire()
+    wire = status.model_copy(update=update).to_wire()
     for done in wire["rounds"]:
         done["failed"] = [_full(test) for test in done["failed"]]
     wire["rounds"] = [_full(done) for done in wire["rounds"]]
@@ -54,7 +53,9 @@ def _within_budget(entries: Sequence[Entry]) -> list[Entry]:
     """Shorten the messages where there are many."""
     most = MAX_TEXTS // max(1, sum(bool(entry.message) for entry in entries))
     return [
-        entry.model_copy(update={"message": entry.message[:most]}) if len(entry.message) > most else entry
+        entry
+        if (message := shortened(entry.message, most)) == entry.message
+        else entry.model_copy(update={"message": message})
         for entry in entries
     ]
 
@@ -68,8 +69,8 @@ def has_room_for_round(spec: NodeCheckSpec, published: NodeCheckStatus) -> bool:
     """Whether there is room for a round's groups now, and for the verdicts in their place."""
     wire = to_wire(published)
     # What etcd stores, but for the metadata.
-    now = len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(wire))
-    kept = now - len(orjson.dumps(wire["groups"])) + len(b"[]")
+    now = json_bytes(spec.to_wire()) + json_bytes(wire)
+    kept = now - json_bytes(wire["groups"]) + json_bytes([])
     return now <= MAX_BYTES and kept + FOUND_BYTES <= MAX_BYTES_AT_THE_END
 
 

@@ -14,11 +14,11 @@ from controller.errors import AlreadyExists, ApiError, Invalid, NotFound
 from controller.resources import NODES
 from controller.slices import Slices
 from controller.store import Memory
-from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
+from crds.texts import shortened
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, last_pass
 from reconcilers.nodecheck.nodes import MAX_MESSAGE, created_at
 from reconcilers.nodecheck.scope import lost_job, new_check_worker

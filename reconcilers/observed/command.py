@@ -13,7 +13,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from crds.dlrover import BACKENDS, LAUNCHER, Option, options
@@ -79,45 +78,41 @@ def launcher_of(container: Object) -> str:
     return "" if started.arguments[:1] == (_OF_A_CHECK,) else started.name
 
 
-def launches(container: Object) -> list[Launch]:
-    """Return the launchers in a container's command in their order, certain to start or not."""
-    return list(_launches(list(command_words(container)), MAX_NESTED, is_text=False))
+def launches_in(words: Sequence[str]) -> Iterator[Launch]:
+    """Yield the launchers in a container's command in their order, certain to start or not."""
+    return _launches(words, MAX_NESTED, is_text=False)
 
 
-def flags_of(container: Object) -> Sequence[Option]:
+def flags_in(words: Sequence[str]) -> Sequence[Option]:
     """Return the flags of the first launcher; without one those of an entrypoint that takes the same."""
-    return _flags(tuple(command_words(container)))
-
-
-@lru_cache(maxsize=1024)  # each look at a job asks for them
-def _flags(words: tuple[str, ...]) -> Sequence[Option]:
-    for launch in _launches(words, MAX_NESTED, is_text=False):
+    for launch in launches_in(words):
         return launch.flags
     first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
     return options(words[first:])
 
 
-def command_words(container: Object) -> Iterator[str]:
-    """Yield command and arguments, up to `MAX_TEXT` characters of them."""
-    left = MAX_TEXT
-    for key in ("command", "args"):
-        for word in container.get(key) or ():
-            if left <= 0:
-                return
-            yield word[:left]
-            left -= len(word) + 1
+def command_words(container: Object) -> tuple[str, ...]:
+    """Return command and arguments, up to `MAX_TEXT` characters of them."""
+    left, words = MAX_TEXT, list[str]()
+    for word in (*(container.get("command") or ()), *(container.get("args") or ())):
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word) + 1
+    return tuple(words)
 
 
 def launched(words: Sequence[str]) -> Launch | None:
     """Return the launcher, or `dlr`, that a command names; None for any other command."""
-    found = _launcher_at(words, 0)
-    return None if found is None else Launch(found[0], tuple(words[found[1] :]))
+    name, first = _launcher_at(words, 0) if words else ("", 0)
+    return Launch(name, tuple(words[first:])) if name else None
 
 
-def _launcher_at(words: Sequence[str], place: int) -> tuple[str, int] | None:
-    """Return the launcher of a command that begins at a place, and the place of its first argument."""
-    if place >= len(words):
-        return None
+def _launcher_at(words: Sequence[str], place: int) -> tuple[str, int]:
+    """Return the launcher of a command that begins at a place, and the place of its first argument.
+
+    Without one, the name is empty, and the place that of the next word that may begin a command.
+    """
     name = posixpath.basename(words[place])
     following = words[place + 1 : place + 2]
     if name in LAUNCHERS or (name == OURS and following and following[0] in POD_COMMANDS):
@@ -129,7 +124,8 @@ def _launcher_at(words: Sequence[str], place: int) -> tuple[str, int] | None:
         option, module = (*words[flag : flag + 2], "", "")[:2]
         if option == "-m" and module in MODULES:
             return MODULES[module], flag + 2
-    return None
+        return "", flag
+    return "", place + 1
 
 
 def place_of_text(words: Sequence[str]) -> tuple[int | None, bool]:
@@ -156,15 +152,14 @@ def place_of_text(words: Sequence[str]) -> tuple[int | None, bool]:
 def _launches(words: Sequence[str], nested: int, *, is_text: bool) -> Iterator[Launch]:
     place = 0
     while place < len(words):
-        found = _launcher_at(words, place)
-        if found is not None:
-            name, first = found
-            place = _end_of_command(words, first) if is_text else len(words)
-            yield Launch(name, tuple(words[first:place]))
+        name, after = _launcher_at(words, place)
+        if name:
+            place = _end_of_command(words, after) if is_text else len(words)
+            yield Launch(name, tuple(words[after:place]))
             continue
         if nested and " " in words[place].strip():
             yield from _launches(shell_words(words[place])[0], nested - 1, is_text=True)
-        place += 1
+        place = after
 
 
 def _end_of_command(words: Sequence[str], place: int) -> int:

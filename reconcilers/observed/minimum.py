@@ -8,7 +8,9 @@ the flag. Where nothing says so: no fewer than `replicas`, or than was asked for
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import re2
@@ -16,7 +18,7 @@ import re2
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
-from reconcilers.observed.command import MAX_TEXT, flags_of
+from reconcilers.observed.command import MAX_TEXT, command_words, flags_in
 
 Variables = Mapping[str, str]
 
@@ -26,6 +28,8 @@ quadratic time."""
 _RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
 MAX_EXPANDED = 1_024
 """Characters of a word with the values of its variables."""
+MAX_WORDS = 1_024
+"""Words of a launcher's command that are read with the values of variables."""
 _QUOTES = str.maketrans("", "", "\"'\\")
 
 
@@ -52,7 +56,13 @@ def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
     """MIN, if the command or the environment gives a range that can be made out."""
     container = worker.template["spec"]["containers"][0]
     variables = known_variables(worker, envs, container)
-    said = [flag.value or "" for flag in flags_of(container) if flag.name == "nnodes"]
+    return _least(command_words(container), tuple(variables.items()))
+
+
+@lru_cache(maxsize=1024)  # each look at a job asks for it
+def _least(words: tuple[str, ...], known: tuple[tuple[str, str], ...]) -> int | None:
+    variables = dict(known)
+    said = [flag.value or "" for flag in flags_in(words) if flag.name == "nnodes"]
     found = _RANGE.fullmatch(expanded(said[0] if said else variables.get("PET_NNODES", ""), variables))
     if found is None:
         return None
@@ -72,6 +82,17 @@ def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Map
         else:
             known[name] = str(plain)
     return known
+
+
+def expanded_words(words: Iterable[str], variables: Variables) -> list[str]:
+    """Return the first words with the values of variables, `MAX_WORDS` and `MAX_TEXT` characters at most."""
+    left, found = MAX_TEXT, list[str]()
+    for word in islice(words, MAX_WORDS):
+        found.append(expanded(word, variables))
+        left -= len(found[-1]) + 1
+        if left < 0:
+            return found[:-1]
+    return found
 
 
 def expanded(text: str, variables: Variables) -> str:

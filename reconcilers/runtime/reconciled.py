@@ -16,8 +16,8 @@ from controller.errors import InvalidStatus
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
 from controller.resources import Object, Resource
-from controller.wording import shortened
 from crds.model import ConditionStatus, first_fault
+from crds.texts import shortened
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 

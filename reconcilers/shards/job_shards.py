@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.wording import shortened
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.phases import RendezvousPhase
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSetStatus
+from crds.texts import shortened
 from reconcilers.observed.conditions import NextState, State
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event

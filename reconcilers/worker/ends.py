@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.wording import first_line, shortened
+from controller.wording import first_line
 from crds.agent_report import AgentFailure, AgentReport, AgentState
 from crds.elasticworker import (
     MAX_LIFE_REASON,
@@ -20,6 +20,7 @@ from crds.elasticworker import (
     WorkerPhase,
 )
 from crds.failure_policy import FailureRule
+from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.failure.facts import highest_step
 from reconcilers.failure.hardware_smell import smells_of_hardware

@@ -15,8 +15,8 @@ from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
 from controller.slices import LARGE, computed
 from controller.store import Memory
-from controller.wording import shortened
 from crds.elasticworker import MAX_MESSAGE
+from crds.texts import shortened
 from reconcilers.observed.builder import pod_name, service_account
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions

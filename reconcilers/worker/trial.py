@@ -18,12 +18,12 @@ from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
 from controller.resources import PODS, Object
 from controller.slices import LARGE, computed
-from controller.wording import shortened
 from crds import names
 from crds.checkpoint_files import SMALLEST_SLOT_BYTES, slot_count
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import SchedulingPolicy
+from crds.texts import shortened
 from reconcilers.observed.builder import service_account
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.quantities import parse, whole

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controller.wording import shortened
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.model import Condition, ConditionStatus
+from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.ending import Judgement, Situation, failed_sidecars, judge

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from controller.wording import shortened
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
+from crds.texts import shortened
 from reconcilers.failure.facts import Blame, Hold
 from reconcilers.observed.slots import named
 from reconcilers.observed.workers import Workers

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 
-from controller.wording import counted, shortened
+from controller.wording import counted
 from crds.agent_report import AgentReport, AgentState, FailureCause
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from crds.texts import shortened
 from reconcilers.failure.facts import Break
 from reconcilers.observed.ending import last_failure
 from reconcilers.observed.exit_class import KILL_EXIT_CODES

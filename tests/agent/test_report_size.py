@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agent.report.report import fitting, size_bytes
+from agent.report.report import fitting
 from crds.agent_report import (
     MAX_FIGURES,
     MAX_FRAMES,
@@ -64,6 +63,7 @@ from crds.elasticworker import (
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.progress_record import MAX_RESULT
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
+from tests.crds.go_json import go_bytes
 
 NOW = datetime(2026, 11, 26, 12, 0, 0, 123_456, tzinfo=UTC)
 READER = TypeAdapter(AgentReport)
@@ -132,7 +132,7 @@ def report(letter: str, sets: int) -> AgentReport:
         slow=Slow(NOW, GREAT, 123.456789, 12.3456789),
         usage=Usage(127.123456, GREAT, 0.123456789, GREAT, GREAT, 99.1234567, 0.123456789),
         memory=CheckpointMemory(GREAT, GREAT, 99_999, Resumed(GREAT, Tier.STORAGE, GREAT)),
-        checkpoint_trouble=AgentCheckpointTrouble(CheckpointTrouble.SKIPPED, "x" * MAX_TROUBLE),
+        checkpoint_trouble=AgentCheckpointTrouble(CheckpointTrouble.SKIPPED, letter * MAX_TROUBLE),
         accelerators=Accelerators("nvidia", 8, "NVIDIA H100 80GB HBM3"),
         check=AgentCheck("u" * 36, (probe,) * MAX_LOCAL_PROBES, (pair,) * 4),
         result='"' * MAX_RESULT,
@@ -142,7 +142,7 @@ def report(letter: str, sets: int) -> AgentReport:
     )
 
 
-def controllers_part() -> ElasticWorkerStatus:
+def controllers_part(letter: str) -> ElasticWorkerStatus:
     """The controller's part of a status, with its texts as long as they may be."""
     life = Life(
         incarnation=99_999,
@@ -151,7 +151,7 @@ def controllers_part() -> ElasticWorkerStatus:
         running_at=NOW,
         ended_at=NOW,
         exit_class=ExitClass.DAMAGED_CHECKPOINT,
-        reason="x" * MAX_LIFE_REASON,
+        reason=letter * MAX_LIFE_REASON,
     )
     end = WorkerExit(
         incarnation=99_999,
@@ -159,8 +159,8 @@ def controllers_part() -> ElasticWorkerStatus:
         reason="x" * 256,
         exit_code=-11,
         rank=99_999,
-        message="x" * MAX_EXIT_TEXT,
-        log_tail="x" * MAX_EXIT_TEXT,
+        message=letter * MAX_EXIT_TEXT,
+        log_tail=letter * MAX_EXIT_TEXT,
         node_name="n" * 63,
         pod_uid="u" * 36,
         time=NOW,
@@ -170,7 +170,7 @@ def controllers_part() -> ElasticWorkerStatus:
             type=type_,
             status=ConditionStatus.FALSE,
             reason="ImagePullBackOff",
-            message="x" * MAX_CONDITION_MESSAGE,
+            message=letter * MAX_CONDITION_MESSAGE,
             last_transition_time=NOW + timedelta(seconds=1),
         )
         for type_ in ("Scheduled", "Started", "AgentHeard", "ReportReadable", "Reconciled")
@@ -178,7 +178,7 @@ def controllers_part() -> ElasticWorkerStatus:
     return ElasticWorkerStatus(
         observed_incarnation=99_999,
         phase=WorkerPhase.FAILED,
-        message="x" * MAX_MESSAGE,
+        message=letter * MAX_MESSAGE,
         pod_name="p" * 63,
         pod_uid="u" * 36,
         node_name="n" * 63,
@@ -191,24 +191,24 @@ def controllers_part() -> ElasticWorkerStatus:
     )
 
 
-@pytest.mark.parametrize("letter", ["x", "ö", '"'])
+@pytest.mark.parametrize("letter", ["x", "ö", '"', "<", "\x01", "😀"])
 @pytest.mark.parametrize("sets", [0, 1, MAX_SHARD_SETS])
 def test_the_worst_report_leaves_half_of_32_kb_and_is_what_the_crd_takes(letter: str, sets: int) -> None:
     written = fitting(report(letter, sets))
-    assert size_bytes(written) <= MAX_REPORT_BYTES
+    assert go_bytes(written) <= MAX_REPORT_BYTES
     read = READER.validate_python(written)
     assert read.failure is not None and (read.failure.sequence, read.failure.cause) == (9_999, "Hang")
     decided = [replace(each, reason="") for each in report(letter, sets).shards or ()]
     assert [replace(each, reason="") for each in read.shards or ()] == decided, "what decides is whole"
-    assert len(json.dumps(controllers_part().to_wire())) + MAX_REPORT_BYTES <= 32_768
+    assert go_bytes(controllers_part(letter).to_wire()) + MAX_REPORT_BYTES <= 32_768
 
 
 SECTIONS = ("failure", "series", "check", "result", "asked_stacks", "profile", "shards", "memory")
 
 
-@given(st.sets(st.sampled_from(SECTIONS)), st.sampled_from(["x", "ö"]), st.integers(1, MAX_SHARD_SETS))
+@given(st.sets(st.sampled_from(SECTIONS)), st.sampled_from(["x", "ö", "<"]), st.integers(1, MAX_SHARD_SETS))
 def test_a_report_within_its_size_is_written_as_it_is(absent: set[str], letter: str, sets: int) -> None:
     said = replace(report(letter, sets), **dict.fromkeys(absent))
     written = fitting(said)
-    assert size_bytes(written) <= MAX_REPORT_BYTES
-    assert written == said.to_wire() or size_bytes(said.to_wire()) > MAX_REPORT_BYTES
+    assert go_bytes(written) <= MAX_REPORT_BYTES
+    assert written == said.to_wire() or go_bytes(said.to_wire()) > MAX_REPORT_BYTES

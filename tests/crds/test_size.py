@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import crds
-from controller.wording import shortened
 from crds.elasticjob import ElasticJob
 from crds.job_status import (
     MAX_EPISODE_MEMBERS,
@@ -31,6 +30,7 @@ from crds.model import MAX_CONDITION_MESSAGE
 from crds.names import ANNOTATION_PROFILE, ANNOTATION_STACKS
 from crds.rendezvous import MAX_WORLD_REASON, Rendezvous
 from crds.shard_set import MAX_SHARD_SETS, Definition
+from crds.texts import shortened
 from reconcilers.conditions.life import MAX_WHY
 from reconcilers.conditions.refusal import HAS_BEGUN
 from reconcilers.conditions.reported import START_UNKNOWN_MESSAGE
@@ -39,6 +39,7 @@ from reconcilers.job.published import world_of
 from reconcilers.observed.status_patch import StatusBeyondLimits, validated
 from reconcilers.shards.lease import MAX_LEASES
 from reconcilers.shards.sets import ShardSet, of_status
+from tests.crds.go_json import go_bytes
 
 WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
@@ -152,13 +153,13 @@ def object_of(status: ElasticJobStatus) -> dict[str, Any]:
 
 
 def size(status: ElasticJobStatus) -> int:
-    return len(json.dumps(object_of(status), separators=(",", ":"), ensure_ascii=False).encode())
+    return go_bytes(object_of(status))
 
 
-def of_growth(*, full: bool) -> dict[str, Any]:
+def of_growth(*, full: str) -> dict[str, Any]:
     """What a job with elasticPolicy.opportunistic has besides, and what workers that are gone have left."""
     reason = "64 extra workers are lost: their Pods were taken, or their nodes"
-    reason = "x" * MAX_WHY_NOT_MORE if full else reason
+    reason = full * MAX_WHY_NOT_MORE if full else reason
     return {
         "scaling": {
             "replicas": WORKERS + 64,
@@ -200,15 +201,15 @@ def of_growth(*, full: bool) -> dict[str, Any]:
     }
 
 
-def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
+def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
     """A status in which everything is told that can be.
 
     Args:
-        full: with every text as long as it may be.
+        full: a letter, to have every text as long as it may be, of that alone.
     """
 
     def text(limit: int, real: str) -> str:
-        return "x" * limit if full else real
+        return full * limit if full else real
 
     def message(real: str) -> str:
         return text(MAX_CONDITION_MESSAGE, real)
@@ -348,7 +349,7 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
     )
 
 
-def world(members: list[int], incarnations: list[int], *, full: bool) -> Rendezvous:
+def world(members: list[int], incarnations: list[int], *, full: str) -> Rendezvous:
     reason = (
         "worker 5118 was lost: node gpu-5118 is not ready: Kubelet stopped posting node status; worker 5119 was lost: "
         "node gpu-5119 is not ready: Kubelet stopped posting nod…; and 298 more; 8900 of at least 9000 workers are ready"
@@ -361,7 +362,7 @@ def world(members: list[int], incarnations: list[int], *, full: bool) -> Rendezv
         world_size=8 * len(members),
         master_address="10.123.123.123",
         master_port=45_678,
-        reason="x" * MAX_WORLD_REASON if full else reason,
+        reason=full * MAX_WORLD_REASON if full else reason,
         formed_at=NOW,
         reforming_since=NOW,
         broken_round=1_234,
@@ -376,7 +377,7 @@ def aged(members: list[int], relaunches: int) -> list[int]:
     return [counts[index] for index in members]
 
 
-def of_the_day(members: list[int], incarnations: list[int], *, full: bool) -> ElasticJobStatus:
+def of_the_day(members: list[int], incarnations: list[int], *, full: str) -> ElasticJobStatus:
     """A rack is retired, slots leave and move, nodes are checked, and a shard set nears its end."""
     retired, moves = some(100), {"sources": some(100), "targets": list(range(WORKERS + 100, WORKERS + 200))}
     departed = {"restarts": dict.fromkeys(CLASSES, 12), "leaving": {"worker": list(range(0, 2_000, 2))}}
@@ -414,7 +415,7 @@ def world_size(status: ElasticJobStatus) -> int:
     job = object_of(status)
     annotations = {ANNOTATION_STACKS: TIME, ANNOTATION_PROFILE: TIME}
     found = world_of(job | {"metadata": job["metadata"] | {"annotations": annotations}})
-    return len(json.dumps(found, separators=(",", ":")).encode())
+    return go_bytes(found)
 
 
 def month_old() -> tuple[list[int], list[int]]:
@@ -441,7 +442,7 @@ WORST_DAYS: dict[str, tuple[list[int], list[int]]] = {
 
 @pytest.mark.parametrize("day", WORST_DAYS)
 def test_ten_thousand_workers_on_their_worst_day_have_a_job_of_32_kb_and_a_world_of_16(day: str) -> None:
-    status = of_the_day(*WORST_DAYS[day], full=False)
+    status = of_the_day(*WORST_DAYS[day], full="")
     assert size(status) <= 32 << 10
     assert world_size(status.model_copy(update={"shards": []})) <= 16 << 10
     found = ElasticJobStatus.model_validate(object_of(status)["status"])
@@ -454,22 +455,23 @@ def test_ten_thousand_workers_on_their_worst_day_have_a_job_of_32_kb_and_a_world
     )
 
 
-def test_every_text_and_list_at_its_limit_after_a_year_of_relaunches() -> None:
+@pytest.mark.parametrize("letter", ["x", "<", "\x01", '"', "é", "統", "😀"])
+def test_every_text_and_list_at_its_limit_after_a_year_of_relaunches(letter: str) -> None:
     """Half of the slots are empty, by chance, and 30,000 Pods were replaced."""
     members = some(WORKERS // 2)
-    assert size(of_the_day(members, aged(members, 3 * WORKERS), full=True)) <= 32 << 10
+    assert size(of_the_day(members, aged(members, 3 * WORKERS), full=letter)) <= 32 << 10
 
 
 def test_the_world_of_ten_thousand_workers_has_4_kb_on_an_ordinary_day_and_is_readable() -> None:
     members, incarnations = month_old()
-    there = world(members, incarnations, full=True)
+    there = world(members, incarnations, full="x")
     assert world_size(ElasticJobStatus(rendezvous=there, shards=[])) <= 4 << 10
     assert there.to_wire()["members"].count(",") >= 20, "ranges, as people write them"
 
 
 def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> None:
     few, many = (
-        size(ElasticJobStatus(rendezvous=world(members, [2] * len(members), full=False)))
+        size(ElasticJobStatus(rendezvous=world(members, [2] * len(members), full="")))
         for members in (list(range(10)), list(range(WORKERS)))
     )
     assert many - few < 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from unittest.mock import patch
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from dlr.job.check_outcome import rounds_of, verdicts_of
 from reconcilers.nodecheck.scope import choose, one_each
 from reconcilers.nodecheck.size import FOUND_BYTES, has_no_room, to_wire
 from reconcilers.nodecheck.status import MAX_PLACES, concluded, summary_of
+from tests.crds.go_json import go_bytes
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 TEST_BYTES = 30
@@ -82,15 +82,19 @@ def test_what_is_stored_as_ranges_is_read_as_the_same_lists(status: NodeCheckSta
         assert to_wire(read) == wire, "what is read and written again does not change"
 
 
-def largest(count: int, rounds: int) -> NodeCheckStatus:
-    """All nodes faulty, silent in each test, withdrawn; as many links and racks as are told."""
+def largest(count: int, rounds: int, text: str = TEXT) -> NodeCheckStatus:
+    """All nodes faulty, silent in each test, withdrawn; as many links and racks as are told.
+
+    Args:
+        text: of agents and of kubelets.
+    """
     nodes = [name(i) for i in range(count)]
     results = [
         Finding(
             node=node,
             verdict="Faulty",
             causes=["LocalTest"],
-            message=TEXT[:1024],
+            message=text[:1024],
             action="Replace",
             figures={f"gemm_bf16_tflops_{k}": 123.4 for k in range(6)},
         )
@@ -112,7 +116,7 @@ def largest(count: int, rounds: int) -> NodeCheckStatus:
         workers=list(range(count)),
         incarnations=[1] * count,
         rounds=[done.model_copy(update={"number": number}) for number in range(1, rounds + 1)],
-        withdrawn=[Withdrawal(node=node, message=TEXT[:400], reason="ErrImagePull") for node in nodes],
+        withdrawn=[Withdrawal(node=node, message=text[:400], reason="ErrImagePull") for node in nodes],
         faulty_links=links,
         faulty_domains=domains,
     )
@@ -120,13 +124,14 @@ def largest(count: int, rounds: int) -> NodeCheckStatus:
     return concluded(status, results, summary, NOW)
 
 
-@pytest.mark.parametrize("count", [1_000, 7_000, MAX_NODES])
-def test_what_a_check_found_has_a_bound_whatever_the_number_of_nodes(count: int) -> None:
+@pytest.mark.parametrize("text", [TEXT, "<" * 1_024, "😀" * 1_024])
+@pytest.mark.parametrize("count", [100, 1_000, 7_000, MAX_NODES])
+def test_what_a_check_found_has_a_bound_whatever_the_number_of_nodes(count: int, text: str) -> None:
     rounds = 2
-    wire = to_wire(largest(count, rounds))
-    taking_part = len(orjson.dumps({key: wire[key] for key in ("nodes", "workers", "incarnations")}))
-    tests = len(orjson.dumps(wire["rounds"]))
-    all_of_it = len(orjson.dumps(wire))
+    wire = to_wire(largest(count, rounds, text))
+    taking_part = go_bytes({key: wire[key] for key in ("nodes", "workers", "incarnations")})
+    tests = go_bytes(wire["rounds"])
+    all_of_it = go_bytes(wire)
     print(f"{count} nodes: {all_of_it} bytes, of which {taking_part} names and {tests} of {rounds} rounds")
     assert all_of_it - taking_part - tests < FOUND_BYTES
     assert tests < rounds * (count // 2) * TEST_BYTES + 5_000

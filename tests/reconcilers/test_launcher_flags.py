@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE
+from reconcilers.conditions import launcher_flags
 from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags
-from reconcilers.observed.command import launches
+from reconcilers.observed import minimum
+from reconcilers.observed.command import MAX_TEXT, command_words, launches_in
+from reconcilers.observed.minimum import MAX_WORDS, expanded_words, stated_minimum
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.judging import judge
 
@@ -113,5 +116,68 @@ def test_a_message_is_bounded() -> None:
 def test_no_command_is_too_odd_to_be_read(words: list[str]) -> None:
     text = "".join(word.replace("d", "dlrover-run ").replace("x", "--network-check ") for word in words)
     for command in ([text], ["sh", "-c", text], ["dlrover-run", *words]):
-        assert isinstance(launches({"command": command}), list)
+        for launch in launches_in(command_words({"command": command})):
+            assert launch.flags is not None
         ignored_flags(with_container(container={"command": command}))
+
+
+class Counted(list[str]):
+    """Words that count how often one is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(place)
+
+
+def looks_at(words: list[str]) -> int:
+    counted = Counted(words)
+    assert not list(launches_in(counted))
+    return counted.looks
+
+
+@pytest.mark.parametrize("unit", ["python -W", "python -X", "python -u", "python", "dlr", "a"])
+def test_a_command_is_read_in_linear_time(unit: str) -> None:
+    few, many = (looks_at(unit.split() * count) for count in (100, 1_000))
+    assert many <= 10.1 * few
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("python -W ignore -u train.py; torchrun a.py", ["torchrun"]),
+        ("python -u; torchrun a.py", ["torchrun"]),
+        ("python -W; python -m torch.distributed.run a.py", ["torchrun"]),
+        ("python -c 'torchrun x'", ["torchrun"]),
+    ],
+)
+def test_behind_a_python_of_something_else_the_search_goes_on(text: str, found: list[str]) -> None:
+    assert [launch.name for launch in launches_in(command_words(bash(text)))] == found
+
+
+def test_variables_make_a_command_no_longer_than_a_command_may_be() -> None:
+    many = expanded_words(["--rdzv-conf", "$A"] * 1_000, {"A": "," * 1_024})
+    assert sum(map(len, many)) <= MAX_TEXT
+    assert many[:2] == ["--rdzv-conf", "," * 1_024] and len(many) % 2 == 1, "words are not cut in the middle"
+    assert len(expanded_words(["$A"] * 5_000, {"A": ""})) == MAX_WORDS
+    assert expanded_words(["--nnodes", "$A:4"], {"A": "2"}) == ["--nnodes", "2:4"]
+
+
+def test_a_command_is_read_once_for_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = bash("dlrover-run --network-check --nnodes=2:4 once-for-all.py")
+    first = with_container(container=command)
+    assert (ignored_flags(first), stated_minimum(first)) == ([CHECK], 2)
+    for module in (launcher_flags, minimum):
+        for function in ("launches_in", "flags_in", "expanded"):
+            monkeypatch.setattr(module, function, None, raising=False)
+    again = with_container(container=command)
+    assert (ignored_flags(again), stated_minimum(again)) == ([CHECK], 2)
+    with pytest.raises(TypeError):
+        ignored_flags(with_container(container=bash("dlrover-run --network-check another.py")))
+
+
+def test_a_variable_s_new_value_is_read() -> None:
+    for value in ("2", "3"):
+        command = bash("dlrover-run --node-unit=$U t.py") | {"env": [{"name": "U", "value": value}]}
+        assert ignored_flags(with_container(container=command)) == [UNIT.replace("2", value)]
