@@ -56,8 +56,8 @@ def _made_by(kind: type) -> Callable[..., object]:
 
 
 def _layout(name: str) -> torch.layout:
-    found: torch.layout = torch.serialization._get_layout(_checked(name, str))
-    return found
+    of_name: Callable[[str], torch.layout] = torch.serialization._get_layout
+    return of_name(_checked(name, str))
 
 
 def _memory_format(number: int) -> object:
@@ -94,7 +94,7 @@ class _FolderUnpickler(Unpickler):
     def load_newobj(self) -> None:
         cls, args = self.stack[-2:]
         if isinstance(cls, type) and cls in _FIELDS and args == ():
-            self.stack[-2:] = [cls.__new__(cls)]
+            self.stack[-2:] = [object.__new__(cls)]
         else:
             super().load_newobj()
 
@@ -109,7 +109,8 @@ class _FolderUnpickler(Unpickler):
             types = (torch.dtype, torch.layout, bool, described._MEM_FORMAT_ENCODING, bool)
             if type(state) is not tuple or tuple(map(type, state)) != types:
                 raise pickle.UnpicklingError("the properties of a tensor are none")
-            described.TensorProperties.__setstate__(made, state)
+            restore: Callable[[Any, Any], None] = described.TensorProperties.__setstate__
+            restore(made, state)
             return
         fields = _FIELDS[kind]
         if type(state) is not dict or any(type(name) is not str or name.startswith("_") for name in state):

@@ -327,7 +327,7 @@ class _AnyUnpickler(pickle.Unpickler):
 def dispatch_of(cls: type, opcodes: str) -> dict[int, Callable[..., None]]:
     """Return an unpickler's methods for the opcodes of these names, by opcode."""
     codes = (getattr(pickle, name)[0] for name in opcodes.split())
-    return {code: getattr(cls, pickle._Unpickler.dispatch[code].__name__) for code in codes}  # type: ignore[attr-defined]
+    return {code: getattr(cls, pickle._Unpickler.dispatch[code].__name__) for code in codes}
 
 
 OPCODES = """

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
     TensorProperties,
     TensorStorageMetadata,
 )
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from agent.slots.slot import DamagedError
 from dlr.checkpoint import Checkpointer, StorageError, storage
@@ -66,7 +66,7 @@ def written(path: Path, change: Callable[[Metadata], None] = lambda _: None) -> 
     """A checkpoint of torch's alone, whose metadata are changed; return the state that it is of."""
     model = torch.nn.Linear(3, 4)
     state = {"model": model.state_dict(), "epoch": 3}
-    dcp.save(state, checkpoint_id=path / "step-5", no_dist=True)
+    save(state, checkpoint_id=path / "step-5", no_dist=True)
     file = path / "step-5" / ".metadata"
     metadata = pickle.loads(file.read_bytes())
     change(metadata)
