@@ -58,7 +58,7 @@ def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None
     """Persist as `persist`; return in one clause why the step is not there, or None if it is."""
     try:
         persist(request, has_read)
-    except (OSError, DamagedError, SaveError) as error:
+    except (OSError, DamagedError, SaveError, storage.StorageError) as error:
         return str(error)
     except Exception as error:  # torch.save says RuntimeError where the storage is full
         return f"{type(error).__name__}: {error}"
@@ -116,7 +116,8 @@ class _Save:
         """Write this rank's part."""
         request = self.request
         if request.rank == 0:
-            storage.clear(self._files, request.step, request.attempt)
+            beside = "" if request.attempt.startswith(AFTER_FAILURE) else f"{AFTER_FAILURE}{request.round}"
+            storage.clear(self._files, request.step, request.attempt, beside)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
             raise SaveError("its slot was written into again")

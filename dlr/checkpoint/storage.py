@@ -258,8 +258,14 @@ def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
         metadata: content of `.metadata`; the manifest has it without that file.
 
     Raises:
+        StorageError: a file is not there, as where another process has removed it.
         OSError: it cannot be done; then it is no checkpoint.
     """
+    sizes = files.sizes(try_folder(manifest.step, manifest.attempt))
+    for file in manifest.files:
+        if (found := sizes.get(file.name)) != file.nbytes:
+            state = "gone" if found is None else f"{found} bytes long, not {file.nbytes}"
+            raise StorageError(f"{manifest.place_of(file)} is {state}, though it was written")
     whole = Manifest(**{**vars(manifest), "files": (*manifest.files, described(METADATA, metadata))})
     own = try_folder(manifest.step, manifest.attempt)
     files.write(f"{own}/{MANIFEST}", whole.encode(), lasting=True)
@@ -270,7 +276,7 @@ def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
                 files.remove(f"{manifest.folder}/{name}")
 
 
-def clear(files: Files, step: int, attempt: str) -> None:
+def clear(files: Files, step: int, attempt: str, beside: str = "") -> None:
     """Remove what was never completed, and may be what fills the storage.
 
     What is older than the newest checkpoint was there, and removed, before that one was written.
@@ -279,6 +285,8 @@ def clear(files: Files, step: int, attempt: str) -> None:
         step: that is about to be written by the processes of the attempt. What they write of it stays, and
             so does a later step, where some are ahead. An agent's savers, which write after a failure, leave
             all later steps alone: training goes on, and writes them.
+        beside: attempt of other savers of this start, which may still write an earlier step. What they write
+            stays, unless they have given it up.
 
     Raises:
         OSError: the path cannot be read.
@@ -294,7 +302,14 @@ def clear(files: Files, step: int, attempt: str) -> None:
             continue
         if begun > step and attempt.startswith(AFTER_FAILURE):
             continue
-        _remove_tries(files, begun, {name for name in names if not (name == own and begun >= step)}, names)
+        kept = {own} if begun >= step else set()
+        if f"{_TRY}{beside}" in names and not _is_given_up(files, begun, beside):
+            kept.add(f"{_TRY}{beside}")
+        _remove_tries(files, begun, names - kept, names)
+
+
+def _is_given_up(files: Files, step: int, attempt: str) -> bool:
+    return files.exists(f"{try_folder(step, attempt)}/{NOTES}/{GAVE_UP}0")
 
 
 def clear_attempt(files: Files, attempt: str) -> None:
