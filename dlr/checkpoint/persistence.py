@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 import dlr
 from agent.slots.format import Mark
@@ -291,6 +291,8 @@ class Saver:
         self._process: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
         self._saving = threading.Lock()
+        self._number = 0
+        """Of the last request."""
         self.has_saved = False
         """Whether it has ever got to the end of a save, if only to say that it failed."""
         self.is_abandoned = False
@@ -354,13 +356,16 @@ class Saver:
         with self._starting:
             process = self._running()
         requests, answers = _stream(process.stdin), _stream(process.stdout)
-        requests.write(request.encode() + "\n")
+        self._number += 1
+        requests.write(f"{self._number} {request.encode()}\n")
         requests.flush()
         for line in answers:
-            answer = json.loads(line)
+            answer = _answer_to(self._number, line)
+            if answer is None:  # what follows might be taken for an answer to the next request
+                self.close()
+                return f"the process that saves has sent what is no answer to this request: {line!r:.200}"
             if "read" not in answer:
-                error: str | None = answer.get("error")
-                return error
+                return answer.get("error")
             has_read()
         return f"the process that saves ended with {process.wait()}"
 
@@ -369,6 +374,16 @@ class Saver:
             self._process = start_saver()
             self.is_abandoned = False
         return self._process
+
+
+def _answer_to(number: int, line: str) -> dict[str, Any] | None:
+    """Read an answer of the saver; None if it is none to the request of that number."""
+    with suppress(ValueError, RecursionError):
+        answer = json.loads(line)
+        is_ours = isinstance(answer, dict) and answer.get("number") == number
+        if is_ours and answer.keys() & {"read", "done", "error"}:
+            return cast(dict[str, Any], answer)
+    return None
 
 
 def start_saver() -> subprocess.Popen[str]:

@@ -1,7 +1,8 @@
 """The saver: a process beside each training process that writes slots to storage.
 
-`dlr.checkpoint.persistence` starts it as a program. It reads requests, a line of JSON each, from its input,
-and answers with lines on its output. Training goes on meanwhile. When the training process ends, the saver
+`dlr.checkpoint.persistence` starts it as a program. It reads requests from its input, a line each: a number,
+and JSON. It answers with lines of JSON on what is its output at the start, which the user's code, such as a
+writer that prints, does not reach. Training goes on meanwhile. When the training process ends, the saver
 finishes what was begun, and ends too. Under dlr, where the training process failed, the agent soon kills all
 that it leaves behind, the saver too: a step that is not complete by then does not reach the storage.
 
@@ -11,13 +12,14 @@ The savers of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import cache
-from typing import IO, Any
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,20 +40,24 @@ from dlr.checkpoint.values import WITHIN, TensorReference, load_values
 from dlr.checkpoint.writing import Writing
 
 
-def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
+def main() -> None:
     """Carry out requests until there are no more."""
+    requests, answers = sys.stdin, os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process, whose end ends this one
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
 
-    def answer(**fields: object) -> None:
+    def answer(to: str, **fields: object) -> None:
         with suppress(OSError):  # nobody is there to hear it
-            answers.write(json.dumps(fields) + "\n")
+            answers.write(json.dumps({"number": int(to), **fields}) + "\n")
             answers.flush()
 
     for line in requests:
-        error = try_to_persist(Request(**json.loads(line)), lambda: answer(read=True))
-        answer(**({"done": True} if error is None else {"error": error}))
+        number, _, request = line.partition(" ")
+        error = try_to_persist(Request(**json.loads(request)), partial(answer, number, read=True))
+        answer(number, **({"done": True} if error is None else {"error": error}))
 
 
 def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +12,14 @@ import pytest
 
 from agent.slots.format import Mark
 from crds.checkpoint_files import AFTER_FAILURE
-from dlr.checkpoint import storage
+from dlr.checkpoint import persistence, storage
 from dlr.checkpoint.files import files_at
+from dlr.checkpoint.persistence import Saver
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.storage import StorageError
 from tests.checkpoint.buckets import Bucket
 from tests.checkpoint.states import request, saved, state, steps_in
+from tests.checkpoint.talking import Talking
 
 
 def save(path: Path | str, step: int, keep: int | None = None, round: int = 1) -> None:
@@ -54,3 +59,32 @@ def test_a_checkpoint_of_which_a_file_was_removed_or_cut_before_it_was_complete_
             with pytest.raises(StorageError, match=reason):
                 storage.publish(files, whole, b"metadata")
             assert steps_in(path) == []
+
+
+def test_what_a_writer_prints_is_taken_for_no_answer_of_its_saver(tmp_path: Path) -> None:
+    saver, writer = Saver(), pickle.dumps(Talking(tmp_path)).hex()
+    for step, path in ((1, tmp_path / "run"), (2, tmp_path / "file"), (3, tmp_path / "run")):
+        (tmp_path / "file").touch()
+        asked = replace(request(saved(state(step), mark := Mark(1, step, 0, 1)), mark, path), writer=writer)
+        error = saver.save(asked, lambda: None)
+        assert (error is None) == (path.name == "run"), error
+    saver.close()
+    assert steps_in(tmp_path / "run") == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "line", ["noise", "7", "[]", '{"number": 0, "done": true}', '{"number": 1}', "[" * 9999]
+)
+def test_a_saver_that_sends_no_answer_is_ended_and_its_save_counts_as_failed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talks = [sys.executable, "-c", f"input(); print({line!r}, flush=True); input()"]
+    monkeypatch.setattr(
+        persistence,
+        "start_saver",
+        lambda: subprocess.Popen(talks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True),
+    )
+    saver = Saver()
+    error = saver.save(request("-", Mark(1, 1, 0, 1), tmp_path), lambda: None)
+    assert error is not None and "no answer to this request" in error
+    assert not saver.runs
