@@ -171,7 +171,7 @@ class _Save:
         storage.publish(self._files, manifest, encoded)
         self._savers.remove_notes()
         with suppress(OSError):  # the step is there; old ones go at the next save
-            storage.retire(self._files, request.keep)
+            storage.retire(self._files, request.keep, request.step)
 
     def give_up(self, reason: str) -> None:
         """Tell the other ranks' savers that this one does not write."""

@@ -332,11 +332,13 @@ def _remove_tries(files: Files, step: int, wanted: set[str], names: set[str]) ->
         files.remove(f"{folder_of(step)}/{name}".rstrip("/"))
 
 
-def retire(files: Files, keep: int | None) -> None:
-    """Remove checkpoints beyond the newest `keep`.
+def retire(files: Files, keep: int | None, newest: int) -> None:
+    """Remove checkpoints beyond `keep`, of those that these processes have written.
 
     Args:
         keep: None for all.
+        newest: the step that has just been written, the first that is kept. A later one stays, uncounted: it
+            may be one that `load` has found damaged.
 
     Raises:
         OSError: the path cannot be read.
@@ -345,11 +347,22 @@ def retire(files: Files, keep: int | None) -> None:
         return
     kept = 0
     for step in _begun_in(files):
+        if step > newest or not _is_ours(files, step):
+            continue
         if kept < keep:
             kept += is_complete(files, step)
         else:
             files.remove(f"{folder_of(step)}/{METADATA}")  # first: what is left is no checkpoint
             files.remove(folder_of(step))
+
+
+def _is_ours(files: Files, step: int) -> bool:
+    """Whether savers wrote what there is of a step, not torch.distributed.checkpoint alone, or anybody."""
+    names = files.names(folder_of(step))
+    tries = [name for name in names if name.startswith(_TRY)]
+    if METADATA not in names:
+        return bool(tries)
+    return any(files.exists(f"{folder_of(step)}/{name}/{MANIFEST}") for name in tries)
 
 
 def check_owner(files: Files, job: str) -> None:

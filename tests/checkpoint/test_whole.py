@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 
 from agent.slots.format import Mark
 from crds.checkpoint_files import AFTER_FAILURE
-from dlr.checkpoint import persistence, storage
+from dlr.checkpoint import Checkpointer, persistence, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.persistence import Saver
 from dlr.checkpoint.saver import persist
@@ -88,3 +90,39 @@ def test_a_saver_that_sends_no_answer_is_ended_and_its_save_counts_as_failed(
     error = saver.save(request("-", Mark(1, 1, 0, 1), tmp_path), lambda: None)
     assert error is not None and "no answer to this request" in error
     assert not saver.runs
+
+
+def damage(path: Path, step: int) -> None:
+    (data,) = (path / f"step-{step}").glob("try-*/__0_0.distcp")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+def folders_in(path: Path) -> list[str]:
+    return sorted(folder.name for folder in path.iterdir())
+
+
+def test_the_step_just_written_stays_beside_a_later_one_that_is_damaged(tmp_path: Path) -> None:
+    save(tmp_path, 1000)
+    save(tmp_path, 2000)
+    damage(tmp_path, 2000)
+    checkpointer = Checkpointer(tmp_path, state(0), persist_every=500, keep=1)
+    assert checkpointer.load() == 1000
+    checkpointer.step(1500)
+    checkpointer.close()
+    assert folders_in(tmp_path) == ["step-1500", "step-2000"]
+    checkpointer = Checkpointer(tmp_path, state(0))
+    assert checkpointer.load() == 1500
+    checkpointer.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_no_saver_has_written_is_not_removed_to_keep_few(tmp_path: Path) -> None:
+    dcp.save({"model": torch.nn.Linear(2, 2)}, checkpoint_id=tmp_path / "step-5", no_dist=True)
+    (tmp_path / "step-6").mkdir()
+    (tmp_path / "step-6" / "model.safetensors").touch()
+    (tmp_path / "step-7" / "try-killed").mkdir(parents=True)
+    for step in (8, 9, 10):
+        save(tmp_path, step, keep=2)
+    assert folders_in(tmp_path) == ["step-10", "step-5", "step-6", "step-9"]
