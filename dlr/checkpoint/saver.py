@@ -115,7 +115,7 @@ class _Save:
             if not storage.is_complete(self._files, self.request.step):
                 return False
             return storage.read_manifest(self._files, self.request.step).job == self.request.job
-        except storage.StorageError:
+        except (OSError, storage.StorageError):
             return False
 
     def write(self) -> None:

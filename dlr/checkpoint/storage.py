@@ -167,23 +167,24 @@ def read_manifest(files: Files, step: int) -> Manifest:
 
     Raises:
         StorageError: it is damaged.
+        OSError: it cannot be read, which tells nothing of it.
     """
     folder, found, reason = folder_of(step), list[Manifest](), ""
-    try:
-        tries = sorted(name for name in files.names(folder) if name.startswith(_TRY))
-        for name in tries:
-            try:
-                found.append(_manifest_of(files, step, name.removeprefix(_TRY)))
-            except FileNotFoundError:
-                continue
-            except StorageError as error:
-                reason = str(error)
-        if len(found) > 1:  # whoever took the place of an earlier one was killed before that was removed
+    tries = sorted(name for name in files.names(folder) if name.startswith(_TRY))
+    for name in tries:
+        try:
+            found.append(_manifest_of(files, step, name.removeprefix(_TRY)))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except StorageError as error:
+            reason = str(error)
+    if len(found) > 1:  # whoever took the place of an earlier one was killed before that was removed
+        reason = f"{METADATA} is not what was written"
+        try:
             metadata = describe(files, f"{folder}/{METADATA}")
-            found = [manifest for manifest in found if metadata in manifest.files]
-            reason = f"{METADATA} is not what was written"
-    except OSError as error:
-        reason = f"its manifest cannot be read: {error}"
+        except FileNotFoundError as error:  # it has just been removed
+            raise StorageError(reason) from error
+        found = [manifest for manifest in found if metadata in manifest.files]
     if found:
         return found[0]
     if reason:
@@ -208,13 +209,14 @@ def verify(
         note_read: called whenever a part has been read.
 
     Raises:
-        StorageError: one of them differs, or cannot be read.
+        StorageError: one of them differs, or is not there.
+        OSError: one of them cannot be read, which tells nothing of it.
     """
     for file in which:
         try:
             found = describe(files, manifest.place_of(file), note_read)
-        except OSError as error:
-            raise StorageError(f"{file.name} cannot be read: {error}") from error
+        except FileNotFoundError as error:
+            raise StorageError(f"{file.name} is not there: {error}") from error
         if found != file:
             raise StorageError(
                 f"{file.name} is not what was written: {found.nbytes} bytes with the sum {found.sum:#x}, "
