@@ -80,7 +80,7 @@ class Checkpointer:
             on from there after `load`.
 
     Raises:
-        ValueError: one of the numbers is none, or below 1; a loader in the state has none of its own; the
+        ValueError: one of the numbers is none, or below 1; process_group is without this rank; a loader in the state has none of its own; the
             storage_writer cannot go to another process; or there is no such kind of storage.
         ImportError: a package is missing that this kind of storage needs.
         RuntimeError: there is one already, in this process or in one that shares its environment, which uses

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from agent.slots.format import Mark
 from crds.checkpoint_files import AFTER_FAILURE
-from dlr.checkpoint import Checkpointer, persistence, storage
-from dlr.checkpoint.files import files_at
+from dlr.checkpoint import Checkpointer, choosing, persistence, storage
+from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.files import LocalFiles, files_at
 from dlr.checkpoint.persistence import Saver
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.storage import StorageError
+from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.buckets import Bucket
 from tests.checkpoint.states import request, saved, state, steps_in
 from tests.checkpoint.talking import Talking
@@ -126,3 +131,73 @@ def test_what_no_saver_has_written_is_not_removed_to_keep_few(tmp_path: Path) ->
     for step in (8, 9, 10):
         save(tmp_path, step, keep=2)
     assert folders_in(tmp_path) == ["step-10", "step-5", "step-6", "step-9"]
+
+
+HERE = Surroundings(0, 1, "", "a")
+
+
+def fail_reads(monkeypatch: pytest.MonkeyPatch, of: str, errors: list[int]) -> None:
+    """Have reads of that file fail, one after the other, before they work."""
+    chunks, read = LocalFiles.chunks, LocalFiles.read
+
+    def fail(name: str) -> None:
+        if of in name and errors:
+            raise OSError(errors.pop(0), "it is away")
+
+    def chunks_or_fail(files: LocalFiles, name: str) -> Iterator[bytes]:
+        fail(name)
+        return chunks(files, name)
+
+    def read_or_fail(files: LocalFiles, name: str, start: int = 0, length: int | None = None) -> bytes:
+        fail(name)
+        return read(files, name, start, length)
+
+    monkeypatch.setattr(LocalFiles, "chunks", chunks_or_fail)
+    monkeypatch.setattr(LocalFiles, "read", read_or_fail)
+
+
+@pytest.mark.parametrize(
+    "of", ["step-2/try-try1/__0_0.distcp", "step-2/.metadata", "step-2/try-try1/manifest.json"]
+)
+@pytest.mark.parametrize("beyond", [None, 0])
+def test_a_read_that_fails_for_a_moment_does_not_cost_the_newest_checkpoint(
+    beyond: int | None, of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.01)
+    if beyond is None or "manifest" not in of:  # else memory goes before what cannot be listed at once
+        fail_reads(monkeypatch, of, [errno.ESTALE, errno.EIO])
+    assert (chosen := choose(files_at(tmp_path), HERE, beyond)) is not None and chosen.step == 2
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("of", ["__0_0.distcp", "manifest.json"])
+def test_a_checkpoint_that_cannot_be_read_is_not_given_up_for_an_older_one(
+    of: str, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(choosing, "OUTAGE_SECONDS", 0.1)
+    monkeypatch.setattr(choosing, "HUNG_SECONDS", 0.1)
+    fail_reads(monkeypatch, f"step-2/try-try1/{of}", [error] * 999)
+    with pytest.raises(StorageError, match="it is away"):
+        choose(files_at(tmp_path), HERE)
+    assert choose(files_at(tmp_path), HERE, beyond=0) is None, "memory has one, too"
+
+
+def test_a_checkpoint_of_which_a_file_is_gone_is_given_up_for_an_older_one(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    (tmp_path / "step-2" / "try-try1" / "__0_0.distcp").unlink()
+    assert (chosen := choose(files_at(tmp_path), HERE)) is not None and chosen.step == 1
+
+
+def test_a_rank_outside_of_the_process_group_is_refused(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="rank 0 is not in process_group"):
+            Checkpointer(tmp_path, state(0), process_group=dist.GroupMember.NON_GROUP_MEMBER)
+    finally:
+        dist.destroy_process_group()
