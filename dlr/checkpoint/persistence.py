@@ -71,6 +71,8 @@ class Persistence:
         """The last step that is not saved: set when the others can know."""
         self._skipped = False
         """Whether a step was skipped since that one began."""
+        self.newest_stored = -1
+        """The last step that has reached the storage."""
         self._leaves = False
         self._after_failure: list[Saver] = []
         """The savers of what this start goes on from."""
@@ -254,6 +256,7 @@ class Persistence:
                 self._give_up(request.step, str(failed), threading.Event())
             error = self._save(request, release) if failed is None else str(failed)
             if error is None:
+                self.newest_stored = request.step
                 dlr.checkpoint_saved(request.step)
                 self._trouble.works(CheckpointTrouble.STORAGE)
                 if not self._skipped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import pickle
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 
 from agent.slots.format import Mark
 from crds.checkpoint_files import AFTER_FAILURE
-from dlr.checkpoint import Checkpointer, choosing, persistence, storage
+from dlr.checkpoint import Checkpointer, choosing, leaving, persistence, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import LocalFiles, files_at
 from dlr.checkpoint.persistence import Saver
@@ -201,3 +202,21 @@ def test_a_rank_outside_of_the_process_group_is_refused(tmp_path: Path) -> None:
             Checkpointer(tmp_path, state(0), process_group=dist.GroupMember.NON_GROUP_MEMBER)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_leaving_says_so_where_the_storage_did_not_take_the_last_step(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if is_full:
+        monkeypatch.setattr(storage, "publish", full)
+    checkpointer = Checkpointer(tmp_path, state(0), persist_every=5)
+    checkpointer.load()
+    monkeypatch.setattr(leaving, "boundary", lambda step: "storage")
+    assert checkpointer.step(3)
+    gc.unfreeze()  # this process goes on
+    assert steps_in(tmp_path) == ([] if is_full else [3])
+    assert ("step 3 is not saved: the next start goes on from an earlier one" in caplog.text) == is_full
