@@ -53,7 +53,7 @@ def in_storage(
         reader = files.reader(manifest.folder)
     else:
         reader = pointed_at(reader, f"{files}/{manifest.folder}")
-    if isinstance(reader, FileSystemReader):
+    if getattr(type(reader), "read_metadata", None) is FileSystemReader.read_metadata:
         metadata = _read_metadata(files, manifest, weights_only)
     else:
         metadata = reader.read_metadata()
