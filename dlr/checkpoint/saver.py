@@ -36,7 +36,7 @@ from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.sharing import PART, Digest, Request, SaveError, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.values import WITHIN, TensorReference, load_values
+from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values, load_values
 from dlr.checkpoint.writing import Writing
 
 
@@ -55,9 +55,9 @@ def main() -> None:
             answers.flush()
 
     for line in requests:
-        number, _, request = line.partition(" ")
-        error = try_to_persist(Request(**json.loads(request)), partial(answer, number, read=True))
-        answer(number, **({"done": True} if error is None else {"error": error}))
+        to, _, request = line.partition(" ")
+        error = try_to_persist(Request(**json.loads(request)), partial(answer, to, read=True))
+        answer(to, **({"done": True} if error is None else {"error": error}))
 
 
 def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None:
@@ -217,19 +217,35 @@ def _warn(path: str, count: int, name: str, ranks: int) -> None:
 def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is no tensor, by the names that torch.distributed.checkpoint gives it, and the paths of all names.
 
-    So whoever loads the folder with torch alone finds all of it. What cannot be unpickled outside of the
-    training script, since its class is there, is left to `dlr.checkpoint`.
+    So whoever loads the folder with torch alone finds it. What has a part that cannot be unpickled outside of
+    the training script, since its class is there, is left to `dlr.checkpoint`.
 
     Args:
         tensor: gives one by its name.
     """
+
+    def find(name: str) -> Tensor | TensorReference:
+        return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
+
     try:
-        nested = load_values(
-            values, lambda name: tensor(name) if name.startswith(WITHIN) else TensorReference(name)
-        )
+        return flatten_values(load_values(values, find))
     except Exception:  # pickles may raise anything
+        pass
+    try:
+        leaves, paths = flatten_values(load_readable_values(values, find))
+    except Exception:
         return {}, {}
-    return flatten_values(nested)
+    left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}
+    readable = {name: leaf for name, leaf in leaves.items() if name not in left_out}
+    return readable, {name: path for name, path in paths.items() if name not in left_out}
+
+
+def _is_pickled(leaf: object) -> bool:
+    try:
+        pickle.dumps(leaf)
+    except Exception:  # as above
+        return False
+    return True
 
 
 if __name__ == "__main__":

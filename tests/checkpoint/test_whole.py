@@ -8,8 +8,9 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -220,3 +221,39 @@ def test_leaving_says_so_where_the_storage_did_not_take_the_last_step(
     gc.unfreeze()  # this process goes on
     assert steps_in(tmp_path) == ([] if is_full else [3])
     assert ("step 3 is not saved: the next start goes on from an earlier one" in caplog.text) == is_full
+
+
+@dataclass
+class Settings:
+    """Of the script alone: its saver has not registered it."""
+
+    rate: float = 0.5
+
+
+class Many(list[Any]):
+    """Likewise."""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_alone_reads_all_but_what_is_of_the_scripts_own_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = state(0) | {
+        "own": Settings(),
+        "nested": {"own": [Settings()], "epoch": 7, "many": Many([1]), "class": Many},
+    }
+    with torch.serialization.safe_globals([Settings, Many]):
+        slot = saved(made, mark := Mark(1, 1, 0, 1))
+    persist(request(slot, mark, tmp_path), lambda: None)
+    described = dcp.FileSystemReader(tmp_path / "step-1").read_metadata()
+    names = described.state_dict_metadata.keys()
+    assert {"step", "nested.epoch", "optimizer.param_groups.0.lr"} <= names
+    assert {name for name in names if "own" in name or "many" in name or "class" in name} == set()
+    nested = {"model": made["model"].state_dict(), "nested": {"epoch": 0}}
+    dcp.load(nested, checkpoint_id=tmp_path / "step-1", no_dist=True)
+    assert nested["nested"]["epoch"] == 7
+    with torch.serialization.safe_globals([Settings, Many]):
+        checkpointer = Checkpointer(tmp_path, again := made | {"own": None, "nested": None})
+        assert checkpointer.load() == 1
+        checkpointer.close()
+    assert (again["own"], again["nested"]["many"]) == (Settings(), [1])
