@@ -16,9 +16,10 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from typing import TypeVar
 
 from agent.slots.format import Mark
-from crds.ranges import as_ranges, from_text
+from crds.ranges import MAX_INDEX, as_ranges, from_text
 
 INVENTORY_BYTES = 300
 """The most that an agent says: of 10,000, rank 0's reads 3 MB."""
@@ -86,10 +87,10 @@ class Inventory:
         """Read it; None where an agent takes no part, as torchrun's does not."""
         try:
             ranks, address, held, place, from_peer, exhausted = json.loads(text)
-            checkpoints = dict(_entry(*each) for each in held)
+            checkpoints = _at_most_all(_entry(*each) for each in held)
             tried = None if exhausted is None else Checkpoint(*map(int, exhausted))
             return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer), tried)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
 
 
@@ -139,8 +140,15 @@ class Decision:
         """Read it.
 
         Raises:
-            ValueError: it is longer than any.
+            ValueError: it is none, or longer than any.
         """
+        try:
+            return cls._of(data)
+        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
+            raise ValueError(f"what rank 0's agent has sent is no decision: {error!s:.200}") from error
+
+    @classmethod
+    def _of(cls, data: bytes | str) -> Decision:
         inflating = zlib.decompressobj()
         text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
         if inflating.unconsumed_tail:
@@ -149,7 +157,7 @@ class Decision:
         return cls(
             None if checkpoint is None else Checkpoint(*checkpoint),
             {int(at): {int(rank): holder for rank, holder in of.items()} for at, of in fetches.items()},
-            {address: frozenset(from_text(ranks)) for address, ranks in shards.items()},
+            _at_most_all((address, frozenset(from_text(ranks))) for address, ranks in shards.items()),
             is_last_resort,
             from_peer,
             persists,
@@ -252,6 +260,25 @@ def _entry(round_: int, step: int, world_size: int, ranks: str) -> tuple[Checkpo
         raise ValueError("a world has one rank at least")
     found = frozenset(rank for rank in from_text(ranks) if rank < world_size)
     return Checkpoint(int(round_), int(step), int(world_size)), found
+
+
+_K = TypeVar("_K")
+
+
+def _at_most_all(entries: Iterable[tuple[_K, frozenset[int]]]) -> dict[_K, frozenset[int]]:
+    """Collect ranks, as long as these are not more than a world may have.
+
+    Raises:
+        ValueError: they are, where a short text names many.
+    """
+    found: dict[_K, frozenset[int]] = {}
+    left = MAX_INDEX + 1
+    for key, ranks in entries:
+        found[key] = ranks
+        left -= len(ranks)
+        if left < 0:
+            raise ValueError(f"it names more than {MAX_INDEX + 1:,} ranks")
+    return found
 
 
 def _holders(members: Sequence[Inventory]) -> dict[Checkpoint, dict[int, list[int]]]:

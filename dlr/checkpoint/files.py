@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
@@ -24,6 +25,14 @@ class Files(ABC):
 
     look_seconds = (0.02, 0.5)
     """Pauses between two looks at what others write: the first, and the longest."""
+
+    @abstractmethod
+    def address(self, folder: str) -> str:
+        """Return the address of a folder, with all that it takes to get there; messages have `str`."""
+
+    @abstractmethod
+    def is_link(self, name: str) -> bool:
+        """Whether something of that name is only a link to what is elsewhere."""
 
     @abstractmethod
     def names(self, folder: str = "") -> set[str]:
@@ -125,6 +134,12 @@ class LocalFiles(Files):
     def __str__(self) -> str:
         return str(self._path)
 
+    def address(self, folder: str) -> str:
+        return str(self._path / folder)
+
+    def is_link(self, name: str) -> bool:
+        return (self._path / name).is_symlink()
+
     def names(self, folder: str = "") -> set[str]:
         try:
             return {entry.name for entry in (self._path / folder).iterdir()}
@@ -210,12 +225,18 @@ class RemoteFiles(Files):
 
             self._fs, self._root = url_to_fs(self._url, use_listings_cache=False)
         except ImportError as error:
-            raise ImportError(f"checkpoints in {url} need a package that is missing: {error}") from error
+            raise ImportError(f"checkpoints in {self} need a package that is missing: {error}") from error
         except ValueError as error:
-            raise ValueError(f"checkpoints cannot be kept in {url}: {error}") from error
+            raise ValueError(f"checkpoints cannot be kept in {self}: {error}") from error
 
     def __str__(self) -> str:
-        return self._url
+        return _without_password(self._url)
+
+    def address(self, folder: str) -> str:
+        return f"{self._url}/{folder}"
+
+    def is_link(self, name: str) -> bool:
+        return False
 
     def names(self, folder: str = "") -> set[str]:
         with _as_os_errors():
@@ -259,15 +280,20 @@ class RemoteFiles(Files):
     def writer(self, folder: str) -> Any:
         from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
-        return FsspecWriter(f"{self._url}/{folder}", sync_files=False)
+        return FsspecWriter(self.address(folder), sync_files=False)
 
     def reader(self, folder: str) -> Any:
         from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
-        return FsspecReader(f"{self._url}/{folder}")
+        return FsspecReader(self.address(folder))
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
+
+
+def _without_password(url: str) -> str:
+    """The address as messages have it, without a user's name and password."""
+    return re.sub(r"://[^/]*@", "://", url)
 
 
 @contextmanager

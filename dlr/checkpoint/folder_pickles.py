@@ -1,52 +1,150 @@
 """The pickles in a checkpoint's folder, read without running the code of those who wrote them.
 
-These are torch's `.metadata` and the savers' parts of it. Nothing is called or made but what torch and the
-savers write there.
+These are torch's `.metadata` and the savers' parts of it. They are read as the values of a checkpoint are
+(`dlr.checkpoint.values`), by a list of their own: nothing is called or made but what torch and the savers
+write there, and nothing is changed but what was made. Of torch's classes none is within reach of a pickle but
+to make an empty object of, whose fields are checked as they are set.
 """
 
 from __future__ import annotations
 
-import io
+import math
 import pathlib
 import pickle
-from collections.abc import Collection
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import PurePosixPath
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as described
-from torch.distributed.checkpoint.storage import WriteResult
 
 from agent.slots.slot import DamagedError
-from dlr.checkpoint.storage import File
+from dlr.checkpoint.storage import METADATA, File
+from dlr.checkpoint.values import OPCODES, Unpickler, dispatch_of
 
-_CLASSES = (
-    *(it for it in vars(described).values() if isinstance(it, type) and it.__module__ == described.__name__),
-    filesystem._StorageInfo,
-    File,
-    WriteResult,
-    torch.Size,
-)
-_PATHS = (pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath)
-_NAMED: dict[tuple[str, str], Any] = {
-    **{(it.__module__, it.__qualname__): it for it in _CLASSES},
-    **{(module, it.__name__): it for module in ("pathlib", "pathlib._local") for it in _PATHS},
-    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+_FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
+    File: {"name": (str,), "nbytes": (int,), "sum": (int,)},
+    filesystem._StorageInfo: {"relative_path": (str,), "offset": (int,), "length": (int,)},
+    described.BytesStorageMetadata: {},
+    described.ChunkStorageMetadata: {"offsets": (torch.Size,), "sizes": (torch.Size,)},
+    described.Metadata: {"state_dict_metadata": (dict,)},
+    described.MetadataIndex: {"fqn": (str,)},
+    described.StorageMeta: {},
+    described.TensorProperties: {},
+    described.TensorStorageMetadata: {
+        "properties": (described.TensorProperties,),
+        "size": (torch.Size,),
+        "chunks": (list,),
+    },
 }
+"""What a pickle may make, and of which types the fields are that each has."""
+_KEYS = (str, int, described.MetadataIndex)
+_MAX_KEY_PARTS = 64
+_MAX_COMPRESSION = 1_000
+"""Of what torch's own transformations have made smaller."""
 
 
-class _Unpickler(pickle.Unpickler):
+def _made_by(kind: type) -> Callable[..., object]:
+    """A function that makes one: a class itself would have attributes that a pickle could set."""
+
+    def make(*args: Any) -> object:
+        return kind(*args)
+
+    return make
+
+
+def _layout(name: str) -> torch.layout:
+    of_name: Callable[[str], torch.layout] = torch.serialization._get_layout
+    return of_name(_checked(name, str))
+
+
+def _memory_format(number: int) -> object:
+    return described._MEM_FORMAT_ENCODING(_checked(number, int))
+
+
+_PATHS = (pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath)
+_CALLED: dict[str, Callable[..., object]] = {
+    **{f"{module}.{it.__name__}": _made_by(it) for module in ("pathlib", "pathlib._local") for it in _PATHS},
+    "torch.Size": _made_by(torch.Size),
+    "torch.serialization._get_layout": _layout,
+    f"{described.__name__}._MEM_FORMAT_ENCODING": _memory_format,
+}
+"""What a pickle may call, with numbers and texts."""
+_NAMED: dict[str, Any] = {**{f"{it.__module__}.{it.__qualname__}": it for it in _FIELDS}, **_CALLED}
+
+
+class _FolderUnpickler(Unpickler):
     def __init__(self, data: bytes, also: Collection[type]) -> None:
-        super().__init__(io.BytesIO(data))
-        self._also = {(it.__module__, it.__qualname__): it for it in also}
+        super().__init__(data, _refuse_tensor)
+        own = {it for it in also if it.__module__ != "builtins" and it not in _FIELDS}
+        self._registered = {f"{it.__module__}.{it.__qualname__}": it for it in own}
+        self._registered_ids = frozenset(map(id, own))
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        named = _NAMED.get((module, name)) or self._also.get((module, name))
+        path = f"{module}.{name}"
+        named = _NAMED.get(path) or self._registered.get(path)
         if named is None:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which does not belong there")
+            raise pickle.UnpicklingError(f"it names {path:.200}, which does not belong there")
         return named
+
+    def load_newobj(self) -> None:
+        cls, args = self.stack[-2:]
+        if isinstance(cls, type) and cls in _FIELDS and args == ():
+            self.stack[-2:] = [object.__new__(cls)]
+        else:
+            super().load_newobj()
+
+    def load_build(self) -> None:
+        made, state = self.stack[-2:]
+        kind = type(made)
+        if kind not in _FIELDS:
+            super().load_build()
+            return
+        self.stack.pop()
+        if kind is described.TensorProperties:
+            types = (torch.dtype, torch.layout, bool, described._MEM_FORMAT_ENCODING, bool)
+            if type(state) is not tuple or tuple(map(type, state)) != types:
+                raise pickle.UnpicklingError("the properties of a tensor are none")
+            restore: Callable[[Any, Any], None] = described.TensorProperties.__setstate__
+            restore(made, state)
+            return
+        fields = _FIELDS[kind]
+        if type(state) is not dict or any(type(name) is not str or name.startswith("_") for name in state):
+            raise pickle.UnpicklingError(f"the state of a {kind.__name__} is none")
+        if any(type(state.get(name)) not in types for name, types in fields.items()):
+            raise pickle.UnpicklingError(f"a field of a {kind.__name__} is of another type")
+        if kind is described.MetadataIndex and type(state.get("offset")) not in (torch.Size, type(None)):
+            raise pickle.UnpicklingError("the offset of a MetadataIndex is none")  # its hash is made of it
+        vars(made).update(state)
+
+    def _check_key(self, key: object) -> None:
+        """Make sure that a key has a short hash, which runs no code."""
+        parts = key if type(key) is tuple and len(key) <= _MAX_KEY_PARTS else (key,)
+        if not all(type(part) in _KEYS for part in parts):
+            raise pickle.UnpicklingError(f"a {type(key).__name__} is no key there")
+
+    def _may_call(self, called: Any, args: Any) -> bool:
+        if self._is_registered(called):
+            return True
+        is_listed = any(called is it for it in _CALLED.values())
+        return is_listed and type(args) is tuple and self._are_plain(args)
+
+
+_FolderUnpickler.dispatch = dispatch_of(_FolderUnpickler, f"{OPCODES} GLOBAL BINPUT LONG_BINPUT")
+
+
+def _refuse_tensor(_: str) -> NoReturn:
+    raise pickle.UnpicklingError("it has a tensor in it")
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise pickle.UnpicklingError(f"a {type(value).__name__} is no {kind.__name__}")
+    return value
 
 
 def read_pickle(data: bytes, name: str, also: Collection[type] = ()) -> Any:
@@ -60,6 +158,79 @@ def read_pickle(data: bytes, name: str, also: Collection[type] = ()) -> Any:
         DamagedError: it is not what torch and the savers write.
     """
     try:
-        return _Unpickler(data, also).load()
+        return _FolderUnpickler(data, also).load()
     except Exception as error:  # what is no pickle may raise anything
         raise DamagedError(f"{name} cannot be read: {error!s:.300}") from error
+
+
+# --- What is in `.metadata` -----------------------------------------------------------------------------
+
+
+def check_metadata(metadata: object, files: Collection[str]) -> described.Metadata:
+    """Make sure that a reader of files finds all that metadata name in the checkpoint's folder.
+
+    Args:
+        files: those that the checkpoint consists of, below its folder; none where nobody has listed them.
+
+    Raises:
+        DamagedError: they are no metadata, name files elsewhere, or tensors with more bytes than these have.
+    """
+    if not isinstance(metadata, described.Metadata):
+        raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
+    try:
+        _check_tensors(metadata, _check_places(metadata, set(files)))
+    except (AttributeError, TypeError) as error:  # an object without its fields, say
+        raise DamagedError(f"{METADATA} is not what torch writes: {error!s:.200}") from error
+    return metadata
+
+
+def _check_places(metadata: described.Metadata, files: set[str]) -> Counter[str]:
+    """Return how many bytes of each tensor are in files."""
+    stored: Counter[str] = Counter()
+    is_listed = bool(files)
+    for index, info in (metadata.storage_data or {}).items():
+        place, limits = info.relative_path, (info.offset, info.length)
+        if not all(type(number) is int and number >= 0 for number in limits):
+            raise DamagedError(f"{METADATA} has a place in a file that is none")
+        if place not in files:
+            if is_listed or not _is_below(place):
+                raise DamagedError(f"{METADATA} names {place!r:.200}, which is no file of the checkpoint")
+            files.add(place)
+        is_transformed = bool(getattr(info, "transform_descriptors", None))
+        stored[index.fqn] += info.length * (_MAX_COMPRESSION if is_transformed else 1)
+    return stored
+
+
+def _check_tensors(metadata: described.Metadata, stored: Counter[str]) -> None:
+    for name, known in metadata.state_dict_metadata.items():
+        if type(name) is not str:
+            raise DamagedError(f"{METADATA} has a tensor without a name")
+        if not isinstance(known, described.TensorStorageMetadata):
+            continue
+        dtype = known.properties.dtype
+        if not (isinstance(dtype, torch.dtype) and _is_size(known.size)):
+            raise DamagedError(f"{METADATA} does not describe {name!r:.200}")
+        if not all(_is_chunk(chunk, len(known.size)) for chunk in known.chunks):
+            raise DamagedError(f"{METADATA} has a part of {name!r:.200} that is none")
+        nbytes = math.prod(known.size) * dtype.itemsize
+        if nbytes > stored[name]:
+            raise DamagedError(
+                f"{METADATA} has {name!r:.200} of {nbytes:,} bytes, of which {stored[name]:,} are in files"
+            )
+
+
+def _is_below(place: Any) -> bool:
+    """Whether that is a path of a file in a folder, and leads out of it nowhere."""
+    if type(place) is not str or "\0" in place or "\\" in place or "://" in place:
+        return False
+    path = PurePosixPath(place)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
+def _is_size(size: Any) -> bool:
+    return isinstance(size, torch.Size) and all(type(length) is int and length >= 0 for length in size)
+
+
+def _is_chunk(chunk: Any, dimensions: int) -> bool:
+    sizes = (chunk.offsets, chunk.sizes)
+    return all(_is_size(size) and len(size) == dimensions for size in sizes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,13 +22,19 @@ from torch.optim import Optimizer
 
 from agent.slots.slot import DamagedError
 from dlr.checkpoint.files import Files, pointed_at
-from dlr.checkpoint.folder_pickles import read_pickle
-from dlr.checkpoint.modules import name_from_torch, numbered_parameters
+from dlr.checkpoint.folder_pickles import check_metadata, read_pickle
+from dlr.checkpoint.modules import names_from_torch, numbered_parameters
 from dlr.checkpoint.reading import Resharded
 from dlr.checkpoint.state import VALUES
 from dlr.checkpoint.storage import METADATA, Manifest
 from dlr.checkpoint.surroundings import Surroundings
 from dlr.checkpoint.values import NotAllowedError, TensorReference, write_values
+
+_MAX_DEPTH = 100
+"""Of a path in a state."""
+_MAX_EMPTY, _MAX_EMPTY_EACH = 10_000, 100
+"""Items of lists that torch has written nothing of, as it does not of empty dicts: in all, and for each thing
+that it has written."""
 
 
 def in_storage(
@@ -52,7 +59,7 @@ def in_storage(
     if reader is None:
         reader = files.reader(manifest.folder)
     else:
-        reader = pointed_at(reader, f"{files}/{manifest.folder}")
+        reader = pointed_at(reader, files.address(manifest.folder))
     if getattr(type(reader), "read_metadata", None) is FileSystemReader.read_metadata:
         metadata = _read_metadata(files, manifest, weights_only)
     else:
@@ -66,9 +73,32 @@ def _read_metadata(files: Files, manifest: Manifest, weights_only: bool) -> Meta
     """Read `.metadata`, of which torch's reader would run what is pickled there."""
     data = files.read(f"{manifest.folder}/{METADATA}")
     metadata = read_pickle(data, METADATA) if weights_only else pickle.loads(data)
-    if not isinstance(metadata, Metadata):
-        raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
-    return metadata
+    written = [file for file in manifest.files if file.name != METADATA]
+    return check_metadata(
+        metadata, [manifest.place_of(file).removeprefix(f"{manifest.folder}/") for file in written]
+    )
+
+
+def _paths(metadata: Metadata) -> dict[str, OBJ_PATH]:
+    """Where in a state each thing belongs.
+
+    Raises:
+        DamagedError: it is where no state of a script has anything, or in lists with nothing else in them.
+    """
+    given = metadata.planner_data if isinstance(metadata.planner_data, Mapping) else {}
+    paths = {stored: given.get(stored, (stored,)) for stored in metadata.state_dict_metadata}
+    lengths: dict[OBJ_PATH, int] = {}
+    for stored, path in paths.items():
+        if type(path) not in (tuple, list) or not 0 < len(path) <= _MAX_DEPTH:
+            raise DamagedError(f"{METADATA} has no path of {stored!r:.200}")
+        if not all(type(part) is str or (type(part) is int and part >= 0) for part in path):
+            raise DamagedError(f"{METADATA} has a path of {stored!r:.200} that is none")
+        for depth, part in enumerate(path):
+            if type(part) is int:
+                lengths[tuple(path[:depth])] = max(lengths.get(tuple(path[:depth]), 0), part + 1)
+    if sum(lengths.values()) > _MAX_EMPTY + _MAX_EMPTY_EACH * len(paths):
+        raise DamagedError(f"{METADATA} has lists of {sum(lengths.values()):,} items for {len(paths)} things")
+    return {stored: tuple(path) for stored, path in paths.items()}
 
 
 class OfTorchAlone(Resharded):
@@ -86,17 +116,16 @@ class OfTorchAlone(Resharded):
         state: Mapping[str, Any],
         weights_only: bool,
     ) -> None:
-        given: Mapping[str, OBJ_PATH] = metadata.planner_data or {}
-        paths = {
-            stored: name_from_torch(given.get(stored, (stored,)), state)
-            for stored in metadata.state_dict_metadata
-        }
+        paths = names_from_torch(_paths(metadata), state)
         self._names = {stored: ".".join(map(str, path)) for stored, path in paths.items()}
         super().__init__(reader, metadata, rank, same_world=False)
         leaves = self._leaves(weights_only)
         nested: dict[str, Any] = {}
-        for stored, path in paths.items():
-            set_element(nested, path, leaves.get(stored, TensorReference(self._names[stored])))
+        try:
+            for stored, path in paths.items():
+                set_element(nested, path, leaves.get(stored, TensorReference(self._names[stored])))
+        except (AttributeError, IndexError, KeyError, TypeError) as error:  # what is within no dict or list
+            raise DamagedError(f"{METADATA} has paths that no state has: {error!s:.200}") from error
         for name, thing in state.items():
             if isinstance(thing, Optimizer) and isinstance(nested.get(name), dict):
                 nested[name] = numbered_parameters(nested[name], thing, state)
@@ -126,6 +155,11 @@ class _LeafPlanner(DefaultLoadPlanner):
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         name = read_item.dest_index.fqn
+        if zipfile.is_zipfile(value):
+            with zipfile.ZipFile(value) as entries:
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries.infolist()):
+                    raise DamagedError(f"{name} is compressed, as torch writes nothing")
+        value.seek(0)
         try:
             self.state_dict[name] = torch.load(value, weights_only=self._weights_only)
         except pickle.UnpicklingError as error:

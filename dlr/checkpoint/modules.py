@@ -98,23 +98,36 @@ def optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str,
     }
 
 
-def name_from_torch(path: tuple[str | int, ...], state: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """Return the place in the state of what torch.distributed.checkpoint alone has written at that path.
+def names_from_torch(
+    paths: Mapping[str, tuple[str | int, ...]], state: Mapping[str, Any]
+) -> dict[str, tuple[str | int, ...]]:
+    """Return the places in the state of what torch.distributed.checkpoint alone has written at these paths.
 
     It may be of a module with its wrappers, and of an optimizer that numbers its parameters.
 
     Args:
-        path: in the nested dict that was written.
+        paths: in the nested dict that was written, by any key.
     """
-    thing = state.get(str(path[0]))
-    if isinstance(thing, nn.Module) and len(path) > 1:
-        inner, name = module_state(thing), _clean(str(path[1]))
-        name = name if name in inner else name.removeprefix("module.")
-        return (path[0], name, *path[2:])
-    if isinstance(thing, Optimizer) and path[1:2] == ("state",) and len(path) > 2:
-        ids = {str(number): id_ for number, id_ in _ids(thing, _parameter_names(state)).items()}
-        return (path[0], "state", str(ids.get(str(path[2]), path[2])), *path[3:])
-    return path
+    parameters = _parameter_names(state)
+    modules = {name: module_state(it).keys() for name, it in state.items() if isinstance(it, nn.Module)}
+    numbers = {
+        name: {str(number): str(id_) for number, id_ in _ids(it, parameters).items()}
+        for name, it in state.items()
+        if isinstance(it, Optimizer)
+    }
+
+    def renamed(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        outer = str(path[0])
+        if outer in modules and len(path) > 1:
+            name = _clean(str(path[1]))
+            name = name if name in modules[outer] else name.removeprefix("module.")
+            return (path[0], name, *path[2:])
+        if outer in numbers and len(path) > 2 and path[1] == "state":
+            number = str(path[2])
+            return (path[0], "state", numbers[outer].get(number, number), *path[3:])
+        return path
+
+    return {key: renamed(path) for key, path in paths.items()}
 
 
 def numbered_parameters(

@@ -76,7 +76,11 @@ class Resharded:
         return min(self._of_each.intersection(names), default=None)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """See `Source`."""
+        """See `Source`.
+
+        Raises:
+            DamagedError: of a tensor not all is there.
+        """
         stored = {self._stored_as[name]: target for name, target in targets.items()}
         self._load(stored, DefaultLoadPlanner(flatten_state_dict=False))
 
@@ -85,7 +89,12 @@ class Resharded:
         reader = self._reader
         planner.set_up_planner(state, self._metadata, is_coordinator=True)
         reader.set_up_storage_reader(self._metadata, True)
-        plan = reader.prepare_local_plan(planner.create_local_plan())
+        plan = planner.create_local_plan()
+        found = _elements(plan)
+        for name, target in state.items():
+            if isinstance(target, Tensor) and found[name] < local_tensor(target).numel():
+                raise DamagedError(f"of {name} only {found[name]:,} elements are there that are needed")
+        plan = reader.prepare_local_plan(plan)
         (plan,) = reader.prepare_global_plan([plan])
         reader.read_data(planner.finish_plan(plan), planner).wait()
         return planner.state_dict
@@ -104,6 +113,14 @@ class Resharded:
         tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8)
         self.fill({name: tensor})
         return bytes(tensor.tolist())
+
+
+def _elements(plan: LoadPlan) -> Counter[str]:
+    """Return how many elements a plan fills, by tensor."""
+    found: Counter[str] = Counter()
+    for item in plan.items:
+        found[item.dest_index.fqn] += math.prod(item.lengths)
+    return found
 
 
 # --- Slots of all ranks of a world of another size ---------------------------------------------------------
@@ -356,9 +373,7 @@ class ReshardedSlots(Resharded):
         planner.set_up_planner(
             {self._stored_as[name]: target for name, target in targets.items()}, self._metadata, True
         )
-        found: Counter[str] = Counter()
-        for item in planner.create_local_plan().items:
-            found[item.dest_index.fqn] += math.prod(item.lengths)
+        found = _elements(planner.create_local_plan())
         return all(
             found[self._stored_as[name]] == local_tensor(target).numel() for name, target in targets.items()
         )

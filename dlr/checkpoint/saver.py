@@ -155,8 +155,8 @@ class _Save:
             return
         joined, files = Joined(), list[storage.File]()
         for data in self._savers.collect(PART):
-            tensors, places, written = read_pickle(data, "a rank's part")
-            joined.add(Part(tensors, places))
+            part, written = _part_of(read_pickle(data, "a rank's part"))
+            joined.add(part)
             files.extend(written)
         whole = metadata((), self._leaves, self._paths)
         whole.storage_meta = self._writer.storage_meta()
@@ -183,7 +183,7 @@ class _Save:
             made: StorageWriter = self._files.writer(folder)
             return made
         own = pickle.loads(bytes.fromhex(self.request.writer))  # by this saver's own training process
-        pointed: StorageWriter = pointed_at(own, f"{self._files}/{folder}")
+        pointed: StorageWriter = pointed_at(own, self._files.address(folder))
         return pointed
 
     def _share(self, pieces: Sequence[Piece], tensor: Callable[[str], Tensor]) -> Sequence[Piece]:
@@ -196,8 +196,26 @@ class _Save:
             return self._savers.follow(pieces, digests)
         shares = self._savers.lead(digests)
         if names := shares.own:  # not where each rank of a data loader has its place
-            _warn(self.request.path, len(names), min(names), self.request.world_size)
+            _warn(str(self._files), len(names), min(names), self.request.world_size)
         return shares.of_ranks[0].of(pieces, 0)
+
+
+def _part_of(fields: Any) -> tuple[Part, list[storage.File]]:
+    """What a rank says that it has written.
+
+    Raises:
+        DamagedError: it is of other types than ranks write.
+    """
+    kinds = (str, bytes, bytes)
+    try:
+        tensors, places, files = fields
+        are_files = all(type(file) is storage.File and file.name for file in files)
+        are_tensors = all(tuple(map(type, tensor)) == kinds for tensor in tensors)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedError(f"a rank's part is none: {type(error).__name__}") from error
+    if not (are_files and are_tensors and type(places) is bytes):
+        raise DamagedError("a rank's part is none: something in it is of another type")
+    return Part(tensors, places), list(files)
 
 
 @cache

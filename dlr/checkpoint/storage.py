@@ -33,8 +33,11 @@ OWNER = "dlr-job.json"
 NOTES = "notes"
 """Folder of the files by which the savers of all ranks agree (`dlr.checkpoint.sharing`)."""
 GAVE_UP = "gave-up-"
-_FOLDER = re.compile(r"step-(\d+)")
+_FOLDER = re.compile(r"step-(0|[1-9][0-9]*)")
 _TRY = "try-"
+_MAX_MANIFEST_BYTES, _MAX_OWNER_BYTES = 64 << 20, 4 << 10
+"""More is nothing that a saver has written: of 100,000 files a manifest has 15 MB."""
+_MAX_NAME_BYTES = 255
 _MOST_LISTED = 32
 """Checkpoints that are looked at for one that is whole."""
 
@@ -104,12 +107,19 @@ class Manifest:
         """
         files = tuple(File(**file) for file in body["files"])
         names = [it.name for it in files] + [body["attempt"] or "-"]
-        if not all(isinstance(name, str) and name == PurePosixPath(name).name != "" for name in names):
+        if not all(map(_is_name, names)):
             raise ValueError("a file's name is none")
         numbers = [body["step"], body["world_size"], *(n for it in files for n in (it.nbytes, it.sum))]
         if not isinstance(body["job"], str) or not all(type(number) is int for number in numbers):
             raise ValueError("a field is of another type")
         return cls(body["job"], body["step"], body["world_size"], body["attempt"], files)
+
+
+def _is_name(name: object) -> bool:
+    """Whether that can be the name of a file in a folder."""
+    if not isinstance(name, str) or name != PurePosixPath(name).name or name in ("", "..") or "\0" in name:
+        return False
+    return len(name.encode()) <= _MAX_NAME_BYTES  # a surrogate has no bytes, which is a ValueError
 
 
 def folder_of(step: int) -> str:
@@ -142,6 +152,11 @@ def steps_in(files: Files) -> Iterator[int]:
 def _begun_in(files: Files) -> list[int]:
     """Return the steps of which there is anything, the newest first."""
     return sorted((int(it[1]) for name in files.names() if (it := _FOLDER.fullmatch(name))), reverse=True)
+
+
+def _own_in(files: Files) -> list[int]:
+    """Return the steps as above, but for links: what these lead to may be another job's, and stays."""
+    return [step for step in _begun_in(files) if not files.is_link(folder_of(step))]
 
 
 def manifests_in(files: Files, beyond: int) -> Iterator[Manifest | str]:
@@ -193,10 +208,26 @@ def read_manifest(files: Files, step: int) -> Manifest:
 
 
 def _manifest_of(files: Files, step: int, attempt: str) -> Manifest:
-    manifest = Manifest.decode(files.read(f"{try_folder(step, attempt)}/{MANIFEST}"))
+    data = _read(files, f"{try_folder(step, attempt)}/{MANIFEST}", _MAX_MANIFEST_BYTES)
+    manifest = Manifest.decode(data)
     if (manifest.step, manifest.attempt) != (step, attempt):
         raise StorageError(f"its manifest is of step {manifest.step}")
     return manifest
+
+
+def _read(files: Files, place: str, limit: int) -> bytes:
+    """Read a file.
+
+    Raises:
+        StorageError: it has more bytes than the limit.
+        OSError: it cannot be read.
+    """
+    data = bytearray()
+    for chunk in files.chunks(place):
+        data += chunk
+        if len(data) > limit:
+            raise StorageError(f"{place.rpartition('/')[2]} has more than {limit:,} bytes")
+    return bytes(data)
 
 
 def verify(
@@ -293,7 +324,7 @@ def clear(files: Files, step: int, attempt: str, beside: str = "") -> None:
     Raises:
         OSError: the path cannot be read.
     """
-    for begun in _begun_in(files):
+    for begun in _own_in(files):
         names, own = files.names(folder_of(begun)), f"{_TRY}{attempt}"
         if METADATA in names:
             if begun == step and own in names:  # of an earlier start of the same name, and damaged
@@ -321,7 +352,7 @@ def clear_attempt(files: Files, attempt: str) -> None:
     wrote then would be taken for what they write now.
     """
     with suppress(OSError):
-        for begun in _begun_in(files):
+        for begun in _own_in(files):
             names = files.names(folder_of(begun))
             if METADATA in names:
                 return
@@ -348,7 +379,7 @@ def retire(files: Files, keep: int | None, newest: int) -> None:
     if keep is None:
         return
     kept = 0
-    for step in _begun_in(files):
+    for step in _own_in(files):
         if step > newest or not _is_ours(files, step):
             continue
         if kept < keep:
@@ -383,8 +414,8 @@ def check_owner(files: Files, job: str) -> None:
         ):  # another job was first, or storage that cannot be written still has what it has
             files.write(OWNER, json.dumps({"job": job}).encode(), lasting=True, exclusive=True)
     try:
-        found = json.loads(files.read(OWNER))["job"]
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        found = json.loads(_read(files, OWNER, _MAX_OWNER_BYTES))["job"]
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError, StorageError):
         return  # nobody's, or damaged: the manifests say it too
     if job and found != job:
         raise StorageError(other_job(files, found, job))

@@ -79,7 +79,7 @@ def load_values(data: bytes, tensor: Callable[[str], Any], weights_only: bool = 
         UnpicklingError: it is not what `write_values` writes.
     """
     try:
-        return (_Unpickler if weights_only else _AnyUnpickler)(data, tensor).load()
+        return (Unpickler if weights_only else _AnyUnpickler)(data, tensor).load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # what is no pickle may raise anything
@@ -157,7 +157,7 @@ def refuse(path: str) -> NoReturn:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes names instead of tensors, and with `weights_only` nothing that `_Unpickler` refuses."""
+    """Writes names instead of tensors, and with `weights_only` nothing that `Unpickler` refuses."""
 
     def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor], weights_only: bool) -> None:
         super().__init__(file, protocol=5)
@@ -333,7 +333,13 @@ class _AnyUnpickler(pickle.Unpickler):
         return self._tensor if found is TensorReference else found
 
 
-_OPCODES = """
+def dispatch_of(cls: type, opcodes: str) -> dict[int, Callable[..., None]]:
+    """Return an unpickler's methods for the opcodes of these names, by opcode."""
+    codes = (getattr(pickle, name)[0] for name in opcodes.split())
+    return {code: getattr(cls, pickle._Unpickler.dispatch[code].__name__) for code in codes}
+
+
+OPCODES = """
     PROTO FRAME STOP MEMOIZE BINGET LONG_BINGET MARK POP POP_MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2
     LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8
     EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_SET
@@ -342,7 +348,7 @@ _OPCODES = """
 """Those that pickle writes in its protocol 5."""
 
 
-class _Unpickler(pickle._Unpickler):
+class Unpickler(pickle._Unpickler):
     """Puts tensors where their names are, and calls nothing but what `_NAMED` and the script allow."""
 
     stack: list[Any]
@@ -395,24 +401,24 @@ class _Unpickler(pickle._Unpickler):
 
     def load_setitem(self) -> None:
         self._check_filled(self.stack[-3], dict, OrderedDict, defaultdict, Counter)
-        _check_key(self.stack[-2])
+        self._check_key(self.stack[-2])
         super().load_setitem()  # type: ignore[misc]
 
     def load_setitems(self) -> None:
         self._check_filled(self.metastack[-1][-1], dict, OrderedDict, defaultdict, Counter)
         for key in self.stack[::2]:
-            _check_key(key)
+            self._check_key(key)
         super().load_setitems()  # type: ignore[misc]
 
     def load_additems(self) -> None:
         self._check_filled(self.metastack[-1][-1], set)
         for item in self.stack:
-            _check_key(item)
+            self._check_key(item)
         super().load_additems()  # type: ignore[misc]
 
     def load_frozenset(self) -> None:
         for item in self.stack:
-            _check_key(item)
+            self._check_key(item)
         super().load_frozenset()  # type: ignore[misc]
 
     def load_bytearray8(self) -> None:
@@ -429,6 +435,22 @@ class _Unpickler(pickle._Unpickler):
     def _check_filled(self, target: object, *kinds: type) -> None:
         if type(target) not in kinds:
             self._check_registered(type(target))
+
+    def _check_key(self, key: object) -> None:
+        """Make sure that a key, or what is in a set, has a hash that can be told.
+
+        Raises:
+            UnpicklingError: it consists of too many tuples.
+        """
+        if type(key) is not tuple:
+            return
+        waiting, parts = [(key, 0)], 0
+        while waiting:
+            value, depth = waiting.pop()
+            parts += len(value)
+            if parts > _MAX_KEY_PARTS or depth > _MAX_KEY_DEPTH:
+                raise pickle.UnpicklingError("a key has too many parts")
+            waiting.extend((part, depth + 1) for part in value if type(part) is tuple)
 
     def _call(self, called: Any, args: Any) -> Any:
         """Do what pickle's REDUCE does, where that runs no code but what is listed here.
@@ -477,7 +499,7 @@ class _Unpickler(pickle._Unpickler):
         return self._left >= 0
 
 
-class _LenientUnpickler(_Unpickler):
+class _LenientUnpickler(Unpickler):
     """Puts objects that pickle refuses in the place of those whose classes are not registered."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -531,24 +553,4 @@ def _is_dtype(value: object) -> bool:
     return numpy is not None and isinstance(value, numpy.dtype)
 
 
-def _check_key(key: object) -> None:
-    """Make sure that a key, or what is in a set, has a hash that can be told.
-
-    Raises:
-        UnpicklingError: it consists of too many tuples.
-    """
-    if type(key) is not tuple:
-        return
-    waiting, parts = [(key, 0)], 0
-    while waiting:
-        value, depth = waiting.pop()
-        parts += len(value)
-        if parts > _MAX_KEY_PARTS or depth > _MAX_KEY_DEPTH:
-            raise pickle.UnpicklingError("a key has too many parts")
-        waiting.extend((part, depth + 1) for part in value if type(part) is tuple)
-
-
-_Unpickler.dispatch = {
-    opcode: getattr(_Unpickler, pickle._Unpickler.dispatch[opcode].__name__)
-    for opcode in (getattr(pickle, name)[0] for name in _OPCODES.split())
-}
+Unpickler.dispatch = dispatch_of(Unpickler, OPCODES)

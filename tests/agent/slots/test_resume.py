@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import base64
+import json
 import time
+import zlib
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +14,7 @@ from agent.slots.resume import (
     INVENTORY_BYTES,
     MAX_FETCHES,
     Checkpoint,
+    Decision,
     Inventory,
     Plan,
     decide,
@@ -213,3 +218,27 @@ def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
     replaced = [*held]
     replaced[MAX_FETCHES - 1] = Inventory(1)
     assert decide(replaced) == Plan(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '[1e999,"",[],[],0,null]', '[1,"",{"a":1},[],0,null]'])
+def test_what_is_no_inventory_is_none(text: str) -> None:
+    assert Inventory.decode(text) is None
+
+
+def test_no_short_text_names_more_ranks_than_a_world_has() -> None:
+    held = [[1, step, 100_000, "0-99999"] for step in range(5)]
+    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None])) is not None
+    assert Inventory.decode(json.dumps([1, "", held, [], 0, None])) is None
+    shards = {str(number): "0-99999" for number in range(100)}
+    with pytest.raises(ValueError, match="more than 100,000 ranks"):
+        Decision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0], None])))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "5", "[null]", '[[1],{"a":{}},{},[0,0,0],null]'])
+def test_what_is_no_decision_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        Decision.decode(_compressed(text))
+
+
+def _compressed(text: str) -> bytes:
+    return base64.b64encode(zlib.compress(text.encode()))

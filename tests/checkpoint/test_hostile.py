@@ -1,0 +1,190 @@
+"""A checkpoint's folder that a stranger has written: it is refused, and runs nothing, changes nothing,
+takes no more memory than its bytes, and leads to no other folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from agent.slots.slot import DamagedError
+from dlr.checkpoint import Checkpointer, StorageError, storage
+from dlr.checkpoint.choosing import list_path
+from dlr.checkpoint.files import LocalFiles, RemoteFiles
+from dlr.checkpoint.folder_pickles import read_pickle
+from dlr.checkpoint.modules import names_from_torch
+from dlr.checkpoint.state import VALUES
+from dlr.checkpoint.storage import File, Manifest
+
+_PATH, _LAYOUT = b"cpathlib\nPosixPath\n", b"ctorch.serialization\n_get_layout\n"
+_INDEX = b"ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(_PATH + b"N}\x8c\x0b__truediv__" + _PATH + b"s\x86b", id="a method of a class"),
+        pytest.param(_LAYOUT + b"}\x8c\x05cacheNsb", id="an attribute of a function"),
+        pytest.param(_INDEX + b"}\x8c\x0c__setstate__" + _LAYOUT + b"sb", id="a method of an object"),
+        pytest.param(
+            b"N\x8c\x01ar" + struct.pack("<I", 10**9) + b"}N" + b"\x85" * 10**6 + b"Ns", id="a deep key"
+        ),
+        pytest.param(b"}Nq\x010" + b"h\x01h\x01\x86q\x010" * 99 + b"h\x01Ns", id="a key of many parts"),
+        pytest.param(_INDEX + b"}\x8c\x03fqnNq\x01" + b"\x85" * 10**6 + b"sb", id="a deep name"),
+        pytest.param(_PATH + b"]\x85R", id="a path of a list"),
+    ],
+)
+def test_no_pickle_of_a_folder_changes_or_takes_more_than_its_length(program: bytes) -> None:
+    before = dict(vars(pathlib.PosixPath)), dict(vars(torch.serialization._get_layout))
+    with pytest.raises(DamagedError, match="a file cannot be read"):
+        read_pickle(b"\x80\x04" + program + b".", "a file")
+    assert (dict(vars(pathlib.PosixPath)), dict(vars(torch.serialization._get_layout))) == before
+
+
+def test_a_place_in_the_memo_makes_no_room_for_those_before_it() -> None:
+    assert read_pickle(b"\x80\x04Nr" + struct.pack("<I", 2**32 - 1) + b".", "a file") is None
+
+
+def written(path: Path, change: Callable[[Metadata], None] = lambda _: None) -> dict[str, Any]:
+    """A checkpoint of torch's alone, whose metadata are changed; return the state that it is of."""
+    model = torch.nn.Linear(3, 4)
+    state = {"model": model.state_dict(), "epoch": 3}
+    save(state, checkpoint_id=path / "step-5", no_dist=True)
+    file = path / "step-5" / ".metadata"
+    metadata = pickle.loads(file.read_bytes())
+    change(metadata)
+    file.write_bytes(pickle.dumps(metadata))
+    return {"model": torch.nn.Linear(3, 4), "epoch": 0}
+
+
+def refused(path: Path, change: Callable[[Metadata], None], match: str) -> None:
+    checkpointer = Checkpointer(path, written(path, change))
+    with pytest.raises(StorageError, match=match):
+        checkpointer.load()
+    checkpointer.close()
+
+
+@pytest.mark.parametrize("folder", ["/dev/", "../", "x/../../", "memory://other/"])
+def test_no_metadata_lead_out_of_the_folder(tmp_path: Path, folder: str) -> None:
+    def lead(metadata: Metadata) -> None:
+        for index, place in metadata.storage_data.items():
+            metadata.storage_data[index] = replace(place, relative_path=folder + place.relative_path)
+
+    refused(tmp_path, lead, "which is no file of the checkpoint")
+
+
+def test_no_tensor_has_more_bytes_than_its_files(tmp_path: Path) -> None:
+    def claim(metadata: Metadata) -> None:
+        properties = TensorProperties(torch.uint8)
+        known = TensorStorageMetadata(properties, torch.Size([10**12]), [])
+        metadata.state_dict_metadata[f"{VALUES}.0"] = known
+
+    refused(tmp_path, claim, "of 1,000,000,000,000 bytes, of which 0 are in files")
+
+
+def test_a_tensor_of_which_a_part_is_missing_is_damaged(tmp_path: Path) -> None:
+    def cut(metadata: Metadata) -> None:
+        chunk = ChunkStorageMetadata(torch.Size([9, 9]), torch.Size([1, 1]))
+        metadata.state_dict_metadata["model.weight"].chunks = [chunk] * 1000  # type: ignore[union-attr]
+
+    refused(tmp_path, cut, "of model.weight only 0 elements are there")
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        (("epoch", 10**12), "lists of 1,000,000,000,001 items"),
+        (("epoch", *["x"] * 100_000), "has no path of 'epoch'"),
+        (("epoch", None), "has a path of 'epoch' that is none"),
+        (("model", "weight", "x"), "has paths that no state has"),
+    ],
+)
+def test_a_path_that_no_state_has_is_refused(tmp_path: Path, path: Any, match: str) -> None:
+    refused(tmp_path, lambda metadata: metadata.planner_data.update(epoch=path), match)
+
+
+def test_what_is_compressed_is_not_made_larger(tmp_path: Path) -> None:
+    def swell(metadata: Metadata) -> None:
+        plain = io.BytesIO()
+        torch.save(torch.zeros(1 << 20, dtype=torch.uint8), plain)
+        file = tmp_path / "step-5" / "bomb"
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out, zipfile.ZipFile(plain) as entries:
+            for name in entries.namelist():
+                out.writestr(name, entries.read(name))
+        for index, place in metadata.storage_data.items():
+            if index.fqn == "epoch":
+                new = replace(place, relative_path="bomb", offset=0, length=file.stat().st_size)
+                metadata.storage_data[index] = new
+
+    refused(tmp_path, swell, "epoch is compressed")
+
+
+@pytest.mark.parametrize("name", ["step-5/try-t/manifest.json", storage.OWNER])
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, name: str) -> None:
+    files = LocalFiles(tmp_path)
+    for each in ("step-5/.metadata", "step-5/try-t/manifest.json", storage.OWNER):
+        files.write(each, b"{}")
+    os.truncate(tmp_path / name, 1 << 40)
+    (reason,) = list_path(files, "ns/job", 0).damaged
+    assert reason.startswith("step-5: ") and ("more than" in reason) == (name != storage.OWNER)
+
+
+@pytest.mark.parametrize("name", ["\0", "\ud800", "..", ".", "", "a/b", "x" * 256])
+def test_a_name_that_no_file_has_is_refused(tmp_path: Path, name: str) -> None:
+    data = Manifest("", 7, 1, "t", (File(name, 1, 1),)).encode()
+    with pytest.raises(StorageError, match="its manifest cannot be read"):
+        Manifest.decode(data)
+
+
+def test_links_and_steps_of_another_form_are_neither_counted_nor_removed(tmp_path: Path) -> None:
+    other, path = tmp_path / "other", tmp_path / "path"
+    (other / "try-data").mkdir(parents=True)
+    (other / "try-data" / "precious").touch()
+    path.mkdir()
+    (path / "step-950").symlink_to(other)
+    storage.clear(LocalFiles(path), 900, "t")
+    (other / ".metadata").touch()
+    for name in ("7", "07", "٣", "6", "5"):
+        (path / f"step-{name}" / "try-t").mkdir(parents=True)
+        (path / f"step-{name}" / "try-t" / "manifest.json").touch()
+        (path / f"step-{name}" / ".metadata").touch()
+    storage.retire(LocalFiles(path), 2, 950)
+    assert {it.name for it in path.iterdir()} == {"step-950", "step-7", "step-07", "step-٣", "step-6"}
+    assert (other / ".metadata").exists() and (other / "try-data" / "precious").exists()
+
+
+def test_no_message_has_the_password_of_an_address() -> None:
+    pytest.importorskip("fsspec")
+    files = RemoteFiles("memory://user:hunter2@bucket/run")
+    assert str(files) == "memory://bucket/run" and "hunter2" in files.address("step-1")
+
+
+def test_the_names_of_parameters_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(50)])
+    looks, state_dict = [], torch.nn.Sequential.state_dict
+
+    def look(self: Any, **options: Any) -> Any:
+        looks.append(self)
+        return state_dict(self, **options)
+
+    monkeypatch.setattr(torch.nn.Sequential, "state_dict", look)
+    paths: dict[str, Any] = {str(n): ("model", f"module.{n}.weight") for n in range(50)}
+    found = names_from_torch(paths, {"model": model, "optimizer": torch.optim.Adam(model.parameters())})
+    assert found["7"] == ("model", "7.weight") and len(looks) == 1
