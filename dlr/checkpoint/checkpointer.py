@@ -80,8 +80,9 @@ class Checkpointer:
             on from there after `load`.
 
     Raises:
-        ValueError: one of the numbers is none, or below 1; a loader in the state has none of its own; the
-            storage_writer cannot go to another process; or there is no such kind of storage.
+        ValueError: one of the numbers is none, or below 1; process_group is without this rank; a loader in
+            the state has none of its own; the storage_writer cannot go to another process; or there is no
+            such kind of storage.
         ImportError: a package is missing that this kind of storage needs.
         RuntimeError: there is one already, in this process or in one that shares its environment, which uses
             the agent's memory and is not closed.
@@ -417,13 +418,17 @@ class Checkpointer:
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and save no more."""
         self._storage.leave()
-        is_saved = self._save(step, tier == "storage")
-        if not is_saved and tier == "memory" and self._memory is None:
-            is_saved = self._save(step, to_storage=True)  # as other ranks do, whose states are alike
-        if not is_saved:
-            logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
+        to_storage = tier == "storage"
+        is_saved = self._save(step, to_storage)
+        if not is_saved and not to_storage and self._memory is None:
+            to_storage = True
+            is_saved = self._save(step, to_storage)  # as other ranks do, whose states are alike
         with suppress(OSError):  # that it left would look like a failure
             self.close()
+        if to_storage:
+            is_saved = self._storage.newest_stored == step
+        if not is_saved:
+            logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
         leaving.prepare_to_end()
         self._left_after = step
 

@@ -19,9 +19,12 @@ from dlr.ranks import are_connected, from_all, from_rank_0
 T = TypeVar("T")
 
 OUTAGE_SECONDS = 60.0
-"""So long `load` waits for storage that is away: then the process fails, which spends a restart."""
+"""So long `load` waits for storage that is away, or a file of it: then the process fails, which spends a
+restart."""
 HUNG_SECONDS = 10.0
 """For storage to answer where memory has a checkpoint, too."""
+_UNREAD = "it cannot be read: "
+"""How the reason begins why a rank cannot say whether a checkpoint is whole."""
 _HUNG = f"storage has not answered for {HUNG_SECONDS:.0f} s"
 _LOOK_SECONDS = 2.0
 _AWAY = frozenset(
@@ -76,7 +79,8 @@ def choose(
         None if there is no checkpoint, or none that is newer.
 
     Raises:
-        StorageError: the path cannot be read, is another job's, or has nothing but damaged checkpoints.
+        StorageError: the path or the newest checkpoint that may be whole cannot be read, the path is another
+            job's, or it has nothing but damaged checkpoints.
         ValueError: what a rank has sent is nothing that ranks send.
     """
     grouped = are_connected()
@@ -100,11 +104,15 @@ def choose(
             for reason in damaged:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
             return manifest
-        hung = [reason for reason in reasons if _HUNG in str(reason)]
-        if hung and beyond is not None:
-            logger.warning("a checkpoint in %s is not used: %s; training goes on from memory", path, hung[0])
+        unread = [reason for reason in reasons if str(reason).startswith(f"{manifest.folder}: {_UNREAD}")]
+        if unread and beyond is not None:
+            logger.warning(
+                "a checkpoint in %s is not used: %s; training goes on from memory", path, unread[0]
+            )
             return None  # an older one would not be read either
-        damaged.append(reasons[0])
+        if len(unread) == len(reasons):  # it may be whole, and training on from an older one would lose it
+            raise StorageError(f"a checkpoint in {path} may be whole, and cannot be checked: {unread[0]}")
+        damaged.append(next(reason for reason in reasons if reason not in unread))
     if damaged and beyond is None:
         raise StorageError(
             f"no checkpoint in {path} is whole ({damaged[0]}): move what is there away to begin at step 0"
@@ -136,10 +144,10 @@ def _verify_here(path: Files, manifest: Manifest, mine: Sequence[File], beyond: 
     """Compare this rank's share of the files; where memory has a checkpoint too, as long as storage answers.
 
     Raises:
-        StorageError: one of them differs, or cannot be read.
+        StorageError: one of them differs, is not there, or cannot be read.
     """
     if beyond is None:
-        storage.verify(path, manifest, mine)
+        _verify_patiently(path, manifest, mine, OUTAGE_SECONDS)
         return
     read, before = 0, -1
 
@@ -147,12 +155,43 @@ def _verify_here(path: Files, manifest: Manifest, mine: Sequence[File], beyond: 
         nonlocal read
         read += 1
 
-    verified = _begin(lambda: storage.verify(path, manifest, mine, note_read))
+    verified = _begin(lambda: _verify_patiently(path, manifest, mine, HUNG_SECONDS, note_read))
     while verified not in wait([verified], HUNG_SECONDS).done:
         if read == before:
-            raise StorageError(f"it cannot be read: {_HUNG}")
+            raise StorageError(f"{_UNREAD}{_HUNG}")
         before = read
     verified.result()
+
+
+def _verify_patiently(
+    path: Files,
+    manifest: Manifest,
+    mine: Sequence[File],
+    patience: float,
+    note_read: Callable[[], None] = lambda: None,
+) -> None:
+    """Compare files with their manifest, one after the other; wait for one while storage is away.
+
+    Args:
+        patience: seconds, for each file.
+
+    Raises:
+        StorageError: one of them differs, is not there, or cannot be read.
+    """
+    for file in mine:
+        deadline = None
+        while True:
+            try:
+                storage.verify(path, manifest, [file], note_read)
+                break
+            except OSError as error:
+                now = time.monotonic()
+                deadline = deadline or now + patience
+                if error.errno not in _AWAY or now >= deadline:
+                    raise StorageError(f"{_UNREAD}{file.name}: {error}") from error
+                logger.warning("%s in %s cannot be read (%s); it is tried again", file.name, path, error)
+            note_read()
+            time.sleep(min(_LOOK_SECONDS, patience))
 
 
 def _begin(run: Callable[[], T]) -> Future[T]:

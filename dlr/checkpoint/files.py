@@ -43,6 +43,14 @@ class Files(ABC):
         """
 
     @abstractmethod
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of each file that is directly in a folder, by name; empty if there is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name.
 
@@ -138,6 +146,13 @@ class LocalFiles(Files):
         except FileNotFoundError:
             return set()
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        try:
+            with os.scandir(self._path / folder) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        except FileNotFoundError:
+            return {}
+
     def exists(self, name: str) -> bool:
         return (self._path / name).exists()
 
@@ -230,6 +245,15 @@ class RemoteFiles(Files):
             except FileNotFoundError:
                 return set()
         return {name.rstrip("/").rpartition("/")[2] for name in found}
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        with _as_os_errors():
+            try:
+                found = self._fs.ls(self._at(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+        files = (it for it in found if it["type"] == "file")
+        return {it["name"].rpartition("/")[2]: int(it["size"]) for it in files}
 
     def exists(self, name: str) -> bool:
         with _as_os_errors():

@@ -60,7 +60,7 @@ def in_storage(
         reader = files.reader(manifest.folder)
     else:
         reader = pointed_at(reader, files.address(manifest.folder))
-    if isinstance(reader, FileSystemReader):
+    if getattr(type(reader), "read_metadata", None) is FileSystemReader.read_metadata:
         metadata = _read_metadata(files, manifest, weights_only)
     else:
         metadata = reader.read_metadata()

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 import dlr
 from agent.slots.format import Mark
@@ -71,6 +71,8 @@ class Persistence:
         """The last step that is not saved: set when the others can know."""
         self._skipped = False
         """Whether a step was skipped since that one began."""
+        self.newest_stored = -1
+        """The last step that has reached the storage."""
         self._leaves = False
         self._after_failure: list[Saver] = []
         """The savers of what this start goes on from."""
@@ -254,6 +256,7 @@ class Persistence:
                 self._give_up(request.step, str(failed), threading.Event())
             error = self._save(request, release) if failed is None else str(failed)
             if error is None:
+                self.newest_stored = request.step
                 dlr.checkpoint_saved(request.step)
                 self._trouble.works(CheckpointTrouble.STORAGE)
                 if not self._skipped:
@@ -291,6 +294,8 @@ class Saver:
         self._process: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
         self._saving = threading.Lock()
+        self._number = 0
+        """Of the last request."""
         self.has_saved = False
         """Whether it has ever got to the end of a save, if only to say that it failed."""
         self.is_abandoned = False
@@ -354,13 +359,16 @@ class Saver:
         with self._starting:
             process = self._running()
         requests, answers = _stream(process.stdin), _stream(process.stdout)
-        requests.write(request.encode() + "\n")
+        self._number += 1
+        requests.write(f"{self._number} {request.encode()}\n")
         requests.flush()
         for line in answers:
-            answer = json.loads(line)
+            answer = _answer_to(self._number, line)
+            if answer is None:  # what follows might be taken for an answer to the next request
+                self.close()
+                return f"the process that saves has sent what is no answer to this request: {line!r:.200}"
             if "read" not in answer:
-                error: str | None = answer.get("error")
-                return error
+                return answer.get("error")
             has_read()
         return f"the process that saves ended with {process.wait()}"
 
@@ -369,6 +377,16 @@ class Saver:
             self._process = start_saver()
             self.is_abandoned = False
         return self._process
+
+
+def _answer_to(number: int, line: str) -> dict[str, Any] | None:
+    """Read an answer of the saver; None if it is none to the request of that number."""
+    with suppress(ValueError, RecursionError):
+        answer = json.loads(line)
+        is_ours = isinstance(answer, dict) and answer.get("number") == number
+        if is_ours and answer.keys() & {"read", "done", "error"}:
+            return cast(dict[str, Any], answer)
+    return None
 
 
 def start_saver() -> subprocess.Popen[str]:

@@ -1,7 +1,8 @@
 """The saver: a process beside each training process that writes slots to storage.
 
-`dlr.checkpoint.persistence` starts it as a program. It reads requests, a line of JSON each, from its input,
-and answers with lines on its output. Training goes on meanwhile. When the training process ends, the saver
+`dlr.checkpoint.persistence` starts it as a program. It reads requests from its input, a line each: a number,
+and JSON. It answers with lines of JSON on what is its output at the start, which the user's code, such as a
+writer that prints, does not reach. Training goes on meanwhile. When the training process ends, the saver
 finishes what was begun, and ends too. Under dlr, where the training process failed, the agent soon kills all
 that it leaves behind, the saver too: a step that is not complete by then does not reach the storage.
 
@@ -11,13 +12,14 @@ The savers of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import cache
-from typing import IO, Any
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,31 +36,35 @@ from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.sharing import PART, Digest, Request, SaveError, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.values import WITHIN, TensorReference, load_values
+from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values, load_values
 from dlr.checkpoint.writing import Writing
 
 
-def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
+def main() -> None:
     """Carry out requests until there are no more."""
+    requests, answers = sys.stdin, os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process, whose end ends this one
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
 
-    def answer(**fields: object) -> None:
+    def answer(to: str, **fields: object) -> None:
         with suppress(OSError):  # nobody is there to hear it
-            answers.write(json.dumps(fields) + "\n")
+            answers.write(json.dumps({"number": int(to), **fields}) + "\n")
             answers.flush()
 
     for line in requests:
-        error = try_to_persist(Request(**json.loads(line)), lambda: answer(read=True))
-        answer(**({"done": True} if error is None else {"error": error}))
+        to, _, request = line.partition(" ")
+        error = try_to_persist(Request(**json.loads(request)), partial(answer, to, read=True))
+        answer(to, **({"done": True} if error is None else {"error": error}))
 
 
 def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None:
     """Persist as `persist`; return in one clause why the step is not there, or None if it is."""
     try:
         persist(request, has_read)
-    except (OSError, DamagedError, SaveError) as error:
+    except (OSError, DamagedError, SaveError, storage.StorageError) as error:
         return str(error)
     except Exception as error:  # torch.save says RuntimeError where the storage is full
         return f"{type(error).__name__}: {error}"
@@ -109,14 +115,15 @@ class _Save:
             if not storage.is_complete(self._files, self.request.step):
                 return False
             return storage.read_manifest(self._files, self.request.step).job == self.request.job
-        except storage.StorageError:
+        except (OSError, storage.StorageError):
             return False
 
     def write(self) -> None:
         """Write this rank's part."""
         request = self.request
         if request.rank == 0:
-            storage.clear(self._files, request.step, request.attempt)
+            beside = "" if request.attempt.startswith(AFTER_FAILURE) else f"{AFTER_FAILURE}{request.round}"
+            storage.clear(self._files, request.step, request.attempt, beside)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
             raise SaveError("its slot was written into again")
@@ -164,7 +171,7 @@ class _Save:
         storage.publish(self._files, manifest, encoded)
         self._savers.remove_notes()
         with suppress(OSError):  # the step is there; old ones go at the next save
-            storage.retire(self._files, request.keep)
+            storage.retire(self._files, request.keep, request.step)
 
     def give_up(self, reason: str) -> None:
         """Tell the other ranks' savers that this one does not write."""
@@ -228,19 +235,35 @@ def _warn(path: str, count: int, name: str, ranks: int) -> None:
 def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is no tensor, by the names that torch.distributed.checkpoint gives it, and the paths of all names.
 
-    So whoever loads the folder with torch alone finds all of it. What cannot be unpickled outside of the
-    training script, since its class is there, is left to `dlr.checkpoint`.
+    So whoever loads the folder with torch alone finds it. What has a part that cannot be unpickled outside of
+    the training script, since its class is there, is left to `dlr.checkpoint`.
 
     Args:
         tensor: gives one by its name.
     """
+
+    def find(name: str) -> Tensor | TensorReference:
+        return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
+
     try:
-        nested = load_values(
-            values, lambda name: tensor(name) if name.startswith(WITHIN) else TensorReference(name)
-        )
+        return flatten_values(load_values(values, find))
     except Exception:  # pickles may raise anything
+        pass
+    try:
+        leaves, paths = flatten_values(load_readable_values(values, find))
+    except Exception:
         return {}, {}
-    return flatten_values(nested)
+    left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}
+    readable = {name: leaf for name, leaf in leaves.items() if name not in left_out}
+    return readable, {name: path for name, path in paths.items() if name not in left_out}
+
+
+def _is_pickled(leaf: object) -> bool:
+    try:
+        pickle.dumps(leaf)
+    except Exception:  # as above
+        return False
+    return True
 
 
 if __name__ == "__main__":

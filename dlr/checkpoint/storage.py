@@ -182,23 +182,24 @@ def read_manifest(files: Files, step: int) -> Manifest:
 
     Raises:
         StorageError: it is damaged.
+        OSError: it cannot be read, which tells nothing of it.
     """
     folder, found, reason = folder_of(step), list[Manifest](), ""
-    try:
-        tries = sorted(name for name in files.names(folder) if name.startswith(_TRY))
-        for name in tries:
-            try:
-                found.append(_manifest_of(files, step, name.removeprefix(_TRY)))
-            except FileNotFoundError:
-                continue
-            except StorageError as error:
-                reason = str(error)
-        if len(found) > 1:  # whoever took the place of an earlier one was killed before that was removed
+    tries = sorted(name for name in files.names(folder) if name.startswith(_TRY))
+    for name in tries:
+        try:
+            found.append(_manifest_of(files, step, name.removeprefix(_TRY)))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except StorageError as error:
+            reason = str(error)
+    if len(found) > 1:  # whoever took the place of an earlier one was killed before that was removed
+        reason = f"{METADATA} is not what was written"
+        try:
             metadata = describe(files, f"{folder}/{METADATA}")
-            found = [manifest for manifest in found if metadata in manifest.files]
-            reason = f"{METADATA} is not what was written"
-    except OSError as error:
-        reason = f"its manifest cannot be read: {error}"
+        except FileNotFoundError as error:  # it has just been removed
+            raise StorageError(reason) from error
+        found = [manifest for manifest in found if metadata in manifest.files]
     if found:
         return found[0]
     if reason:
@@ -239,13 +240,14 @@ def verify(
         note_read: called whenever a part has been read.
 
     Raises:
-        StorageError: one of them differs, or cannot be read.
+        StorageError: one of them differs, or is not there.
+        OSError: one of them cannot be read, which tells nothing of it.
     """
     for file in which:
         try:
             found = describe(files, manifest.place_of(file), note_read)
-        except OSError as error:
-            raise StorageError(f"{file.name} cannot be read: {error}") from error
+        except FileNotFoundError as error:
+            raise StorageError(f"{file.name} is not there: {error}") from error
         if found != file:
             raise StorageError(
                 f"{file.name} is not what was written: {found.nbytes} bytes with the sum {found.sum:#x}, "
@@ -289,8 +291,14 @@ def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
         metadata: content of `.metadata`; the manifest has it without that file.
 
     Raises:
+        StorageError: a file is not there, as where another process has removed it.
         OSError: it cannot be done; then it is no checkpoint.
     """
+    sizes = files.sizes(try_folder(manifest.step, manifest.attempt))
+    for file in manifest.files:
+        if (found := sizes.get(file.name)) != file.nbytes:
+            state = "gone" if found is None else f"{found} bytes long, not {file.nbytes}"
+            raise StorageError(f"{manifest.place_of(file)} is {state}, though it was written")
     whole = Manifest(**{**vars(manifest), "files": (*manifest.files, described(METADATA, metadata))})
     own = try_folder(manifest.step, manifest.attempt)
     files.write(f"{own}/{MANIFEST}", whole.encode(), lasting=True)
@@ -301,7 +309,7 @@ def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
                 files.remove(f"{manifest.folder}/{name}")
 
 
-def clear(files: Files, step: int, attempt: str) -> None:
+def clear(files: Files, step: int, attempt: str, beside: str = "") -> None:
     """Remove what was never completed, and may be what fills the storage.
 
     What is older than the newest checkpoint was there, and removed, before that one was written.
@@ -310,6 +318,8 @@ def clear(files: Files, step: int, attempt: str) -> None:
         step: that is about to be written by the processes of the attempt. What they write of it stays, and
             so does a later step, where some are ahead. An agent's savers, which write after a failure, leave
             all later steps alone: training goes on, and writes them.
+        beside: attempt of other savers of this start, which may still write an earlier step. What they write
+            stays, unless they have given it up.
 
     Raises:
         OSError: the path cannot be read.
@@ -325,7 +335,14 @@ def clear(files: Files, step: int, attempt: str) -> None:
             continue
         if begun > step and attempt.startswith(AFTER_FAILURE):
             continue
-        _remove_tries(files, begun, {name for name in names if not (name == own and begun >= step)}, names)
+        kept = {own} if begun >= step else set()
+        if f"{_TRY}{beside}" in names and not _is_given_up(files, begun, beside):
+            kept.add(f"{_TRY}{beside}")
+        _remove_tries(files, begun, names - kept, names)
+
+
+def _is_given_up(files: Files, step: int, attempt: str) -> bool:
+    return files.exists(f"{try_folder(step, attempt)}/{NOTES}/{GAVE_UP}0")
 
 
 def clear_attempt(files: Files, attempt: str) -> None:
@@ -348,11 +365,13 @@ def _remove_tries(files: Files, step: int, wanted: set[str], names: set[str]) ->
         files.remove(f"{folder_of(step)}/{name}".rstrip("/"))
 
 
-def retire(files: Files, keep: int | None) -> None:
-    """Remove checkpoints beyond the newest `keep`.
+def retire(files: Files, keep: int | None, newest: int) -> None:
+    """Remove checkpoints beyond `keep`, of those that these processes have written.
 
     Args:
         keep: None for all.
+        newest: the step that has just been written, the first that is kept. A later one stays, uncounted: it
+            may be one that `load` has found damaged.
 
     Raises:
         OSError: the path cannot be read.
@@ -361,11 +380,22 @@ def retire(files: Files, keep: int | None) -> None:
         return
     kept = 0
     for step in _own_in(files):
+        if step > newest or not _is_ours(files, step):
+            continue
         if kept < keep:
             kept += is_complete(files, step)
         else:
             files.remove(f"{folder_of(step)}/{METADATA}")  # first: what is left is no checkpoint
             files.remove(folder_of(step))
+
+
+def _is_ours(files: Files, step: int) -> bool:
+    """Whether savers wrote what there is of a step, not torch.distributed.checkpoint alone, or anybody."""
+    names = files.names(folder_of(step))
+    tries = [name for name in names if name.startswith(_TRY)]
+    if METADATA not in names:
+        return bool(tries)
+    return any(files.exists(f"{folder_of(step)}/{name}/{MANIFEST}") for name in tries)
 
 
 def check_owner(files: Files, job: str) -> None:

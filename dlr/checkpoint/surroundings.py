@@ -47,7 +47,11 @@ class Surroundings(ProcessFile):
 def look_around(
     environ: Mapping[str, str] = os.environ, group: dist.ProcessGroup | None = None
 ) -> Surroundings:
-    """Read the environment, the process group if there is one, and the agent's file."""
+    """Read the environment, the process group if there is one, and the agent's file.
+
+    Raises:
+        ValueError: this rank is not in the group.
+    """
     file, given = environ.get(ENV_CHECKPOINT_FILE, ""), ProcessFile()
     if file:
         try:
@@ -56,6 +60,11 @@ def look_around(
             logger.warning("%s cannot be read (%s): there are no checkpoints in memory", file, error)
     if dist.is_available() and dist.is_initialized():
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+        if rank < 0:
+            raise ValueError(
+                f"rank {dist.get_rank()} is not in process_group, which is to save together: make the "
+                "Checkpointer on the ranks of the group alone, or give each rank a group that it is in"
+            )
     else:
         rank, world_size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     job = "/".join(filter(None, (environ.get(ENV_NAMESPACE), environ.get(ENV_JOB_NAME))))

@@ -8,13 +8,18 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import IO, Any
 
-from torch.distributed.checkpoint.filesystem import _FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from agent.slots.sums import WordSum
 from dlr.checkpoint.files import CHUNK_BYTES
 from dlr.checkpoint.storage import File
+
+_TORCHS = {
+    "torch.distributed.checkpoint.filesystem.FileSystemWriter",
+    "torch.distributed.checkpoint._fsspec_filesystem.FsspecWriter",
+}
+"""Classes whose protocol is known, and shortened; by name, since fsspec takes long to import."""
 
 
 class Writing:
@@ -34,8 +39,9 @@ class Writing:
         self._subfolder = subfolder
         self.files: list[File] = []
         """What was written, where the writer writes files as torch's do."""
-        self.finishes = not isinstance(writer, _FileSystemWriter)
-        """Whether the writer completes the checkpoint in a way of its own."""
+        kind = type(writer)
+        self.finishes = f"{kind.__module__}.{kind.__qualname__}" not in _TORCHS
+        """Whether the writer completes the checkpoint in a way of its own, as one of a derived class may."""
 
     def write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         """Write this rank's part."""
@@ -45,11 +51,11 @@ class Writing:
             plan = writer.prepare_local_plan(plan)
         plans = [plan if rank == self._rank else SavePlan([]) for rank in range(self._world_size)]
         plan = writer.prepare_global_plan(plans)[self._rank]
-        if isinstance(writer, _FileSystemWriter):
+        if not self.finishes:
             prefix = replace(plan.storage_data, prefix=f"{self._subfolder}/{plan.storage_data.prefix}")
             plan = replace(plan, storage_data=prefix)
-            summing: Any = _Summing(writer.fs, self.files)
-            writer.fs = summing
+            torchs: Any = writer
+            torchs.fs = _Summing(torchs.fs, self.files)
         return writer.write_data(plan, planner).wait()
 
 

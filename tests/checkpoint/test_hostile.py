@@ -162,9 +162,10 @@ def test_links_and_steps_of_another_form_are_neither_counted_nor_removed(tmp_pat
     storage.clear(LocalFiles(path), 900, "t")
     (other / ".metadata").touch()
     for name in ("7", "07", "٣", "6", "5"):
-        (path / f"step-{name}").mkdir()
+        (path / f"step-{name}" / "try-t").mkdir(parents=True)
+        (path / f"step-{name}" / "try-t" / "manifest.json").touch()
         (path / f"step-{name}" / ".metadata").touch()
-    storage.retire(LocalFiles(path), 2)
+    storage.retire(LocalFiles(path), 2, 950)
     assert {it.name for it in path.iterdir()} == {"step-950", "step-7", "step-07", "step-٣", "step-6"}
     assert (other / ".metadata").exists() and (other / "try-data" / "precious").exists()
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
 from agent.slots.slot import Mark
@@ -21,7 +24,7 @@ from dlr.checkpoint.files import files_at
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import torch_alone
 from tests.checkpoint.buckets import Bucket
-from tests.checkpoint.own_storage import Cupboard
+from tests.checkpoint.own_storage import Cupboard, Indexing, ReadingIndex
 from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in
 from tests.checkpoint.worlds import assert_undisturbed, lines, run
 
@@ -203,6 +206,33 @@ def test_a_writer_and_a_reader_of_ones_own_are_used(path: str, tmp_path: Path) -
     manifest = save_and_load(path, cupboard, cupboard)
     assert (tmp_path / "cupboard" / "step-1" / "model.0.weight-0-0").exists()
     assert {file.name for file in manifest.files} == {".metadata"}
+
+
+def test_of_writers_and_readers_derived_from_torchs_nothing_is_left_out(tmp_path: Path) -> None:
+    save_and_load(str(tmp_path), Indexing(tmp_path), ReadingIndex(tmp_path))
+    assert {"prepared", "index", ".metadata", "__0_0.distcp"} <= {
+        it.name for it in (tmp_path / "step-1").iterdir()
+    }
+    (tmp_path / "step-1" / "index").unlink()
+    checkpointer = Checkpointer(tmp_path, state(0), storage_reader=ReadingIndex(tmp_path))
+    with pytest.raises(FileNotFoundError, match="index"):
+        checkpointer.load()
+    checkpointer.close()
+
+
+def test_a_reader_derived_from_torchs_runs_no_code_of_metadata_that_it_does_not_read_itself(
+    tmp_path: Path,
+) -> None:
+    class Derived(FileSystemReader):
+        pass
+
+    manifest = save_and_load(str(tmp_path), None, Derived(tmp_path))
+    data = tuple(file for file in manifest.files if file.name != storage.METADATA)
+    storage.publish(files_at(tmp_path), replace(manifest, files=data), pickle.dumps(os.getcwd))
+    checkpointer = Checkpointer(tmp_path, state(0), storage_reader=Derived(tmp_path))
+    with pytest.raises(storage.StorageError, match="does not belong there"):
+        checkpointer.load()
+    checkpointer.close()
 
 
 def test_a_writer_that_cannot_go_to_another_process_is_refused_at_once(
