@@ -1,4 +1,4 @@
-"""Where checkpoints in storage are kept: a folder of a file system, or a prefix of object storage.
+"""Places that hold checkpoints: a folder of a file system, or a prefix of object storage.
 
 Both read and list what is there, and write a file as a whole: nobody sees a part of it. Neither renames
 anything, so what makes a checkpoint complete is a file that is written last (`dlr.checkpoint.storage`).
