@@ -20,10 +20,11 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, ge
 
 
 def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a model after one step, with gradients that are no rounding errors: Adam makes whole steps of such."""
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
-    model(torch.randn(5, 3)).sum().backward()
+    (model(torch.randn(5, 3)) * torch.randn(5, 4)).sum().backward()
     optimizer.step()
     return model, optimizer
 
