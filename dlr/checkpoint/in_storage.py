@@ -80,7 +80,7 @@ def _read_metadata(files: Files, manifest: Manifest, weights_only: bool) -> Meta
 
 
 def _paths(metadata: Metadata) -> dict[str, OBJ_PATH]:
-    """Where in a state each thing belongs.
+    """Return the path in a state of each thing that was stored.
 
     Raises:
         DamagedError: it is where no state of a script has anything, or in lists with nothing else in them.

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -294,13 +294,13 @@ def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
         StorageError: a file is not there, as where another process has removed it.
         OSError: it cannot be done; then it is no checkpoint.
     """
-    sizes = files.sizes(try_folder(manifest.step, manifest.attempt))
+    own = try_folder(manifest.step, manifest.attempt)
+    sizes = files.sizes(own)
     for file in manifest.files:
         if (found := sizes.get(file.name)) != file.nbytes:
             state = "gone" if found is None else f"{found} bytes long, not {file.nbytes}"
             raise StorageError(f"{manifest.place_of(file)} is {state}, though it was written")
-    whole = Manifest(**{**vars(manifest), "files": (*manifest.files, described(METADATA, metadata))})
-    own = try_folder(manifest.step, manifest.attempt)
+    whole = replace(manifest, files=(*manifest.files, described(METADATA, metadata)))
     files.write(f"{own}/{MANIFEST}", whole.encode(), lasting=True)
     files.write(f"{manifest.folder}/{METADATA}", metadata, lasting=True)
     with suppress(OSError):
