@@ -228,7 +228,9 @@ class Fleet:
 
     def _publish(self, *, broken: bool) -> None:
         members = tuple((g.index, g.round) for _, g in sorted(self.groups.items()) if g.is_ready and not g.done)
-        if len(members) < self._minimum and not any(g.done for g in self.groups.values()):
+        if any(g.done for g in self.groups.values()):  # training ends: nobody begins it again
+            members = tuple(each for each in members if each in self.members)
+        elif len(members) < self._minimum:
             members = ()
         if members != self.members or broken:
             self.version, self.members = self.version + 1, members
@@ -245,7 +247,8 @@ class Fleet:
 
     @property
     def is_over(self) -> bool:
-        return all(group.is_over for group in self.groups.values())
+        """Whether a group is done, and none that takes part still trains."""
+        return any(group.is_over for group in self.groups.values()) and not self.members
 
     def stop(self) -> None:
         for group in self.groups.values():
