@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlr.replicas.channel import Alone, Channel
+from dlr.replicas.channel import Channel, channel_of_process
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.replicas import Replicas
 
@@ -39,5 +39,9 @@ def join(
     """
     optimizers = [optimizer] if not isinstance(optimizer, Sequence) else list(optimizer)
     names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer_{at}" for at in range(len(optimizers))]
-    everything: dict[str, Any] = {"model": model, **dict(zip(names, optimizers, strict=True)), **(state or {})}
-    return Replicas(everything, optimizers, start, OwnGroup(process_group), channel or Alone())
+    everything: dict[str, Any] = {
+        "model": model,
+        **dict(zip(names, optimizers, strict=True)),
+        **(state or {}),
+    }
+    return Replicas(everything, optimizers, start, OwnGroup(process_group), channel or channel_of_process())

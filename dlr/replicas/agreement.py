@@ -92,7 +92,9 @@ def agree(members: Sequence[Member]) -> Agreement:
             rolls.add(place)
         else:
             behind.add(place)
-    return Agreement(leader, led.applied, led.applied_in, frozenset(rolls), frozenset(behind), not led.trained)
+    return Agreement(
+        leader, led.applied, led.applied_in, frozenset(rolls), frozenset(behind), not led.trained
+    )
 
 
 def _is_level(member: Member, leader: Member) -> bool:

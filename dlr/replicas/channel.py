@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
 from typing import Protocol
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-
-@dataclass(frozen=True)
-class Membership:
-    """The groups that take part in a version."""
-
-    version: int
-    groups: tuple[tuple[int, int], ...]
-    """Index and round of each, by index."""
-    me: tuple[int, int]
-    """Index of this process's group, and the round of its processes."""
-
-    @property
-    def place(self) -> int | None:
-        """The place of this process's group among them; None if it takes no part."""
-        return self.groups.index(self.me) if self.me in self.groups else None
-
-    def indices(self, places: Sequence[int]) -> tuple[int, ...]:
-        """Return the indices of the groups at these places."""
-        return tuple(self.groups[place][0] for place in places)
+from agent.replicas.client import AgentChannel, Membership
+from crds.names import ENV_REPLICAS_SOCKET
 
 
 class Channel(Protocol):
@@ -71,3 +54,13 @@ class Alone:
 
     def broken(self, version: int) -> None:
         """Nobody asks."""
+
+
+def channel_of_process() -> Channel:
+    """Return the channel that the environment names; without one, this group is alone.
+
+    Raises:
+        OSError: the agent cannot be reached.
+    """
+    path = os.environ.get(ENV_REPLICAS_SOCKET)
+    return AgentChannel(path) if path else Alone()

@@ -47,9 +47,7 @@ class Bucket:
             if parameter.grad is None:
                 continue
             if parameter.grad.layout is not torch.strided:
-                raise TypeError(
-                    "dlr.replicas averages dense gradients: make the embedding with sparse=False"
-                )
+                raise TypeError("dlr.replicas averages dense gradients: make the embedding with sparse=False")
             part.copy_(local(parameter.grad).reshape(-1))
             numels[place] = 1
         return flat

@@ -41,6 +41,9 @@ QUIET_SECONDS = 10.0
 BUSY_SECONDS = 3_600.0
 """Time for which it is told so at once."""
 
+BROKEN_SECONDS = 2.0
+"""Time in which a newer version is expected when an exchange breaks."""
+
 OnCommit = Callable[[int, Sequence[int]], None]
 """Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
 
@@ -396,7 +399,9 @@ class Replicas:
 
     def _current(self) -> Version:
         if self._version is None:
-            raise RuntimeError("the groups meet in `for step in replicas.steps(…)`: use it for the loop over steps")
+            raise RuntimeError(
+                "the groups meet in `for step in replicas.steps(…)`: use it for the loop over steps"
+            )
         return self._version
 
     def _newest(self) -> int:
@@ -432,6 +437,11 @@ class Replicas:
         return membership
 
     def _tell_broken(self, exchange: Exchange, error: BrokenError) -> None:
+        """Ask for another version; not at once, since a death breaks connections before it is known."""
+        with self._changed:
+            self._changed.wait_for(lambda: exchange.is_overtaken, BROKEN_SECONDS)
         if not exchange.is_overtaken:
-            logger.warning("the groups' exchange is broken, and another version of it is waited for: %s", error)
+            logger.warning(
+                "the groups' exchange is broken, and another version of it is waited for: %s", error
+            )
             self._channel.broken(exchange.seat.version)

@@ -124,7 +124,9 @@ class Outgoing:
 
     def send(self, connection: Connection) -> None:
         """Send it; for the thread."""
-        header = {device: [asdict(part) for part in each.parts] for device, (each, _) in self._devices.items()}
+        header = {
+            device: [asdict(part) for part in each.parts] for device, (each, _) in self._devices.items()
+        }
         connection.broadcast_bytes(json.dumps(header).encode())
         connection.broadcast_bytes(self._values)
         for stream, tensors in self._devices.values():

@@ -21,7 +21,9 @@ import torch.distributed as dist
 from dlr.replicas.channel import Membership
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "dlr.replicas.replicas", "tests.replicas.scripts"])
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch.distributed", "dlr.replicas.replicas", "tests.replicas.scripts"]
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,9 @@ class Group:
     @property
     def trains(self) -> bool:
         """Whether it has made steps of its own, so that its state is the job's."""
-        return self.is_ready and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
+        return (
+            self.is_ready and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -171,7 +175,9 @@ class Fleet:
         deadline = time.monotonic() + seconds
         while not is_over():
             if time.monotonic() > deadline:
-                state = [(g.index, g.round, g.ready, g.done, g.versions, g.steps) for g in self.groups.values()]
+                state = [
+                    (g.index, g.round, g.ready, g.done, g.versions, g.steps) for g in self.groups.values()
+                ]
                 raise TimeoutError(f"version {self.version} {self.members}: {state}")
             self._look(0.02)
 
@@ -227,7 +233,9 @@ class Fleet:
         group.ready.clear()
 
     def _publish(self, *, broken: bool) -> None:
-        members = tuple((g.index, g.round) for _, g in sorted(self.groups.items()) if g.is_ready and not g.done)
+        members = tuple(
+            (g.index, g.round) for _, g in sorted(self.groups.items()) if g.is_ready and not g.done
+        )
         if any(g.done for g in self.groups.values()):  # training ends: nobody begins it again
             members = tuple(each for each in members if each in self.members)
         elif len(members) < self._minimum:
