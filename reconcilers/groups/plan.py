@@ -65,7 +65,11 @@ def plan_groups(
     status = _status(job, wanted, views, membership, end, now)
     halted = job.spec.suspend or (status.phase is not None and status.phase.finished)
     surplus = [deleted(ELASTICJOBS, each.metadata) for index, each in groups.items() if index >= count]
-    halting = [_halt(each, halted) for each in wanted.values() if each.spec.suspend != halted]
+    halting = [
+        _halt(each, halted)
+        for each in wanted.values()
+        if each.spec.suspend != halted and not (each.status.phase and each.status.phase.finished)
+    ]
     missing = () if halted else [index for index in range(count) if index not in groups]
     generation = str(job.metadata.generation)
     outdated = [
