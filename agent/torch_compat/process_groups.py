@@ -28,7 +28,7 @@ def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
     Raises:
         RuntimeError: a rank did not come in time, or the store failed.
     """
-    from torch.distributed import ProcessGroupGloo  # type: ignore[attr-defined]
+    from torch.distributed import ProcessGroupGloo
 
     return ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_seconds))
 
@@ -39,7 +39,7 @@ def nccl(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
     Its watchdog must not end the process when a peer dies, as torch's does by default
     (`TORCH_NCCL_ASYNC_ERROR_HANDLING`): `quiet_nccl` comes first.
     """
-    from torch.distributed import ProcessGroupNCCL  # type: ignore[attr-defined]
+    from torch.distributed import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dlr.replicas.channel import Membership
+from agent.replicas.client import Membership
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -248,10 +249,8 @@ class Fleet:
                         self._send(pipe)
 
     def _send(self, pipe: Connection) -> None:
-        try:
+        with contextlib.suppress(OSError):
             pipe.send((self.version, self.members))
-        except OSError:
-            pass
 
     @property
     def is_over(self) -> bool:
