@@ -116,6 +116,8 @@ class Watch:
         self._all = [{id(parameter) for parameter in bucket.parameters} for bucket in buckets]
         self._sent = 0
         self._is_on = False
+        self.is_paused = False
+        """Whether gradients are left alone for now, since a later backward adds to them."""
         self._handles = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 self._hook(number, id(parameter))
@@ -141,7 +143,7 @@ class Watch:
 
     def _hook(self, number: int, parameter: int) -> Callable[[Tensor], None]:
         def note(_: Tensor) -> None:
-            if not self._is_on:
+            if not self._is_on or self.is_paused:
                 return
             if parameter not in self._missing[number]:
                 if number < self._sent:

@@ -112,7 +112,6 @@ class Replicas:
         """Indices of the groups whose gradients it has."""
         self._is_open = False
         """Whether the script is in a step, whose gradients are not averaged yet."""
-        self._is_accumulating = False
 
     def _are_whole(self, parameters: Sequence[Tensor]) -> bool:
         """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
@@ -179,11 +178,15 @@ class Replicas:
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
         """Leave the gradients of the backwards within alone: a later one of the step adds to them."""
-        before, self._is_accumulating = self._is_accumulating, True
+        watch = self._watch
+        if watch is None:  # nothing is sent before the step
+            yield
+            return
+        before, watch.is_paused = watch.is_paused, True
         try:
             yield
         finally:
-            self._is_accumulating = before
+            watch.is_paused = before
 
     def close(self) -> None:
         """Take part no more: the optimizers are the script's own again."""
@@ -211,7 +214,7 @@ class Replicas:
     def _send(self, number: int) -> None:
         """Send a bucket that backward has filled."""
         exchange = self._current().exchange
-        if not self._is_accumulating and not exchange.is_overtaken:
+        if not exchange.is_overtaken:
             self._average.send(exchange, number)
 
     def _try(self) -> None:

@@ -79,6 +79,7 @@ class PipeChannel:
 
 def _main(place: Place, pipe: Connection, script: Callable[..., None], arguments: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    os.environ["NCCL_HOSTID"] = f"{place.group}-{place.rank}"  # NCCL refuses to have one GPU twice on a host
     if place.size > 1:
         store = dist.TCPStore("127.0.0.1", place.group_port, is_master=False)
         prefixed = dist.PrefixStore(f"group-{place.group}-{place.round}", store)
@@ -141,6 +142,8 @@ class Fleet:
         self.version, self.members = 0, ()
         self.commits: list[tuple[float, int, int, int]] = []
         """Time, group, rank and number of steps of each."""
+        self.kills: list[tuple[float, int]] = []
+        """Time of each, and the group."""
         self.groups: dict[int, Group] = {}
         self._wanted = set(range(groups))
         self._lock = threading.RLock()
@@ -168,6 +171,7 @@ class Fleet:
         """Kill a process; the rest of its group follows when the coordinator sees it."""
         process = self.groups[index].processes[rank]
         now = time.monotonic()
+        self.kills.append((now, index))
         if process.pid is not None and process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
         return now
