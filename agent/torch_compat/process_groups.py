@@ -50,8 +50,8 @@ def abort(group: Backend) -> None:
     """End a group whose peers may be dead. It may take seconds, so a thread of its own calls it.
 
     gloo's does not wake what waits for a peer that lives: that ends with the group's time-out, or as soon as
-    the peer closes its side. NCCL's is never destroyed: where its watchdog has seen the failure, the destructor
-    does not return (seen with torch 2.11 and NCCL 2.28).
+    the peer closes its side. NCCL's is never destroyed: where its watchdog has seen the failure, the
+    destructor does not return (seen with torch 2.11 and NCCL 2.28).
     """
     if type(group).__name__ == "ProcessGroupNCCL":
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

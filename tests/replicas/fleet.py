@@ -142,8 +142,8 @@ class Fleet:
         self.version, self.members = 0, ()
         self.commits: list[tuple[float, int, int, int]] = []
         """Time, group, rank and number of steps of each."""
-        self.kills: list[tuple[float, int]] = []
-        """Time of each, and the group."""
+        self.kills: list[tuple[float, int, int]] = []
+        """Time of each, the group, and the round of its processes."""
         self.groups: dict[int, Group] = {}
         self._wanted = set(range(groups))
         self._lock = threading.RLock()
@@ -171,7 +171,7 @@ class Fleet:
         """Kill a process; the rest of its group follows when the coordinator sees it."""
         process = self.groups[index].processes[rank]
         now = time.monotonic()
-        self.kills.append((now, index))
+        self.kills.append((now, index, self.groups[index].round))
         if process.pid is not None and process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
         return now
@@ -266,5 +266,16 @@ class Fleet:
             self._bury(group)
 
     def lines(self) -> list[dict[str, Any]]:
-        found = [line for path in self.folder.glob("log-*") for line in path.read_text().splitlines()]
-        return [json.loads(line) for line in found if line.endswith("}")]
+        """What processes wrote of steps in the state of the job; but for the last of those that were killed.
+
+        A process may learn that all agree, and die before another one does: its step dies with it.
+        """
+        killed = {round_ for _, _, round_ in self.kills}
+        found: list[dict[str, Any]] = []
+        for path in sorted(self.folder.glob("log-*")):
+            texts = [text for text in path.read_text().splitlines() if text.endswith("}")]
+            lines = [json.loads(text) for text in texts]
+            if lines and lines[-1]["round"] in killed:
+                del lines[-1]
+            found += [line for line in lines if "digest" in line]
+        return found
