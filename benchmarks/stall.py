@@ -1,4 +1,4 @@
-"""What the other replica groups lose when a process dies: dlr on the embedded cluster, and torchft. docs/stall.md.
+"""What other replica groups lose when a process dies: dlr on the embedded cluster, and torchft.
 
     python -m benchmarks.stall --torchft /path/to/a/python/that/has/torchft
 
@@ -233,8 +233,8 @@ def table(found: dict[str, tuple[float, list[Outcome]]]) -> str:
         stalls = [each.stall_seconds for each in outcomes]
         returns = statistics.median(each.return_seconds for each in outcomes)
         lines.append(
-            f"| {name} | {len(outcomes)} | {step:.3f} | {statistics.median(stalls):.3f} | {max(stalls):.3f} | "
-            f"{returns:.2f} |"
+            f"| {name} | {len(outcomes)} | {step:.3f} | {statistics.median(stalls):.3f} | "
+            f"{max(stalls):.3f} | {returns:.2f} |"
         )
     return "\n".join(lines)
 
@@ -257,8 +257,8 @@ def main() -> None:
         "# Stall of the others\n\n"
         "Written by `python -m benchmarks.stall`. Three replica groups of one process each over gloo, of\n"
         "which a random one is killed with SIGKILL. The stall is the longest step of the others around the\n"
-        "kill and the group's return, beyond an undisturbed step. torchft as its examples start it, with its\n"
-        "default time-outs, in the same run.\n\n"
+        "kill and the group's return, beyond an undisturbed step. torchft as its examples start it, with\n"
+        "its default time-outs, in the same run.\n\n"
         f"torch {torch.__version__}, {os.cpu_count()} cores; load average {os.getloadavg()[0]:.1f} at the "
         f"end.\n\n{table(found)}\n"
     )
