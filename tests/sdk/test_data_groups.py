@@ -140,8 +140,8 @@ class Fleet:
                 rank.replicas.begin(self._step, begun, index)
             learned[index] = [sample for rank in ranks for sample in rank.learn()]
         dying = set(dying)
-        if dying.issuperset(begun):
-            dying.remove(begun[-1])  # with the last group that has the state, all begin again from a checkpoint
+        if dying.issuperset(begun):  # without one that has the state, all would begin from a checkpoint
+            dying.remove(begun[-1])
         for index in dying:
             self.groups.pop(index, None)
             self._healing.pop(index, None)
