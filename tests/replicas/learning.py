@@ -36,7 +36,8 @@ def learn(place: Any, channel: Any, length: int, steps: int, constant_batch: boo
         for step in joined.steps(steps):
             optimizer.zero_grad()
             learned: list[int] = []
-            line = {"group": place.group, "rank": place.rank, "step": step, "epoch": sampler.epoch}
+            line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
+            line |= {"epoch": sampler.epoch}
             for micro in next(batches):
                 time.sleep(seconds)
                 with micro.accumulate(model):
