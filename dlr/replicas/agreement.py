@@ -8,7 +8,7 @@ can still apply it (`rolls`). Who took no part in that commit takes over the sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 HEALING_STEPS = 2
 """Steps from a meeting on to which a member that was behind contributes nothing: in the first it only takes
@@ -33,16 +33,18 @@ class Member:
     """Version in which the averaged gradients of its next step have all arrived; 0 if they have not."""
     is_ready: bool = False
     """Whether it has made the inner steps that its next outer step averages; see `dlr.replicas.outer`."""
+    inner_steps: int = 0
+    """Number of inner steps that its state has."""
 
     def to_numbers(self) -> list[int]:
         """Return the fields as integers, in their order."""
-        return [int(self.trained), self.applied, self.applied_in, self.complete_in, int(self.is_ready)]
+        return [int(each) for each in astuple(self)]
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> Member:
         """The reverse of `to_numbers`."""
-        trained, applied, applied_in, complete_in, is_ready = numbers
-        return cls(bool(trained), applied, applied_in, complete_in, bool(is_ready))
+        trained, applied, applied_in, complete_in, is_ready, inner_steps = numbers
+        return cls(bool(trained), applied, applied_in, complete_in, bool(is_ready), inner_steps)
 
 
 @dataclass(frozen=True)
@@ -105,16 +107,19 @@ def agree_on_round(members: Sequence[Member]) -> Agreement:
     """Decide what follows from a meeting between rounds of inner steps, where states are taken over at once.
 
     If one comes with its inner steps made, the outer step is made at once, without those that have not made
-    theirs: they take over its state, with all that the inner steps have changed. If none does, all begin the
-    inner steps together.
+    the same: they take over its state, with all that the inner steps have changed. If none does, all begin
+    the inner steps together.
     """
     agreed = agree(members)
     elsewhere = agreed.rolls | agreed.behind
-    ready = [place for place, each in enumerate(members) if each.is_ready and place not in elsewhere]
-    if not ready:
-        return replace(agreed, healing_steps=0)
-    behind = frozenset(range(len(members))).difference(ready)
-    return replace(agreed, leader=ready[0], behind=behind, is_first=False, healing_steps=1)
+    level = [place for place in range(len(members)) if place not in elsewhere]
+    leader = max(level, key=lambda place: (members[place].is_ready, members[place].inner_steps, -place))
+    led = members[leader]
+    alike = {place for place, member in enumerate(members) if member.inner_steps == led.inner_steps}
+    if led.is_ready:
+        alike &= {place for place in level if members[place].is_ready}
+    behind = frozenset(range(len(members))) - (alike - agreed.behind)
+    return replace(agreed, leader=leader, behind=behind, healing_steps=int(led.is_ready))
 
 
 def _is_level(member: Member, leader: Member) -> bool:

@@ -159,6 +159,7 @@ class OuterReplicas(Replicas):
             return super()._attempt(version)
 
     def _meet(self, membership: Membership) -> Version | None:
+        self._member = replace(self._member, inner_steps=self._state[INNER_STEP])
         with progress.busy(BUSY_SECONDS):
             return super()._meet(membership)
 

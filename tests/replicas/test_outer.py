@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dlr.replicas import join
-from dlr.replicas.agreement import Member, agree_on_round
+from dlr.replicas.agreement import Agreement, Member, agree_on_round
 from tests.replicas import rounds
 from tests.replicas.fleet import Fleet
 from tests.replicas.scripts import WIDTH, digest_of, exact_step
@@ -30,6 +32,7 @@ members = st.builds(
     applied_in=st.integers(0, 3),
     complete_in=st.integers(0, 3),
     is_ready=st.booleans(),
+    inner_steps=st.integers(0, 2),
 ) | st.builds(Member)
 
 
@@ -40,11 +43,13 @@ def test_those_with_their_inner_steps_made_average_and_the_others_take_over_thei
     agreed = agree_on_round(met)
     counted = agreed.contributors(agreed.step, len(met))
     furthest = max((each.trained, each.applied, each.applied_in) for each in met)
-    ready = [
-        place
+    level = {
+        place: each
         for place, each in enumerate(met)
-        if each.is_ready and (each.trained, each.applied, each.applied_in) == furthest
-    ]
+        if (each.trained, each.applied, each.applied_in) == furthest
+    }
+    most = max((each.inner_steps for each in level.values() if each.is_ready), default=-1)
+    ready = [place for place, each in level.items() if each.is_ready and each.inner_steps == most]
     if ready:
         assert list(counted) == ready
         assert agreed.leader in ready
@@ -52,7 +57,140 @@ def test_those_with_their_inner_steps_made_average_and_the_others_take_over_thei
     else:
         assert len(counted) == len(met), "all make the next round"
         assert agreed.leader not in agreed.behind | agreed.rolls
+        going_on = set(range(len(met))) - agreed.behind
+        assert {met[place].inner_steps for place in going_on} == {met[agreed.leader].inner_steps}
     assert agreed.contributors(agreed.step + 1, len(met)) == tuple(range(len(met)))
+
+
+# --- rounds in virtual time -------------------------------------------------------------------------------
+
+
+@dataclass
+class Group:
+    """One group: its member, and the history of its state."""
+
+    member: Member = field(default_factory=Member)
+    history: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Outer steps, with the contributors of each."""
+    rounds: int = 0
+    """Number of rounds whose inner steps its schedulers and samplers have made."""
+    pending: tuple[int, ...] = ()
+    """Contributors whose differences are complete here, if any."""
+    is_between: bool = True
+    """Whether it meets others next, and makes no inner steps before."""
+
+
+class World:
+    """Groups that train by rounds, meet, average, vote and die in any order. Anything between them gets lost."""
+
+    def __init__(self, chance: random.Random, count: int, *, dies: bool) -> None:
+        self.chance = chance
+        self.dies = dies
+        self.version = 0
+        self.groups = {index: Group() for index in range(count)}
+
+    def happens(self) -> bool:
+        return self.chance.random() < 0.75
+
+    def make_inner_steps(self, group: Group) -> None:
+        if not group.is_between:
+            assert group.rounds == group.member.applied or self.dies, "no round is missing or made twice"
+            group.rounds += 1
+            group.member = replace(group.member, is_ready=True)
+            group.is_between = True
+
+    def one_version(self) -> None:
+        """A version from its meeting to what ends it."""
+        self.version += 1
+        here = {index: group for index, group in self.groups.items() if self.happens() or not self.dies}
+        has_state = any(group.member.trained for group in here.values())
+        if not here or (not has_state and len(here) < len(self.groups)):
+            return
+        for group in here.values():
+            self.make_inner_steps(group)
+        members = [replace(group.member, inner_steps=group.rounds) for group in here.values()]
+        agreed = agree_on_round(members)
+        for place, group in enumerate(here.values()):
+            if place in agreed.rolls:
+                self.commit(group, agreed.applied_in)
+        met = self.heal(here, agreed)
+        if agreed.healing_steps == 0:
+            for place, group in enumerate(here.values()):
+                group.is_between = not met[place]
+                if all(met):
+                    self.make_inner_steps(group)
+        step = agreed.step
+        while all(met) and self.outer_step(here, agreed, step):
+            for group in here.values():
+                self.make_inner_steps(group)
+            step += 1
+
+    def heal(self, here: dict[int, Group], agreed: Agreement) -> list[bool]:
+        """Take over the leader's state; return who goes on, by place."""
+        leader = list(here.values())[agreed.leader]
+        state = leader.history, leader.rounds
+        met = [place not in agreed.behind or self.happens() for place in range(len(here))]
+        for place, group in enumerate(here.values()):
+            if place in agreed.behind and met[place]:
+                group.history, group.rounds = state
+            if (place in agreed.behind and met[place]) or (group is leader and not group.member.trained):
+                group.member = Member(True, agreed.step, agreed.applied_in)
+        return met
+
+    def outer_step(self, here: dict[int, Group], agreed: Agreement, step: int) -> bool:
+        counted = agreed.contributors(step, len(here))
+        indices = tuple(index for place, index in enumerate(here) if place in counted)
+        assert {group.member.applied for group in here.values()} == {step}
+        assert len({group.rounds for group in here.values()}) == 1, "all have the same inner steps"
+        for place, group in enumerate(here.values()):
+            assert group.member.is_ready == (place in counted), "whose differences count has some"
+            whole = self.happens()
+            group.pending = indices if whole else ()
+            group.member = replace(group.member, complete_in=self.version if whole else 0)
+        if not all(group.pending for group in here.values()):
+            return False
+        learned = [group for group in here.values() if self.happens()]
+        for group in learned:
+            self.commit(group, self.version)
+            group.is_between = False
+        return len(learned) == len(here)
+
+    def commit(self, group: Group, version: int) -> None:
+        step = group.member.applied
+        group.history += ((step, group.pending),)
+        group.member = Member(True, step + 1, version)
+
+    def die(self) -> None:
+        """Some groups die, and one at least that has the state lives."""
+        for index in self.groups if self.dies else ():
+            others = [each for other, each in self.groups.items() if other != index and each.member.trained]
+            if others and self.chance.random() < 0.2:
+                self.groups[index] = Group()
+
+
+@pytest.mark.parametrize("dies", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_groups_of_one_outer_step_have_one_history_and_no_round_is_missing_or_made_twice(
+    count: int, dies: bool
+) -> None:
+    furthest = 0
+    for seed in range(500):
+        world = World(random.Random(seed * 10 + count), count, dies=dies)
+        for _ in range(8):
+            world.one_version()
+            level: dict[tuple[int, int], set[object]] = {}
+            for group in world.groups.values():
+                if group.member.trained:
+                    assert [step for step, _ in group.history] == list(range(group.member.applied))
+                    key = (group.member.applied, group.member.applied_in)
+                    level.setdefault(key, set()).add(group.history)
+                    furthest = max(furthest, group.member.applied)
+            assert all(len(histories) == 1 for histories in level.values()), (seed, level)
+            world.die()
+    assert furthest > 3
+
+
+# --- real processes ---------------------------------------------------------------------------------------
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -190,7 +328,7 @@ def test_a_group_alone_makes_outer_steps_and_leaves_no_gradients() -> None:
     model = nn.Linear(4, 4)
     start = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    joined = join(model, optimizer, sync_every=3, outer=partial(torch.optim.SGD, lr=0.5), start=6)
+    joined = join(model, optimizer, sync_every=3, outer=partial(torch.optim.SGD, lr=0.5), start=7)
     seen = []
     for step in joined.steps(11):
         seen.append((step, joined.applied))
@@ -201,10 +339,10 @@ def test_a_group_alone_makes_outer_steps_and_leaves_no_gradients() -> None:
         sum(parameter.sum() for parameter in model.parameters()).backward()  # type: ignore[union-attr]
         joined.average()  # has no effect: the gradients are this group's
         optimizer.step()
-    assert seen == [(6, 2), (7, 2), (8, 2), (9, 3), (10, 3)]
+    assert seen == [(7, 2), (8, 2), (9, 3), (10, 3)]
     assert joined.applied == 4, "the last round is shorter"
     for before, after in zip(start, half, strict=True):
-        torch.testing.assert_close(before - after, torch.full_like(before, 0.75))  # half of 3 steps by 0.5
+        torch.testing.assert_close(before - after, torch.full_like(before, 0.5))  # half of 2 steps by 0.5
     assert digest_of(half) != digest_of(list(model.parameters()))
 
 
