@@ -20,6 +20,7 @@ from reconcilers.conditions.life import FAILED, RUNNING, SUCCEEDED, SUSPENDED
 from reconcilers.groups.membership import GroupView, decide
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.conditions import observed_at, with_condition
+from reconcilers.observed.groups import group_name
 from reconcilers.observed.run_policy import seconds_to_deadline
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.runtime.acts import Act, Event, Verb, create, deleted
@@ -39,11 +40,6 @@ class GroupsPlan:
     outdated: tuple[str, ...] = ()
     """Names of groups made of an earlier generation of the job; to compare them takes the whole job."""
     look_again_seconds: float | None = None
-
-
-def group_name(job: str, index: int) -> str:
-    """Return the name of a group's ElasticJob."""
-    return f"{job}-group-{index}"
 
 
 def plan_groups(

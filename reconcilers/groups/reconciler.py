@@ -62,17 +62,23 @@ class ReplicaGroupsReconciler(Reconciler):
 
     async def _apply(self, raw: Object, plan: GroupsPlan) -> None:
         metadata = raw["metadata"]
-        if plan.status_patch:
+        is_due = plan.status_patch or plan.acts or plan.outdated
+        if is_due or self._writes_of_world(raw):
+            # Even an empty patch fails if the job has changed: no older membership is ever written.
             body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": plan.status_patch}
             raw = await self._client.patch(
                 ELASTICJOBS, metadata["name"], body, metadata["namespace"], subresource="status"
             )
             tell(self._recorder, raw, plan.events)
-        for act in writes_of_world(raw, self._worlds.get(metadata["namespace"], metadata["name"])):
+        for act in self._writes_of_world(raw):
             await carry_out(self._client, self._recorder, raw, [act])
         await carry_out(self._client, self._recorder, raw, plan.acts)
         if plan.outdated:
             await self._renew(raw, plan.outdated)
+
+    def _writes_of_world(self, raw: Object) -> tuple[Act, ...]:
+        metadata = raw["metadata"]
+        return writes_of_world(raw, self._worlds.get(metadata["namespace"], metadata["name"]))
 
     async def _renew(self, raw: Object, names_of_groups: tuple[str, ...]) -> None:
         """Make groups, or make them what the job wants them to be; the cache may have parts of both alone."""
@@ -92,7 +98,7 @@ class ReplicaGroupsReconciler(Reconciler):
                 continue
             group = group_of(found)
             if group is None or group.uid != whole["metadata"]["uid"]:
-                continue  # somebody else's of that name: its owner's garbage collection, or a person, frees it
+                continue  # somebody else's; garbage collection or a person frees the name
             wanted = group_job(whole, group.index)
             patch = {
                 "metadata": {

@@ -95,7 +95,7 @@ def world_of(job: Object) -> Object:
         "apiVersion": names.API_VERSION,
         "kind": ELASTICWORLDS.kind,
         "metadata": metadata
-        | {"labels": metadata["labels"] | labels | group_labels(job["metadata"].get("labels") or {})},
+        | {"labels": metadata["labels"] | labels | group_labels(job)},
         "spec": world_spec(job),
     }
 

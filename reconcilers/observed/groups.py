@@ -7,29 +7,38 @@ from dataclasses import dataclass
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.observed.ownership import number_label
 
 
 @dataclass(frozen=True)
 class GroupOf:
-    """The job that a group belongs to, by the group's controlling owner: its labels are for people."""
+    """The job that a group belongs to, by the group's controlling owner and name: labels are for people."""
 
     name: str
     uid: str
     index: int
 
 
+def group_name(job: str, index: int) -> str:
+    """Return the name of a group's ElasticJob."""
+    return f"{job}-group-{index}"
+
+
 def group_of(job: Object | ElasticJob) -> GroupOf | None:
     """Return the job that an ElasticJob is a replica group of; None for one that stands alone."""
     if isinstance(job, ElasticJob):
-        metadata: Object = {"labels": job.metadata.labels, "ownerReferences": job.metadata.owner_references}
+        name, owners = job.metadata.name, job.metadata.owner_references
     else:
-        metadata = job["metadata"]
-    for owner in metadata.get("ownerReferences") or ():
+        name, owners = job["metadata"]["name"], job["metadata"].get("ownerReferences") or ()
+    for owner in owners:
         is_job = owner.get("kind") == "ElasticJob" and owner.get("apiVersion") == names.API_VERSION
         if owner.get("controller") and is_job:
-            index = number_label({"metadata": metadata}, names.LABEL_GROUP_INDEX) or 0
-            return GroupOf(owner["name"], owner["uid"], index)
+            text = name.rpartition("-")[2]
+            index = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+            return (
+                GroupOf(owner["name"], owner["uid"], index)
+                if name == group_name(owner["name"], index)
+                else None
+            )
     return None
 
 
@@ -45,6 +54,12 @@ def key_uid(owner: Object) -> str:
     return uid
 
 
-def group_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Return those of an object's labels that name its group."""
-    return {key: labels[key] for key in (names.LABEL_GROUPED_JOB, names.LABEL_GROUP_INDEX) if key in labels}
+def group_labels(job: Object | ElasticJob) -> dict[str, str]:
+    """Return the labels of all objects of a replica group; none for a job that stands alone.
+
+    They follow from the owner, not from the job's labels: NetworkPolicies of groups select Pods by them.
+    """
+    group = group_of(job)
+    if group is None:
+        return {}
+    return {names.LABEL_GROUPED_JOB: group.name, names.LABEL_GROUP_INDEX: str(group.index)}
