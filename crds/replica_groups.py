@@ -16,6 +16,21 @@ GroupIndex = Annotated[int, Field(ge=0, lt=MAX_GROUPS)]
 BY_INDEX = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["index"]}
 
 
+def group_name(job: str, index: int) -> str:
+    """Return the name of the ElasticJob of a job's replica group."""
+    return f"{job}-group-{index}"
+
+
+def index_of(job: str, name: str) -> int | None:
+    """Return the index of the group of this name; None if it is no group's.
+
+    The name is all that nobody can edit.
+    """
+    digits = name.removeprefix(group_name(job, 0)[:-1])
+    index = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 5 else -1
+    return index if name == group_name(job, index) else None
+
+
 class ReplicaGroups(Model):
     """Division of the workers into groups."""
 

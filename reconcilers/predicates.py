@@ -94,7 +94,7 @@ def more_of_a_grouped_job(change: Change) -> bool:
 
 
 def more_of_a_group(change: Change) -> bool:
-    """What the job of a replica group goes by: its world, that its processes are ready, its end, its spec."""
+    """What a job goes by of its replica group: world, progress of the processes, end, and spec."""
     return _part_in_groups(change.old) != _part_in_groups(change.new)
 
 
@@ -183,7 +183,10 @@ def _part_in_groups(group: dict[str, Any] | None) -> tuple[object, ...] | None:
     status = group.get("status") or {}
     world = status.get("rendezvous") or {}
     told, formed = (status.get(field) for field in _OF_GROUPS), (world.get(field) for field in _OF_WORLDS)
-    return *told, *formed, group["metadata"].get("generation"), group["metadata"].get("deletionTimestamp")
+    metadata = (
+        group["metadata"].get(key) for key in ("generation", "labels", "annotations", "deletionTimestamp")
+    )
+    return *told, *formed, (status.get("goodput") or {}).get("ratio"), *metadata
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

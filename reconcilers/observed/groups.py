@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.replica_groups import index_of
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,10 @@ class GroupOf:
     uid: str
     index: int
 
-
-def group_name(job: str, index: int) -> str:
-    """Return the name of a group's ElasticJob."""
-    return f"{job}-group-{index}"
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of all its objects."""
+        return {names.LABEL_GROUPED_JOB: self.name, names.LABEL_GROUP_INDEX: str(self.index)}
 
 
 def group_of(job: Object | ElasticJob) -> GroupOf | None:
@@ -32,13 +33,8 @@ def group_of(job: Object | ElasticJob) -> GroupOf | None:
     for owner in owners:
         is_job = owner.get("kind") == "ElasticJob" and owner.get("apiVersion") == names.API_VERSION
         if owner.get("controller") and is_job:
-            text = name.rpartition("-")[2]
-            index = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
-            return (
-                GroupOf(owner["name"], owner["uid"], index)
-                if name == group_name(owner["name"], index)
-                else None
-            )
+            index = index_of(owner["name"], name)
+            return None if index is None else GroupOf(owner["name"], owner["uid"], index)
     return None
 
 
@@ -60,6 +56,4 @@ def group_labels(job: Object | ElasticJob) -> dict[str, str]:
     They follow from the owner, not from the job's labels: NetworkPolicies of groups select Pods by them.
     """
     group = group_of(job)
-    if group is None:
-        return {}
-    return {names.LABEL_GROUPED_JOB: group.name, names.LABEL_GROUP_INDEX: str(group.index)}
+    return {} if group is None else group.labels

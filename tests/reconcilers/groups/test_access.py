@@ -11,7 +11,7 @@ from controller.resources import PODS, ROLES, SECRETS
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.groups.plan import group_job
+from reconcilers.groups.children import group_job
 from reconcilers.job.published import world_of
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.groups import GroupOf, group_labels, group_of

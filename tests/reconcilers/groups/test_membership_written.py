@@ -9,7 +9,7 @@ import pytest
 
 from controller.errors import Conflict
 from controller.reconciler import Request
-from reconcilers.groups.plan import group_job
+from reconcilers.groups.children import group_job
 from reconcilers.groups.reconciler import ReplicaGroupsReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
@@ -53,7 +53,8 @@ def api() -> Api:
     made["metadata"] |= {"generation": 1}
     api.put(ELASTICJOBS, made)
     for index in range(GROUPS):
-        api.put(ELASTICJOBS, group_job(api.get(ELASTICJOBS, JOB), index))
+        made = group_job(api.get(ELASTICJOBS, JOB), index)
+        api.put(ELASTICJOBS, made | {"metadata": made["metadata"] | {"generation": 1}})
         trains(api, index)
     return api
 
@@ -140,7 +141,7 @@ async def test_an_elasticjob_of_another_namespace_or_name_is_no_group_whatever_i
     api.remove(ELASTICJOBS, f"{JOB}-group-1")
     forged = group_job(api.get(ELASTICJOBS, JOB), 1)
     for name, namespace in ((f"{JOB}-group-1", "elsewhere"), ("mine", NAMESPACE)):
-        metadata = forged["metadata"] | {"name": name, "namespace": namespace}
+        metadata = forged["metadata"] | {"name": name, "namespace": namespace, "generation": 1}
         status = api.get(ELASTICJOBS, f"{JOB}-group-0")["status"]
         api.put(ELASTICJOBS, forged | {"metadata": metadata, "status": status})
     controller = GroupsController(api)
