@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.replica_groups import group_name
+from crds.replica_groups import MAX_GROUPS, group_name
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Verb
@@ -21,8 +21,9 @@ def index_of(job: str, name: str) -> int | None:
     The name is all that nobody can edit.
     """
     digits = name.removeprefix(group_name(job, 0)[:-1])
-    index = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 5 else -1
-    return index if name == group_name(job, index) else None
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
+        return None
+    return int(digits) if name == group_name(job, int(digits)) else None
 
 
 def is_halted(job: Object) -> bool:
