@@ -27,8 +27,9 @@ def index_of(job: str, name: str) -> int | None:
     The name is all that nobody can edit.
     """
     digits = name.removeprefix(group_name(job, 0)[:-1])
-    index = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 5 else -1
-    return index if name == group_name(job, index) else None
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
+        return None
+    return int(digits) if name == group_name(job, int(digits)) else None
 
 
 class ReplicaGroups(Model):
