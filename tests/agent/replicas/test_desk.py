@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from queue import Queue
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from agent.connection.listener import Listener
 from agent.connection.store import PeerStore
@@ -20,6 +23,7 @@ from agent.replicas import desk as desk_module
 from agent.replicas.client import AgentChannel, Membership
 from agent.replicas.desk import ReplicasDesk
 from agent.replicas.facts import GroupAddress, Groups
+from agent.torch_compat import process_groups
 from crds.agent_report import ReplicasReport
 
 KEY = bytes(range(32))
@@ -449,3 +453,18 @@ def test_the_lead_keeps_the_keys_of_two_versions_and_of_those_it_has_not_seen(ag
 
 def agent_of_another_group_sets(lead: Agent, key: bytes) -> None:
     PeerStore.connect(lead.listener.host, lead.listener.port, KEY).set(key.decode(), b"")
+
+
+def test_gloo_connects_two_groups_through_a_store_that_nothing_else_refers_to(
+    two: tuple[Agent, Agent],
+) -> None:
+    def total(agent: Agent, place: int) -> float:
+        process = agent.process()
+        process.wait_for(1)
+        group = process_groups.gloo(dist.PrefixStore("0", process.channel.open_store(1)), place, 2, 20.0)
+        number = torch.tensor([float(place + 1)])
+        group.allreduce([number]).wait()
+        return float(number)
+
+    sums = [in_thread(partial(total, agent, place)) for place, agent in enumerate(two)]
+    assert [each.get(timeout=WITHIN_SECONDS) for each in sums] == [3.0, 3.0]
