@@ -64,10 +64,6 @@ class AgentChannel:
         self._line = Line(path)
         self._membership: Membership | None = None
         self._changed: Callable[[], None] = lambda: None
-        self._lock = threading.Lock()
-        self._stores: list[tuple[int, LineStore]] = []
-        """The stores of the newest version, with their version: torch calls a store of Python's only as long
-        as something in Python refers to it."""
 
     @property
     def membership(self) -> Membership | None:
@@ -89,18 +85,14 @@ class AgentChannel:
     def open_store(self, version: int) -> Store:
         """Connect to the store of a version, through which its processes find each other.
 
-        It serves until one of a newer version is opened.
+        Keep a reference: torch finds the methods of a store of Python's only while there is one.
 
         Raises:
             OSError: the agent cannot be reached.
         """
         line = Line(self._path, ANSWER_SECONDS)
         line.send({"store": version})
-        store = LineStore(line)
-        with self._lock:
-            self._stores = [(of, each) for of, each in self._stores if of >= version]
-            self._stores.append((version, store))
-        return store
+        return LineStore(line)
 
     def at(self, version: int, step: int) -> None:
         """Tell that this process is in that version's exchange, and has applied so many steps."""

@@ -455,13 +455,14 @@ def agent_of_another_group_sets(lead: Agent, key: bytes) -> None:
     PeerStore.connect(lead.listener.host, lead.listener.port, KEY).set(key.decode(), b"")
 
 
-def test_gloo_connects_two_groups_through_a_store_that_nothing_else_refers_to(
+def test_gloo_connects_two_groups_through_their_agents(
     two: tuple[Agent, Agent],
 ) -> None:
     def total(agent: Agent, place: int) -> float:
         process = agent.process()
         process.wait_for(1)
-        group = process_groups.gloo(dist.PrefixStore("0", process.channel.open_store(1)), place, 2, 20.0)
+        store = process.channel.open_store(1)
+        group = process_groups.gloo(dist.PrefixStore("0", store), place, 2, 20.0)
         number = torch.tensor([float(place + 1)])
         group.allreduce([number]).wait()
         return float(number)
