@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import socket
@@ -200,7 +201,8 @@ class LineStore(Store):
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         with self._lock:
-            self._line.send(request)
+            with contextlib.suppress(OSError):  # it has ended, maybe after an answer that says why
+                self._line.send(request)
             answer = self._line.receive()
         if "failed" in answer:
             raise ConnectionError(answer["failed"])
