@@ -307,6 +307,8 @@ def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 def _send_now(connection: socket.socket, line: bytes) -> None:
     """Send a line without waiting; end the connection of a process that is gone, or has long read none."""
+    if connection.fileno() < 0:
+        return  # it has ended, and its thread has seen that
     try:
         if connection.send(line, socket.MSG_DONTWAIT) < len(line):
             raise BlockingIOError("it reads none")

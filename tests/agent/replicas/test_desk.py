@@ -201,12 +201,12 @@ def test_a_stopped_process_holds_up_neither_the_watch_nor_the_others(agent: Agen
     agent.told.get(timeout=WITHIN_SECONDS)
     others = tuple(GroupAddress(index, 1) for index in range(1, 1_000))
     longest = 0.0
-    for version in range(1, 60):
+    for version in range(1, 30):
         begun_at = time.monotonic()
         agent.desk.see(Groups(version, others))
         longest = max(longest, time.monotonic() - begun_at)
         process.wait_for(version)
-    assert longest < 0.5
+    assert longest < WITHIN_SECONDS  # a send that waited for it would never end
     assert is_closed(stopped)
 
 
