@@ -181,10 +181,10 @@ async def run(arguments: argparse.Namespace) -> None:
             deaths = [await fail(nodes, versions, meter) for _ in range(arguments.deaths)]
             worlds = await client.get(ELASTICJOBS, JOB, cluster.namespace)
             print(f"ElasticJob {len(str(worlds)) / 1e3:.1f} KB, load {os.getloadavg()[0]:.1f}")
-    columns = {"median": statistics.median, "most": max}
+    by_row = {row: [each[row] for each in deaths] for row in deaths[0]}
     figures = {
-        name: {row: float(of([each[row] for each in deaths])) for row in deaths[0]}
-        for name, of in columns.items()
+        "median": {row: statistics.median(found) for row, found in by_row.items()},
+        "most": {row: max(found) for row, found in by_row.items()},
     }
     print(table(list(deaths[0]), figures))
 

@@ -29,7 +29,7 @@ def group_of(job: Object | ElasticJob) -> GroupOf | None:
     if isinstance(job, ElasticJob):
         name, owners = job.metadata.name, job.metadata.owner_references
     else:
-        name, owners = job["metadata"]["name"], job["metadata"].get("ownerReferences") or ()
+        name, owners = job["metadata"]["name"], job["metadata"].get("ownerReferences") or []
     for owner in owners:
         is_job = owner.get("kind") == "ElasticJob" and owner.get("apiVersion") == names.API_VERSION
         if owner.get("controller") and is_job:
