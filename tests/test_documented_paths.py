@@ -39,7 +39,7 @@ def is_there(path: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_what_a_page_names_is_there(page: Path) -> None:
     named = named_in((ROOT / page).read_text())
-    if page.name == "from-dlrover.md":  # it lists DLRover's own examples
+    if page.name == "measured.md":  # it lists DLRover's own examples
         named = {path for path in named if not path.startswith("examples/")}
     assert {path for path in named if not is_there(path)} == set()
 

@@ -1,0 +1,69 @@
+"""The site's navigation has every page of docs/ once, and its pages are few, short and say what they are for.
+
+Links and anchors are checked in test_documented_paths.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+MADE_BY_THE_BUILD = {"fields.md"}
+GENERATED = {*MADE_BY_THE_BUILD, "cli-reference.md"}
+MOST_PAGES = 26
+MOST_WORDS = 35_000
+"""Beside generated pages, measurements and the table of contents (index.md)."""
+
+
+class Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without importing what its Python tags name."""
+
+
+Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+SITE = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+
+
+def pages(nav: Any, section: str = "") -> Iterator[tuple[str, str]]:
+    """Yield section and file of each page."""
+    for entry in nav:
+        for title, below in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            if isinstance(below, list):
+                yield from pages(below, title)
+            else:
+                yield section, below
+
+
+PAGES = list(pages(SITE["nav"]))
+WRITTEN = [
+    name for section, name in PAGES if section != "Measurements" and name not in {*GENERATED, "index.md"}
+]
+
+
+def test_navigation_has_every_page_once() -> None:
+    names = [name for _, name in PAGES]
+    assert len(names) == len(set(names))
+    assert set(names) - MADE_BY_THE_BUILD == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_pages_are_few_and_short() -> None:
+    words = {name: len((DOCS / name).read_text().split()) for name in WRITTEN}
+    assert len(words) <= MOST_PAGES
+    assert sum(words.values()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_page_begins_with_a_title_and_what_it_is_for(name: str) -> None:
+    title, purpose = (DOCS / name).read_text().split("\n\n")[:2]
+    assert re.fullmatch(r"# .+", title)
+    assert "This page " in purpose
+
+
+def test_readme_fits_a_screen_or_two() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 70
