@@ -18,6 +18,8 @@ from agent.facts.world import Member
 from crds.names import (
     ENV_CHECK_NAME,
     ENV_GRACE_SECONDS,
+    ENV_GROUP_INDEX,
+    ENV_GROUPED_JOB,
     ENV_HEARTBEAT_SECONDS,
     ENV_INCARNATION,
     ENV_JOB_KEY,
@@ -77,6 +79,9 @@ class Environment:
     persist_on_failure: bool = False
     """Whether what training goes on from after a failure is to be written to storage too."""
     replica_type: str = WORKER
+    grouped_job: str = ""
+    """The job whose replica group this worker's job is; empty if it is none."""
+    group_index: int = 0
     key: bytes = field(default=b"", repr=False)
     """The job's key, by which agents prove to each other that they are of the job; empty if there is none."""
 
@@ -150,6 +155,8 @@ class Environment:
             memory_bytes=int(_number(ENV_MEMORY_BYTES, environ.get(ENV_MEMORY_BYTES) or 0)),
             memory_replicas=int(_number(ENV_MEMORY_REPLICAS, environ.get(ENV_MEMORY_REPLICAS) or 0)),
             persist_on_failure=bool(_number(ENV_MEMORY_PERSIST, environ.get(ENV_MEMORY_PERSIST) or 0)),
+            grouped_job=environ.get(ENV_GROUPED_JOB, ""),
+            group_index=int(_number(ENV_GROUP_INDEX, environ.get(ENV_GROUP_INDEX) or 0)),
             key=key,
         )
 

@@ -421,6 +421,20 @@ class ShardsReport(Definition):
     """Elements left to do after it. All others count as done."""
 
 
+@dataclass(frozen=True)
+class ReplicasReport(OnWire):
+    """How far the worker's processes are in the training of all replica groups (docs/groups.md)."""
+
+    round: Count
+    """Round of the processes, all of which are ready to take part."""
+    version: Count = 0
+    """The newest version that all of them are in; 0 before the first."""
+    step: Count = 0
+    """Number of steps that all of them have applied."""
+    broken_version: Count = 0
+    """The newest version whose exchange failed for one of them, when there was no newer one."""
+
+
 _ELEMENTS = " + ".join(f"(has(set.{name}) ? size(set.{name}) : 0)" for name in ("rest", "failed", "undone"))
 _SHARDS_LIMIT: dict[str, Any] = {
     "x-kubernetes-validations": [
@@ -476,3 +490,5 @@ class AgentReport(OnWire):
         | None
     ) = None
     """The sets that its processes pull from; unset if they pull from none."""
+    replicas: ReplicasReport | None = None
+    """Unset until all processes of a replica group are ready to take part."""

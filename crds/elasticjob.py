@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import ConfigDict, Field
 
 from crds.job_spec import LONGEST_NAME, TRAINING_TYPES, ElasticJobSpec
 from crds.job_status import ElasticJobStatus
 from crds.model import Model, ObjectMeta, cel, rules
+
+
+class JobMeta(ObjectMeta):
+    """The metadata of a job, with its owner: that of a replica group is the job that it belongs to."""
+
+    owner_references: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class ElasticJob(Model):
@@ -35,6 +43,6 @@ class ElasticJob(Model):
         )
     )
 
-    metadata: ObjectMeta
+    metadata: JobMeta
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)

@@ -12,6 +12,7 @@ from crds.failure_policy import FailurePolicy
 from crds.model import MAX_QUANTITY, MAX_TIME_SECONDS, Free, Model, Quantity, cel, rules
 from crds.names import MASTER_TYPES, WORKER
 from crds.phases import HANG_TIMEOUT_SECONDS
+from crds.replica_groups import MAX_GROUPS, ReplicaGroups
 from crds.template import MAX_ITEMS, PodTemplate
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
@@ -184,6 +185,8 @@ class ElasticPolicy(Model):
     """Use free room beyond `replicas`."""
     network_interfaces: NetworkInterfaces | None = None
     """auto: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches rank 0's agent."""
+    replica_groups: ReplicaGroups | None = None
+    """Train in groups of workers, of which the others go on when one fails (docs/groups.md)."""
 
 
 TopologyKeys = Annotated[
@@ -276,6 +279,55 @@ ManagedBy = Annotated[
 ]
 
 
+_GROUPED = "!has(self.elasticPolicy.replicaGroups)"
+GROUP_RULES = (
+    cel(
+        f"{_GROUPED} || (has(self.replicaSpecs.worker) && "
+        "self.replicaSpecs.worker.replicas % self.elasticPolicy.replicaGroups.workers == 0)",
+        "replicaSpecs.worker.replicas must be a multiple of elasticPolicy.replicaGroups.workers",
+    ),
+    cel(
+        f"{_GROUPED} || !has(self.replicaSpecs.worker) || self.elasticPolicy.replicaGroups.min * "
+        "self.elasticPolicy.replicaGroups.workers <= self.replicaSpecs.worker.replicas",
+        "elasticPolicy.replicaGroups.min must not be more than the number of groups, which is "
+        "replicaSpecs.worker.replicas / elasticPolicy.replicaGroups.workers",
+    ),
+    cel(
+        f"{_GROUPED} || !has(self.replicaSpecs.worker) || self.replicaSpecs.worker.replicas / "
+        f"self.elasticPolicy.replicaGroups.workers <= {MAX_GROUPS}",
+        f"elasticPolicy.replicaGroups may make {MAX_GROUPS} groups at most",
+    ),
+    *(
+        cel(
+            f"{_GROUPED} || !has(self.replicaSpecs.{type_})",
+            f"elasticPolicy.replicaGroups divides workers: replicaSpecs.{type_} has no place in a group",
+        )
+        for type_ in TRAINING_TYPES
+        if type_ != WORKER
+    ),
+    *(
+        cel(
+            f"{_GROUPED} || !has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.{field})",
+            f"replicaSpecs.worker.{field} has no place beside elasticPolicy.replicaGroups: the number of groups "
+            "shrinks and grows, down to replicaGroups.min",
+        )
+        for field in ("minReplicas", "maxReplicas")
+    ),
+    *(
+        cel(
+            f"{_GROUPED} || !has(self.elasticPolicy.{field})",
+            f"elasticPolicy has replicaGroups or {field}, and not both",
+        )
+        for field in ("shardScaling", "opportunistic")
+    ),
+    cel(
+        f"({_GROUPED}) == (!has(oldSelf.elasticPolicy.replicaGroups)) && ({_GROUPED} || "
+        "self.elasticPolicy.replicaGroups.workers == oldSelf.elasticPolicy.replicaGroups.workers)",
+        "elasticPolicy.replicaGroups.workers cannot be changed; make another job",
+    ),
+)
+
+
 class ElasticJobSpec(Model):
     """What is wanted."""
 
@@ -307,6 +359,7 @@ class ElasticJobSpec(Model):
                 "replicaSpecs.worker alone may have memoryCheckpoint",
             ),
             *CLUSTER_RULES,
+            *GROUP_RULES,
             *(
                 cel(f"!has(self.elasticPolicy.opportunistic) || ({rule})", message)
                 for rule, message in (

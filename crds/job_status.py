@@ -23,6 +23,7 @@ from crds.model import (
 )
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
+from crds.replica_groups import BY_INDEX, MAX_GROUPS, GroupStatus, Membership, ReplicaGroupStatus
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSets
 
 # An ElasticJob of 10,000 workers has 32 KB at most (tests/crds/test_size.py); ElasticWorkers have more text.
@@ -320,6 +321,14 @@ class ElasticJobStatus(Model):
     suspected_at: datetime | None = None
     """When something last failed that smells of hardware, or steps began to take longer: checks passed before
     then count no more."""
+    membership: Membership | None = None
+    """The groups that train together, where the job has replica groups."""
+    groups: Annotated[list[GroupStatus], Field(max_length=MAX_GROUPS, json_schema_extra=BY_INDEX)] = Field(
+        default_factory=list
+    )
+    """All of them."""
+    replica_group: ReplicaGroupStatus | None = None
+    """How far this job is as a replica group of another."""
     replicas: int | None = None
     """Worker Pods that exist, standby Pods excepted, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None

@@ -8,6 +8,7 @@ from controller.store import Change
 from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_AGENTS, WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
+from reconcilers.observed.groups import is_grouped
 from reconcilers.observed.trust import may_cordon
 
 
@@ -87,6 +88,16 @@ def more_of_a_jobs_checks(change: Change) -> bool:
     return _part_in_checks(change.old) != _part_in_checks(change.new)
 
 
+def more_of_a_grouped_job(change: Change) -> bool:
+    """A job with replica groups, or one that was."""
+    return any(each is not None and is_grouped(each) for each in (change.old, change.new))
+
+
+def more_of_a_group(change: Change) -> bool:
+    """What the job of a replica group goes by: its world, how far its processes are, its end, and its spec."""
+    return _part_in_groups(change.old) != _part_in_groups(change.new)
+
+
 def makes_way(change: Change) -> bool:
     """A check has finished, is gone, or is through with some of its nodes: others may begin."""
     old, new = change.old, change.new
@@ -162,16 +173,40 @@ def _speaker(worker: dict[str, Any] | None) -> str | None:
     return ((worker or {}).get("status", {}).get("agent") or {}).get("podUid")
 
 
+_OF_GROUPS = ("phase", "reason", "message", "replicaGroup", "restarts", "replicas", "replicaStatuses")
+_OF_WORLDS = ("round", "phase", "brokenRound", "masterAddress", "masterPort")
+
+
+def _part_in_groups(group: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if group is None:
+        return None
+    status = group.get("status") or {}
+    world = status.get("rendezvous") or {}
+    told, formed = (status.get(field) for field in _OF_GROUPS), (world.get(field) for field in _OF_WORLDS)
+    return *told, *formed, group["metadata"].get("generation"), group["metadata"].get("deletionTimestamp")
+
+
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
     """Returns the worker; of its agent's progress only the last checkpoint, the rounds that have any, where
-    the loss stopped being a number, and what a round resumed from."""
+    the loss stopped being a number, what a round resumed from, and its part in the replica groups."""
     report = (worker or {}).get("status", {}).get("agent") or {}
-    quiet = ("progress", "rounds", "series", "usage", "memory", "shards", "askedStacks", "profile")
+    quiet = (
+        "progress",
+        "rounds",
+        "series",
+        "usage",
+        "memory",
+        "shards",
+        "askedStacks",
+        "profile",
+        "replicas",
+    )
     rest = {k: v for k, v in report.items() if k not in quiet}
     rounds = [(told["round"], told.get("nonFiniteStep")) for told in report.get("rounds") or ()]
     saved = (report.get("progress") or {}).get("checkpointStep")
     resumed, asked = (report.get("memory") or {}).get("resumed"), _asked_of_shards(report)
-    return _without_report(worker), rest, saved, rounds, resumed, asked
+    replicas = {k: v for k, v in (report.get("replicas") or {}).items() if k != "step"}
+    return _without_report(worker), rest, saved, rounds, resumed, asked, replicas
 
 
 def _asked_of_shards(report: dict[str, Any]) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ from reconcilers.cordon.reconciler import (
     NodeRecordReconciler,
     cordon_states,
 )
+from reconcilers.groups.reconciler import ReplicaGroupsReconciler
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
@@ -51,6 +52,8 @@ from reconcilers.predicates import (
     goes,
     halts_or_goes_on,
     makes_way,
+    more_of_a_group,
+    more_of_a_grouped_job,
     more_of_a_jobs_checks,
     more_of_an_answer,
     more_than_a_heartbeat,
@@ -98,6 +101,7 @@ def add_all(
     keep_what_is_read(manager.cache)
     add_indexes(manager.cache)
     add_jobs(manager, clock, pods)
+    add_groups(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
     add_node_checks(manager, clock)
@@ -108,6 +112,7 @@ def add_all(
 
 def add_indexes(cache: Cache) -> None:
     """What the reconcilers look up in the cache besides names."""
+    cache.add_index(ELASTICJOBS, BY_OWNER, owner_uids)
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
@@ -132,6 +137,19 @@ def add_jobs(manager: Manager, clock: Clock, pods: PodOptions | None = None) -> 
         .reports_to(_reporter(manager, "elasticjob", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
+    )
+
+
+def add_groups(manager: Manager, clock: Clock) -> None:
+    reconciler = ReplicaGroupsReconciler(manager.client, manager.cache, manager.recorder, clock)
+    (
+        ControllerBuilder(manager, "replicagroups")
+        .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
+        .owns(ELASTICJOBS, predicate=more_of_a_group)
+        .owns(ELASTICWORLDS)
+        .reports_to(_reporter(manager, "replicagroups", ELASTICJOBS, clock))
+        .with_workers(JOB_WORKERS)
+        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
 
 

@@ -116,17 +116,26 @@ class Values:
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
-        self._rounds: list[int] = []
+        self._kept: dict[str, list[str]] = {}
+        """The prefixes whose keys are kept, the oldest first, by kind."""
         self._lock = threading.Lock()
 
     def open_round(self, round_: int) -> None:
         """Make room for the keys of a round, under `round_prefix`: those of old rounds are dropped."""
+        self._open("round", round_prefix(round_))
+
+    def open_version(self, version: int) -> None:
+        """Make room for the keys of a version of the replica groups, likewise."""
+        self._open("version", version_prefix(version))
+
+    def _open(self, kind: str, prefix: str) -> None:
         with self._lock:
-            if round_ not in self._rounds:
-                self._rounds.append(round_)
-            while len(self._rounds) > KEPT_ROUNDS:
-                prefix = round_prefix(self._rounds.pop(0)).encode()
-                for key in [key for key in self._values if key.startswith(prefix)]:
+            kept = self._kept.setdefault(kind, [])
+            if prefix not in kept:
+                kept.append(prefix)
+            while len(kept) > KEPT_ROUNDS:
+                old = kept.pop(0).encode()
+                for key in [key for key in self._values if key.startswith(old)]:
                     del self._values[key]
 
     def has(self, key: bytes) -> bool:
@@ -175,6 +184,11 @@ class Values:
 def round_prefix(round_: int) -> str:
     """Return the prefix of a round's keys."""
     return f"round/{round_}/"
+
+
+def version_prefix(version: int) -> str:
+    """Return the prefix of the keys of a version of the replica groups."""
+    return f"replicas/{version}/"
 
 
 @dataclass(eq=False)

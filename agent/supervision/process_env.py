@@ -14,7 +14,9 @@ from agent.monitor import flight_recorder
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
 from agent.monitor.stepping import Start
+from agent.replicas.desk import ReplicasDesk
 from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT, UNLIMITED_RESTARTS
+from crds.names import ENV_REPLICAS_SOCKET
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
 
@@ -28,6 +30,8 @@ class ProcessEnvironment:
     memory: CheckpointMemory | None
     desk: str
     """The socket from which they pull shards; "" if each process pulls its own share, by rank."""
+    replicas: ReplicasDesk | None = None
+    """The socket through which they follow the replica groups, in a job that has such."""
 
     def of_start(
         self, start: Start, ranks: Sequence[int], logs: LogsDest, failures_per_hour: float | None
@@ -50,8 +54,13 @@ class ProcessEnvironment:
         if self.memory is not None:
             checkpoints = self.memory.write_files(folder, ranks, failures_per_hour)
         shards = {ENV_SHARDS_SOCKET: self.desk, ENV_ROUND: str(start.round)} if self.desk else {}
+        replicas = {}
+        if self.replicas is not None:
+            self.replicas.begin(start.round, len(ranks))
+            replicas = {ENV_REPLICAS_SOCKET: self.replicas.path}
+        shared = shards | replicas
         return [
-            {**progress[rank], **stacks[rank], **self._recorder(rank), **shards, **checkpoints[rank]}
+            {**progress[rank], **stacks[rank], **self._recorder(rank), **shared, **checkpoints[rank]}
             for rank in range(len(ranks))
         ]
 

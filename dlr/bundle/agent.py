@@ -200,7 +200,7 @@ def _sources() -> Iterator[tuple[str, str]]:
     for package, names in ((dlr, _SDK), (crds, _PROTOCOL)):
         for name in names:
             yield f"{_own_name(package.__name__)}/{name}", (_folder(package.__name__) / name).read_text()
-    for package_name in ("as_dlrover", "checkpoint", "data", "integrations", "shards", "tasks"):
+    for package_name in ("as_dlrover", "checkpoint", "data", "integrations", "replicas", "shards", "tasks"):
         yield from _tree(f"dlr/{package_name}", _folder(dlr.__name__) / package_name)
     yield "healthcheck/__init__.py", (_folder(healthcheck.__name__) / "__init__.py").read_text()
     yield from _tree("healthcheck/probes", _folder(healthcheck.__name__) / "probes")

@@ -20,6 +20,7 @@ from crds.cluster import first_port
 from crds.rendezvous import World
 from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.observed.builder import owned_metadata
+from reconcilers.observed.groups import group_labels
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Verb, create
 from reconcilers.runtime.kinds import ELASTICWORLDS
@@ -93,7 +94,8 @@ def world_of(job: Object) -> Object:
     return {
         "apiVersion": names.API_VERSION,
         "kind": ELASTICWORLDS.kind,
-        "metadata": metadata | {"labels": metadata["labels"] | labels},
+        "metadata": metadata
+        | {"labels": metadata["labels"] | labels | group_labels(job["metadata"].get("labels") or {})},
         "spec": world_spec(job),
     }
 
@@ -111,6 +113,7 @@ def world_spec(job: Object) -> Object:
         shards=status.get("shards"),
         hangTimeoutSeconds=policy.get("hangTimeoutSeconds"),
         topologyLevels=len((spec.get("nodeCheck") or {}).get("topologyKeys") or ()),
+        replicas=status.get("membership"),
         failures=sum((status.get("restarts") or {}).values()),
         startedAt=status.get("startTime"),
         hasTrained=(status.get("goodput") or {}).get("lastStep") is not None,

@@ -57,6 +57,8 @@ class ElasticJobReconciler(Reconciler):
         there leads to looks, which must not try to create all that are missing each time."""
 
     async def reconcile(self, request: Request) -> Result:
+        if self._view.is_grouped(request):
+            return Result()  # its groups are jobs, and reconcilers/groups makes them
         seen = await self._view.of(request)
         if seen is None:
             await self._scale.refuse_for(request.namespace, request.name)

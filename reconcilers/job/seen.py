@@ -27,6 +27,7 @@ from reconcilers.conditions.slow import news_of
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.ending import is_over
+from reconcilers.observed.groups import is_grouped
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
@@ -188,6 +189,11 @@ class JobReader:
         self._ages = AgesView(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
         self._leased = Observations(self._jobs, clock.monotonic)
+
+    def is_grouped(self, request: Request) -> bool:
+        """Whether the job is divided into replica groups."""
+        raw = self._jobs.get(request.namespace, request.name)
+        return raw is not None and is_grouped(raw)
 
     async def of(self, request: Request) -> Seen | None:
         """None if the job is gone, or going: garbage collection takes everything that it made."""

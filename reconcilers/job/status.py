@@ -19,6 +19,7 @@ from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, JobWarnin
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
+from crds.replica_groups import ReplicaGroupStatus
 from crds.texts import shortened
 from reconcilers.conditions.facts import CheckState, Facts
 from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
@@ -28,9 +29,10 @@ from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.job.basis import Basis
 from reconcilers.observed.conditions import State, condition_of, is_false, is_true, observed_at
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.roles import in_cluster
 from reconcilers.observed.slots import training_types
-from reconcilers.observed.worker_state import finished
+from reconcilers.observed.worker_state import current_report, finished
 from reconcilers.observed.workers import Workers
 from reconcilers.roles import progress as roles_progress
 from reconcilers.scale.rolling import freshness
@@ -181,6 +183,7 @@ def status_of(
             "replica_statuses": replica_statuses(job, of.workers, standby),
             "rendezvous": world,
             "cluster": cluster,
+            "replica_group": replica_group_of(of.job, of.workers, world),
             "scaling": wanted.scaling,
             "scale_request": wanted.scale_request,
             "retired": wanted.retired,
@@ -201,6 +204,24 @@ def status_of(
         }
     )
     return observed_at(status, job.metadata.generation)
+
+
+def replica_group_of(
+    job: ElasticJob, workers: Workers, world: Rendezvous | None
+) -> ReplicaGroupStatus | None:
+    """How far a job that is a replica group is, by the reports of its world's members."""
+    if group_of(job) is None or world is None:
+        return None
+    members = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
+    reports = [current_report(each) for each in workers.training if each.spec.index in members]
+    parts = [each.replicas for each in reports if each is not None and each.replicas is not None]
+    there = [each for each in parts if each.round == world.round]
+    return ReplicaGroupStatus(
+        round=world.round,
+        ready=bool(members) and len(there) == len(members),
+        version=min((each.version for each in there), default=0),
+        broken_version=max((each.broken_version for each in there), default=0),
+    )
 
 
 def replica_statuses(job: ElasticJob, workers: Workers, standby: int = 0) -> dict[str, ReplicaStatus]:

@@ -18,6 +18,7 @@ from controller.salvage import parsed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.observed.groups import group_labels
 
 TOKEN_VOLUME = "dlr-token"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -145,7 +146,7 @@ def owned_metadata(owner: Object, name: str) -> Object:
     }
 
 
-_OWNERS = (names.LABEL_JOB, names.LABEL_CHECK)
+_OWNERS = (names.LABEL_JOB, names.LABEL_CHECK, names.LABEL_GROUPED_JOB, names.LABEL_GROUP_INDEX)
 """Labels of which a Pod has that of its owner alone: a NetworkPolicy and a Service select by them."""
 
 
@@ -247,6 +248,7 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
                 names.LABEL_APP: names.APP,
                 **own_labels,
                 **ours,
+                **group_labels(worker.metadata.labels),
                 names.LABEL_INCARNATION: str(worker.spec.incarnation),
             },
             "annotations": metadata.get("annotations") or {},

@@ -16,6 +16,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import labels, owner_reference
+from reconcilers.observed.groups import group_labels
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import AGENT_HEARD, SIDECARS_WELL
 
@@ -161,7 +162,7 @@ def new_worker(job: ElasticJob, type_: str, index: int) -> dict[str, Any]:
         "metadata": {
             "name": f"{job.metadata.name}-{type_}-{index}",
             "namespace": job.metadata.namespace,
-            "labels": labels(job.metadata.name, type_, index),
+            "labels": labels(job.metadata.name, type_, index) | group_labels(job.metadata.labels),
             "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
         },
         "spec": {"jobName": job.metadata.name, "type": type_, "index": index, "incarnation": 1},

@@ -23,6 +23,7 @@ from controller.tasks import SharedCalls
 from crds import names
 from crds.job_spec import DistributionStrategy
 from reconcilers.observed.builder import owned_metadata, owned_name
+from reconcilers.observed.groups import group_of, key_uid
 from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS
 
@@ -75,6 +76,7 @@ class OwnerKeys:
     def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
+        self._jobs = cache.store(ELASTICJOBS)
         self._pods = cache.store(PODS)
         self._workers = cache.store(ELASTICWORKERS)
         self._made: dict[str, Memory[float]] = {
@@ -114,11 +116,14 @@ class OwnerKeys:
     def _is_in_use(self, owner: Object) -> bool:
         """Whether a Pod runs with the key. Pods in other namespaces have none, whatever owner they name."""
         namespace = owner["metadata"]["namespace"]
+        jobs = self._jobs.by_index(BY_OWNER, key_uid(owner))
+        owners = {owner["metadata"]["uid"], *(job["metadata"]["uid"] for job in jobs)}
         return any(
             pod["metadata"]["namespace"] == namespace
             and pod.get("status", {}).get("phase") == "Running"
             and "deletionTimestamp" not in pod["metadata"]
-            for worker in self._workers.by_index(BY_OWNER, owner["metadata"]["uid"])
+            for uid in owners
+            for worker in self._workers.by_index(BY_OWNER, uid)
             for pod in self._pods.by_index(BY_OWNER, worker["metadata"]["uid"])
         )
 
@@ -146,7 +151,8 @@ def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
 def rules_of(owner: Object) -> list[Object]:
     """What an agent needs. The controller holds all of it: nobody gives away rights that he does not have."""
     followed = ELASTICWORLDS if owner["kind"] == ELASTICJOBS.kind else NODECHECKS
-    mine = {"resourceNames": [owner["metadata"]["name"]]}
+    group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
+    mine = {"resourceNames": [owner["metadata"]["name"], *([group.name] if group is not None else ())]}
     rules = [
         _rule(followed, ["list", "watch"]) | mine,  # with a field selector of that name
         _rule(ELASTICWORKERS, ["patch"], "/status"),  # the answer to an empty patch is the worker
@@ -168,13 +174,22 @@ def _object(resource: Resource, owner: Object, name: str) -> Object:
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
 
 
+def _keyholder(owner: Object) -> Object:
+    """The owner whose key it is: a replica group's is that of the job that it belongs to."""
+    group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
+    if group is None:
+        return owner
+    metadata = {"name": group.name, "namespace": owner["metadata"]["namespace"], "uid": group.uid}
+    return owner | {"metadata": metadata}
+
+
 def secret_of(owner: Object) -> Object:
     """The Secret to create, with a new key."""
     key = secrets.token_hex(KEY_BYTES)
     return {
         "apiVersion": SECRETS.api_version,
         "kind": SECRETS.kind,
-        "metadata": owned_metadata(owner, names.key_secret(owner["metadata"]["uid"])),
+        "metadata": owned_metadata(_keyholder(owner), names.key_secret(key_uid(owner))),
         "type": "Opaque",
         "immutable": True,
         "data": {names.KEY_FIELD: base64.b64encode(key.encode()).decode()},

@@ -21,6 +21,7 @@ from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES
 from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.builder import companion_metadata, owned_metadata, owned_name, owner_label
+from reconcilers.observed.groups import group_of, is_grouped
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.observed.roles import in_cluster
@@ -117,6 +118,8 @@ class CompanionReconciler(Reconciler):
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return Result()  # garbage collection takes what the job made
+        if is_grouped(raw):
+            return Result()  # its groups have what they need
         job, companions = self._parse_job.parse(raw), self._companions
         runs, group = _is_to_run(job), pod_group_of(job)
         failures: list[ApiError] = []
@@ -180,6 +183,9 @@ def network_policy_of(owner: Object) -> Object:
     https://kubernetes.io/docs/concepts/services-networking/network-policies/
     """
     pods = {"matchLabels": owner_label(owner)}
+    peers = [{"podSelector": pods}]
+    if owner["kind"] == ELASTICJOBS.kind and (group := group_of(owner)) is not None:
+        peers.append({"podSelector": {"matchLabels": {names.LABEL_GROUPED_JOB: group.name}}})
     return {
         "apiVersion": NETWORKPOLICIES.api_version,
         "kind": NETWORKPOLICIES.kind,
@@ -187,7 +193,7 @@ def network_policy_of(owner: Object) -> Object:
         "spec": {
             "podSelector": pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": pods}]}],
+            "ingress": [{"from": peers}],
         },
     }
 

@@ -24,6 +24,7 @@ from reconcilers.observed.builder import (
     plain,
     pod_of,
 )
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.quantities import whole
 from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest
@@ -86,9 +87,10 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Obj
         defaults |= _tf_config(job, worker)
     elif type_ == names.WORKER:
         defaults |= _torchrun_environment(job, index, spec)
+    group = group_of(job)
     return Environment(
         fixed=fixed,
-        of_agent=key_variable(job.metadata.uid),
+        of_agent=key_variable(job.metadata.uid if group is None else group.uid),
         account=owned_name(job.metadata.uid),
         of_owner={name: _job_variable(value) for name, value in envs.items()},
         defaults=defaults,
@@ -98,6 +100,9 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object, envs: Obj
 def _policy(job: ElasticJob, type_: str) -> Variables:
     """Returns the owner of the Pod, and what its agent has to know of the job beforehand."""
     variables = {names.ENV_JOB_NAME: plain(job.metadata.name)}
+    if (group := group_of(job)) is not None:
+        variables[names.ENV_GROUPED_JOB] = plain(group.name)
+        variables[names.ENV_GROUP_INDEX] = plain(str(group.index))
     if job.spec.elastic_policy.network_interfaces is not None:
         variables[names.ENV_NETWORK_INTERFACES] = plain(job.spec.elastic_policy.network_interfaces.value)
     memory = job.spec.replica_specs[type_].memory_checkpoint

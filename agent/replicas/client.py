@@ -1,0 +1,189 @@
+"""A training process's side of the agent's socket for replica groups."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 90.0
+"""Time limit of an answer, longer than the agent waits for a key."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The groups that take part in a version."""
+
+    version: int
+    groups: tuple[tuple[int, int], ...]
+    """Index and round of each, by index."""
+    me: tuple[int, int]
+    """Index of this process's group, and the round of its processes."""
+
+    @property
+    def place(self) -> int | None:
+        """The place of this process's group among them; None if it takes no part."""
+        return self.groups.index(self.me) if self.me in self.groups else None
+
+    def indices(self, places: Sequence[int]) -> tuple[int, ...]:
+        """Return the indices of the groups at these places."""
+        return tuple(self.groups[place][0] for place in places)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Membership:
+        """Read it as the agent sends it."""
+        groups = tuple((int(index), int(round_)) for index, round_ in fields["groups"])
+        index, round_ = fields["me"]
+        return cls(int(fields["version"]), groups, (int(index), int(round_)))
+
+
+class AgentChannel:
+    """The way to the agent, which `path` is the socket of.
+
+    Raises:
+        OSError: the agent cannot be reached.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._line = Line(path)
+        self._membership: Membership | None = None
+        self._changed: Callable[[], None] = lambda: None
+
+    @property
+    def membership(self) -> Membership | None:
+        """The newest; None before the first."""
+        return self._membership
+
+    def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
+        """Tell the agent that this process is ready to take part, and have every news called out.
+
+        Args:
+            changed: is called by a thread, after `membership` has changed.
+            rank: of the process, in its group.
+            size: number of the group's processes.
+        """
+        self._changed = changed
+        self._line.send({"join": {"rank": rank, "size": size}})
+        threading.Thread(target=self._read, name="dlr-replicas-news", daemon=True).start()
+
+    def open_store(self, version: int) -> Store:
+        """Connect to the store of a version, through which its processes find each other.
+
+        Raises:
+            OSError: the agent cannot be reached.
+        """
+        line = Line(self._path, ANSWER_SECONDS)
+        line.send({"store": version})
+        return LineStore(line)
+
+    def at(self, version: int, step: int) -> None:
+        """Tell that this process is in that version's exchange, and has applied so many steps."""
+        self._tell({"at": {"version": version, "step": step}})
+
+    def broken(self, version: int) -> None:
+        """Tell that the exchange of a version failed, although no newer one is there."""
+        self._tell({"broken": version})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        try:
+            self._line.send(message)
+        except OSError as error:  # the agent is going, and this process with it
+            logger.debug("the agent does not take %s: %s", message, error)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._membership = Membership.parse(self._line.receive()["membership"])
+                self._changed()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            logger.warning("no more news of the groups comes from the agent: %s", error)
+
+
+class Line:
+    """A connection to the agent.
+
+    Args:
+        path: of the socket.
+        answer_seconds: time limit of `receive`; None for none.
+
+    Raises:
+        OSError: the agent cannot be reached.
+    """
+
+    def __init__(self, path: str, answer_seconds: float | None = None) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(CONNECT_SECONDS)
+        self._socket.connect(path)
+        self._socket.settimeout(answer_seconds)
+        self._received = b""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send one object.
+
+        Raises:
+            OSError: the agent has gone.
+        """
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> Any:
+        """Return the next object.
+
+        Raises:
+            OSError: the agent has gone, or does not answer in time.
+            ValueError: it is none.
+        """
+        while b"\n" not in self._received:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("the agent has closed the connection")
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+
+
+class LineStore(Store):
+    """The part of a torch.distributed.Store that process groups connect by."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__()
+        self._line = line
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a value."""
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._ask({"set": [key, base64.b64encode(data).decode()]})
+
+    def get(self, key: str) -> bytes:
+        """Return a value, once it is there.
+
+        Raises:
+            OSError: there is a newer version, or it does not come in time.
+        """
+        return base64.b64decode(self._ask({"get": key})["value"])
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are there."""
+        for key in keys:
+            self.get(key)
+
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        with self._lock:
+            self._line.send(request)
+            return self._line.receive()

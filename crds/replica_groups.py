@@ -1,0 +1,73 @@
+"""Replica groups: a job in parts that train together and fail alone (docs/groups.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from crds.model import Count, Model, Ordinal, cut
+from crds.phases import JobPhase
+
+MAX_GROUPS = 1_000
+MAX_GROUP_MESSAGE = 128
+
+GroupIndex = Annotated[int, Field(ge=0, lt=MAX_GROUPS)]
+BY_INDEX = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["index"]}
+
+
+class ReplicaGroups(Model):
+    """Division of the workers into groups."""
+
+    workers: Annotated[int, Field(ge=1, le=10_000)]
+    """Workers of each group. Each group is an ElasticJob of its own, `<name>-group-<index>`."""
+    min: Annotated[int, Field(ge=1, le=MAX_GROUPS)] = 1
+    """Number of groups below which training waits."""
+
+
+class GroupPlace(Model):
+    """A group that takes part."""
+
+    index: GroupIndex
+    round: Ordinal
+    """Round of its world."""
+    address: Annotated[str, Field(max_length=253)] = ""
+    """Address of its rank 0's agent."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 0
+
+
+class Membership(Model):
+    """The groups that train together. The first one's agent keeps the store through which they meet."""
+
+    version: Count = 0
+    """Rises with each change; 0 before the first."""
+    groups: Annotated[list[GroupPlace], Field(max_length=MAX_GROUPS, json_schema_extra=BY_INDEX)] = Field(
+        default_factory=list
+    )
+    """By index; none while fewer than the minimum could take part."""
+
+
+class ReplicaGroupStatus(Model):
+    """How far a job that is a replica group is, by its workers' reports."""
+
+    round: Count = 0
+    """Round of its world."""
+    ready: bool = False
+    """Whether all processes of that round are ready to take part."""
+    version: Count = 0
+    """The newest version that all of them are in."""
+    broken_version: Count = 0
+    """The newest version that they gave up when there was no newer one."""
+
+
+class GroupStatus(Model):
+    """One group, for people."""
+
+    index: GroupIndex
+    phase: JobPhase | None = None
+    round: Count = 0
+    version: Count = 0
+    """The newest version that it trains in."""
+    restarts: Count = 0
+    message: Annotated[str, cut(MAX_GROUP_MESSAGE), Field(max_length=MAX_GROUP_MESSAGE)] = ""
+    """Why it does not train."""

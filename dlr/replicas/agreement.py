@@ -1,0 +1,107 @@
+"""What the members of a version agree upon when they meet: who leads, who follows at once, who is behind. Pure.
+
+A step is committed in a version when the gradients of all its contributors have arrived at all of them. So if
+one member has applied a step, every other contributor of that version holds the same averaged gradients, and
+can still apply it (`rolls`). Who took no part in that commit takes over the state of one that did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEALING_STEPS = 2
+"""Steps from a meeting on to which a member that was behind contributes nothing: in the first it only takes
+part, and during the second the state arrives."""
+
+
+MOST = (1 << 61) - 1
+"""A prime below the largest integer of a tensor."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One group, as it comes to a meeting. All of its ranks come with the same."""
+
+    trained: bool = False
+    """Whether its processes have applied a step, or have taken over the state of others that had."""
+    applied: int = 0
+    """Number of steps that its state has."""
+    applied_in: int = 0
+    """Version in which the last of them was committed; 0 for none since its processes started."""
+    complete_in: int = 0
+    """Version in which the averaged gradients of its next step have all arrived; 0 if they have not."""
+
+    def to_numbers(self) -> list[int]:
+        """Return the fields as integers, in their order."""
+        return [int(self.trained), self.applied, self.applied_in, self.complete_in]
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[int]) -> Member:
+        """The reverse of `to_numbers`."""
+        trained, applied, applied_in, complete_in = numbers
+        return cls(bool(trained), applied, applied_in, complete_in)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The outcome of a meeting, by positions among the members."""
+
+    leader: int
+    """The member whose state counts; others take it over from this one."""
+    step: int
+    """The step that is made next, by the leader's count."""
+    applied_in: int
+    """Version in which the leader's last step was committed."""
+    rolls: frozenset[int]
+    """Members that apply the step before, whose gradients they hold."""
+    behind: frozenset[int]
+    """Members that take over the leader's state."""
+    is_first: bool
+    """Whether nobody has trained: those behind take over the state before the step, and not during it."""
+
+    def to_numbers(self) -> list[int]:
+        """Return what tells it from others, in four numbers."""
+        marks = sum(1 << place for place in self.rolls), sum(1 << place for place in self.behind)
+        return [self.leader, self.step, *(mark % MOST for mark in marks)]
+
+    def contributors(self, step: int, size: int) -> tuple[int, ...]:
+        """Return the members whose gradients count in a step."""
+        heal = not self.is_first and step < self.step + HEALING_STEPS
+        return tuple(place for place in range(size) if not heal or place not in self.behind)
+
+
+def agree(members: Sequence[Member]) -> Agreement:
+    """Decide what follows from a meeting; every member comes to the same.
+
+    Args:
+        members: in the order of their groups' indices; at least one.
+    """
+
+    def rank(place: int) -> tuple[bool, int, int, int]:
+        member = members[place]
+        return member.trained, member.applied, member.applied_in, -place
+
+    leader = max(range(len(members)), key=rank)
+    led = members[leader]
+    rolls, behind = set[int](), set[int]()
+    for place, member in enumerate(members):
+        if place == leader or _is_level(member, led):
+            continue
+        if _can_roll(member, led):
+            rolls.add(place)
+        else:
+            behind.add(place)
+    return Agreement(
+        leader, led.applied, led.applied_in, frozenset(rolls), frozenset(behind), not led.trained
+    )
+
+
+def _is_level(member: Member, leader: Member) -> bool:
+    at = (member.applied, member.applied_in)
+    return member.trained and leader.trained and at == (leader.applied, leader.applied_in)
+
+
+def _can_roll(member: Member, leader: Member) -> bool:
+    is_next = member.trained and leader.trained and member.applied + 1 == leader.applied
+    return is_next and member.complete_in == leader.applied_in > 0

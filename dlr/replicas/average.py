@@ -1,0 +1,68 @@
+"""The mean of one step's gradients over the groups, in version after version until all agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from dlr.replicas.exchange import Exchange
+from dlr.replicas.gradients import Bucket
+
+
+class Average:
+    """The buckets of one step, on their way or summed. The parameters' own gradients stay until `take`."""
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self._buckets = buckets
+        self._exchange: Exchange | None = None
+        self._flats: list[Tensor | None] = []
+        self._sent: list[Any] = []
+        self._count = 1
+
+    def send(self, exchange: Exchange, number: int, *, contributes: bool = True) -> None:
+        """Begin to sum a bucket.
+
+        Args:
+            exchange: of the version.
+            number: of the bucket.
+            contributes: whether this group's gradients count; else it takes part with zeros.
+        """
+        if self._exchange is not exchange:  # a collective that was given up may still write into the old ones
+            self._exchange = exchange
+            self._flats = [None] * len(self._buckets)
+            self._sent = [None] * len(self._buckets)
+        if self._sent[number] is None:
+            bucket = self._buckets[number]
+            self._flats[number] = flat = bucket.gather() if contributes else bucket.empty()
+            self._sent[number] = exchange.send(flat)
+
+    def finish(self, exchange: Exchange, count: int, *, contributes: bool) -> None:
+        """Sum the buckets that were not sent yet, and wait for all.
+
+        Args:
+            count: number of groups whose gradients count.
+
+        Raises:
+            OvertakenError, BrokenError: the sums do not come.
+        """
+        self._count = count
+        if exchange.seat.size == 1:
+            self._flats = []
+            return
+        for number in range(len(self._buckets)):
+            self.send(exchange, number, contributes=contributes)
+        exchange.wait(self._sent)
+
+    def take(self) -> None:
+        """Make the parameters' gradients the mean."""
+        for bucket, flat in zip(self._buckets, self._flats, strict=False):
+            assert flat is not None
+            bucket.scatter(flat, self._count)
+
+    def drop(self) -> None:
+        """Leave the parameters without gradients."""
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.grad = None

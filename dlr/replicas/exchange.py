@@ -1,0 +1,249 @@
+"""One version's process group across the groups: for each rank, with the same rank of all that take part.
+
+A thread makes the group and waits for its collectives; the training thread waits for that thread, so that the
+news of another version ends its wait at once, whatever is blocked in the network.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+
+from agent.torch_compat import process_groups
+from dlr.replicas.agreement import Member
+from dlr.replicas.transfer import Connection
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 60.0
+"""Time limit of a collective, and for all to connect. Deaths end it sooner: the news of the next version does,
+or the dead peer's closed connections."""
+POLL_SECONDS = 0.0005
+"""Between two looks at a GPU's stream."""
+
+
+class OvertakenError(Exception):
+    """A newer version is there, so what was waited for does not matter any more."""
+
+
+class BrokenError(Exception):
+    """The exchange failed, and no newer version is there yet."""
+
+
+@dataclass
+class _Task:
+    """What the exchange's thread does next, and what came of it."""
+
+    act: Callable[[], Any]
+    result: Any = None
+    is_done: bool = False
+
+
+@dataclass(frozen=True)
+class Seat:
+    """This rank's place in a version."""
+
+    version: int
+    rank: int
+    """Its rank in its own group, of which there is one in each."""
+    place: int
+    """Its group's among those that take part."""
+    size: int
+    """Number of groups."""
+
+
+class Exchange:
+    """The group of one version, from `start` on.
+
+    Args:
+        seat: this rank's.
+        open_store: makes a store connection of that version, for the thread.
+        device: of the gradients.
+        is_overtaken: whether a newer version is there.
+        changed: is notified, under its lock, when something that a wait ends with has happened.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        open_store: Callable[[], Store],
+        device: torch.device,
+        is_overtaken: Callable[[], bool],
+        changed: threading.Condition,
+    ) -> None:
+        self.seat = seat
+        self._open_store = open_store
+        self._device = device
+        self._overtaken = is_overtaken
+        self._changed = changed
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._error: Exception | None = None
+        self._control: Any = None
+        """A gloo group, for meetings and votes."""
+        self._data: Any = None
+        """The group for gradients: the same one, or NCCL's."""
+        self._thread = threading.Thread(target=self._run, name="dlr-replicas", daemon=True)
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether a newer version is there."""
+        return self._overtaken()
+
+    def start(self) -> None:
+        """Begin to connect to the others, if there are any."""
+        self._tasks.put(_Task(self._connect))
+        self._thread.start()
+
+    # --- what the training thread asks for ---------------------------------------------------------------
+
+    def meet(self, member: Member) -> list[Member]:
+        """Tell the others where this group is, and return all groups', in their order.
+
+        Raises:
+            OvertakenError, BrokenError: it cannot be said.
+        """
+        mine = torch.tensor(member.to_numbers(), dtype=torch.int64)
+        if self.seat.size == 1:
+            return [member]
+        all_ = [torch.zeros_like(mine) for _ in range(self.seat.size)]
+
+        def gather() -> list[Member]:
+            self._control.allgather([all_], [mine]).wait()
+            return [Member.of_numbers(each.tolist()) for each in all_]
+
+        met: list[Member] = self._finish(self._put(gather))
+        return met
+
+    def send(self, flat: Tensor) -> Any:
+        """Begin to sum a tensor over the groups, in place; return what `wait` takes."""
+        if self.seat.size == 1:
+            return _Task(lambda: None, is_done=True)
+        ready = _event_on(flat)
+
+        def reduce() -> None:
+            if ready is None:
+                self._data.allreduce([flat]).wait()
+                return
+            stream = torch.cuda.Stream(flat.device)
+            with torch.cuda.stream(stream):
+                stream.wait_event(ready)
+                flat.record_stream(stream)
+                self._data.allreduce([flat]).wait()
+                done = torch.cuda.Event()
+                done.record(stream)
+            while not done.query():
+                if self.is_overtaken:
+                    raise OvertakenError
+                time.sleep(POLL_SECONDS)
+
+        return self._put(reduce)
+
+    def wait(self, sent: Sequence[Any]) -> None:
+        """Wait until all that was sent is there.
+
+        Raises:
+            OvertakenError, BrokenError: it does not come.
+        """
+        for task in sent:
+            self._finish(task)
+
+    def vote(self) -> None:
+        """Wait until all groups have said that their gradients of this step are there.
+
+        Raises:
+            OvertakenError, BrokenError: not all have, as far as this one can say.
+        """
+        if self.seat.size == 1:
+            return
+        mine = torch.zeros(1, dtype=torch.int32)
+        self._finish(self._put(lambda: self._control.allreduce([mine]).wait()))
+
+    def close(self) -> None:
+        """End it. What it still waits for is left to a thread."""
+        self._tasks.put(None)
+        for group in {id(each): each for each in (self._data, self._control) if each is not None}.values():
+            threading.Thread(target=_abort, args=(group,), name="dlr-replicas-end", daemon=True).start()
+
+    def connect(self, places: Sequence[int]) -> Connection:
+        """Connect to some of the groups alone, for a state that travels beside the gradients.
+
+        Args:
+            places: of them, this one's among them; the first sends.
+
+        Raises:
+            RuntimeError: one does not come.
+        """
+        store = PrefixStore(f"{self.seat.rank}/state", self._open_store())
+        rank, size = places.index(self.seat.place), len(places)
+        control = process_groups.gloo(PrefixStore("control", store), rank, size, TIMEOUT_SECONDS)
+        data = control
+        if self._device.type == "cuda":
+            data = process_groups.nccl(PrefixStore("data", store), rank, size, TIMEOUT_SECONDS)
+        return Connection(control, data)
+
+    # --- the thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task.result = task.act()
+            except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                task.is_done = True
+                self._changed.notify_all()
+
+    def _connect(self) -> None:
+        seat = self.seat
+        if seat.size == 1:
+            return
+        store = PrefixStore(f"{seat.rank}", self._open_store())
+        control = PrefixStore("control", store)
+        self._control = process_groups.gloo(control, seat.place, seat.size, TIMEOUT_SECONDS)
+        self._data = self._control
+        if self._device.type == "cuda":
+            data = PrefixStore("data", store)
+            self._data = process_groups.nccl(data, seat.place, seat.size, TIMEOUT_SECONDS)
+
+    def _put(self, act: Callable[[], Any]) -> _Task:
+        task = _Task(act)
+        self._tasks.put(task)
+        return task
+
+    def _finish(self, task: _Task) -> Any:
+        with self._changed:
+            while not task.is_done:
+                if self.is_overtaken:
+                    raise OvertakenError
+                if self._error is not None:
+                    raise BrokenError(f"version {self.seat.version}: {self._error}") from self._error
+                self._changed.wait(TIMEOUT_SECONDS)
+        return task.result
+
+
+def _event_on(tensor: Tensor) -> Any:
+    """An event behind what the current stream still does to a tensor; None on a CPU."""
+    if tensor.device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(tensor.device))
+    return event
+
+
+def _abort(group: Any) -> None:
+    try:
+        process_groups.abort(group)
+    except Exception as error:  # it is given up anyway
+        logger.debug("a process group of an earlier version could not be ended: %s", error)

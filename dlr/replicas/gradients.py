@@ -1,0 +1,155 @@
+"""The gradients of a step in flat buckets, as they go over the network, apart from the parameters' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dlr.checkpoint.tensors import is_distributed
+
+BUCKET_BYTES = 25 << 20
+"""Size of a bucket, as DistributedDataParallel's: one that is full is sent while backward goes on."""
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The memory that this rank has of a tensor; parts of a DTensor are averaged part by part."""
+    return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters whose gradients travel together. Behind them is one number each: whether it has one."""
+
+    parameters: tuple[nn.Parameter, ...]
+    numels: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def empty(self) -> Tensor:
+        """Return a flat tensor of its size, of zeros."""
+        size = sum(self.numels) + len(self.numels)
+        return torch.zeros(size, dtype=self.dtype, device=self.device)
+
+    def gather(self) -> Tensor:
+        """Copy the gradients into a flat tensor.
+
+        Raises:
+            TypeError: one is sparse.
+        """
+        flat = self.empty()
+        grads, numels = flat.split([sum(self.numels), len(self.numels)])
+        for place, (part, parameter) in enumerate(
+            zip(grads.split(self.numels), self.parameters, strict=True)
+        ):
+            if parameter.grad is None:
+                continue
+            if parameter.grad.layout is not torch.strided:
+                raise TypeError("dlr.replicas averages dense gradients: make the embedding with sparse=False")
+            part.copy_(local(parameter.grad).reshape(-1))
+            numels[place] = 1
+        return flat
+
+    @torch.no_grad()
+    def scatter(self, flat: Tensor, count: int) -> None:
+        """Make the gradients the sums in a flat tensor, divided by the number of groups that contributed.
+
+        A parameter that has a gradient nowhere gets none.
+        """
+        grads, present = flat.split([sum(self.numels), len(self.numels)])
+        has = (present > 0).tolist()
+        for place, (part, parameter) in enumerate(
+            zip(grads.split(self.numels), self.parameters, strict=True)
+        ):
+            if not has[place]:
+                parameter.grad = None
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            target = local(parameter.grad)
+            torch.div(part.view(target.shape), count, out=target)
+
+
+def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> list[Bucket]:
+    """Divide parameters into buckets: the last first, since backward comes to them first.
+
+    Args:
+        parameters: those that the optimizers change, in an order that is alike in all groups.
+        size: bytes of a bucket.
+    """
+    buckets: list[Bucket] = []
+    open_: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    filled: dict[tuple[torch.dtype, torch.device], int] = {}
+
+    def close(key: tuple[torch.dtype, torch.device]) -> None:
+        members = open_.pop(key)
+        numels = tuple(local(each.detach()).numel() for each in members)
+        buckets.append(Bucket(tuple(members), numels, *key))
+        filled[key] = 0
+
+    for parameter in reversed([each for each in parameters if each.requires_grad]):
+        data = local(parameter.detach())
+        key = (data.dtype, data.device)
+        open_.setdefault(key, []).append(parameter)
+        filled[key] = filled.get(key, 0) + data.numel() * data.element_size()
+        if filled[key] >= size:
+            close(key)
+    for key in list(open_):
+        close(key)
+    return buckets
+
+
+class Watch:
+    """Tells when all gradients of the next bucket are there, in the order of the buckets.
+
+    Args:
+        buckets: of plain parameters, whose gradients are whole as soon as autograd has added to them.
+        ready: is called in backward with the number of each bucket that is whole, in their order.
+    """
+
+    def __init__(self, buckets: Sequence[Bucket], ready: Callable[[int], None]) -> None:
+        self._ready = ready
+        self._missing: list[set[int]] = []
+        self._all = [{id(parameter) for parameter in bucket.parameters} for bucket in buckets]
+        self._sent = 0
+        self._is_on = False
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(self._hook(number, id(parameter)))
+            for number, bucket in enumerate(buckets)
+            for parameter in bucket.parameters
+        ]
+
+    def begin(self) -> None:
+        """Watch the gradients of the next step."""
+        self._missing = [set(each) for each in self._all]
+        self._sent = 0
+        self._is_on = True
+
+    def end(self) -> None:
+        """Watch no more until `begin`."""
+        self._is_on = False
+
+    def close(self) -> None:
+        """Take the hooks off the parameters."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, number: int, parameter: int) -> Callable[[Tensor], None]:
+        def note(_: Tensor) -> None:
+            if not self._is_on:
+                return
+            if parameter not in self._missing[number]:
+                if number < self._sent:
+                    raise RuntimeError(
+                        "a gradient has changed after its average over the groups began: put each backward "
+                        "of a step but the last into `with replicas.accumulate():`"
+                    )
+                return
+            self._missing[number].discard(parameter)
+            while self._sent < len(self._missing) and not self._missing[self._sent]:
+                self._sent += 1
+                self._ready(self._sent - 1)
+
+        return note

@@ -1,0 +1,42 @@
+"""What the ranks of one group agree upon among themselves, by a gloo group of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+
+class OwnGroup:
+    """The ranks of this process's group. All of them call each method, in the same order.
+
+    Args:
+        process_group: of the ranks; None for the default one.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
+        is_alone = not (dist.is_available() and dist.is_initialized())
+        self.rank = 0 if is_alone else dist.get_rank(process_group)
+        self.size = 1 if is_alone else dist.get_world_size(process_group)
+        self._group: dist.ProcessGroup | None = None
+        if self.size > 1:
+            ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
+            self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
+
+    def all(self, yes: bool, number: int) -> tuple[bool, int]:
+        """Return whether all ranks say yes, and the highest of their numbers."""
+        if self.size == 1:
+            return yes, number
+        lowest = torch.tensor([int(yes), -number], dtype=torch.int64)
+        dist.all_reduce(lowest, dist.ReduceOp.MIN, self._group)
+        return bool(lowest[0]), -int(lowest[1])
+
+    def is_alike(self, numbers: Sequence[int]) -> bool:
+        """Return whether all ranks have the same numbers, of which all have as many."""
+        if self.size == 1:
+            return True
+        both = torch.tensor([*numbers, *(-number for number in numbers)], dtype=torch.int64)
+        dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
+        highest, lowest = both.split(len(numbers))
+        return bool((highest == -lowest).all())

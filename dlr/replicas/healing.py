@@ -1,0 +1,82 @@
+"""One state on its way from the leader to those behind, as either of them has it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import torch
+
+from dlr.replicas.agreement import Agreement
+from dlr.replicas.exchange import BrokenError, Exchange, OvertakenError
+from dlr.replicas.transfer import Incoming, Outgoing, Transfer
+
+
+class Healing:
+    """It is under way during one step, or, `at_once`, before the step that was agreed upon.
+
+    Args:
+        agreement: of the version.
+        exchange: of it.
+        state: of this process.
+        device: of the gradients.
+        changed: is notified at the end.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        exchange: Exchange,
+        state: MutableMapping[str, Any],
+        device: torch.device,
+        changed: threading.Condition,
+    ) -> None:
+        self.step = agreement.step + 1
+        """The step during which it is under way."""
+        self.is_sender = exchange.seat.place == agreement.leader
+        self._places: Sequence[int] = (agreement.leader, *sorted(agreement.behind))
+        self._exchange = exchange
+        self._state = state
+        self._device = device
+        self._changed = changed
+        self._transfer: Transfer | None = None
+        self._incoming: Incoming | None = None
+
+    def begin(self) -> None:
+        """Begin to send or to receive the state as it is now."""
+        if self.is_sender:
+            act = Outgoing(self._state).send
+        else:
+            self._incoming = Incoming(self._device)
+            act = self._incoming.receive
+        self._transfer = Transfer(lambda: self._exchange.connect(self._places), act, self._notify)
+        self._transfer.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the state is there, if it is on its way.
+
+        Args:
+            seconds: time limit.
+
+        Raises:
+            OvertakenError, BrokenError: it does not come.
+        """
+        transfer = self._transfer
+        if transfer is None:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: transfer.is_done or self._exchange.is_overtaken, seconds)
+        if not transfer.is_done:
+            raise OvertakenError if self._exchange.is_overtaken else BrokenError("no state has come in time")
+        if transfer.error is not None:
+            raise BrokenError(f"the state did not arrive: {transfer.error}") from transfer.error
+
+    def load(self) -> None:
+        """Make the live state what has arrived, where this process is behind."""
+        if self._incoming is not None:
+            self._incoming.load(self._state)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

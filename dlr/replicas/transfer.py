@@ -1,0 +1,203 @@
+"""The state of the leader on its way to those behind, while all train: one broadcast, by a thread on each side.
+
+What is sent is what `dlr.checkpoint` would save: the tensors by name, and one pickle of all else, which is
+read with torch's limits for weights.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agent.slots.format import Part
+from dlr.checkpoint.state import VALUES, capture, restore
+from dlr.checkpoint.tensors import local_tensor, part_of
+
+CHUNK_BYTES = 32 << 20
+ALIGNMENT = 16
+MOST_HEADER_BYTES = 256 << 20
+"""Size of the list of tensors, and of the pickle, that a receiver makes room for."""
+
+
+class Stream:
+    """Tensors of one device in a row, as bytes."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+        self.offsets: list[int] = []
+        end = 0
+        for part in parts:
+            self.offsets.append(end)
+            end += -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+        self.nbytes = end
+
+    def views(self, data: Tensor) -> Iterator[tuple[Part, Tensor]]:
+        """Return the tensors within their bytes."""
+        for part, offset in zip(self.parts, self.offsets, strict=True):
+            piece = data[offset : offset + part.nbytes]
+            yield part, piece.view(getattr(torch, part.dtype)).view(part.shape)
+
+
+class Connection:
+    """The groups over which a state travels; the leader has rank 0.
+
+    Args:
+        control: for tensors on the CPU.
+        data: for those on a GPU.
+    """
+
+    def __init__(self, control: Any, data: Any) -> None:
+        self._control = control
+        self._data = data
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Send the leader's tensor to the others, in place."""
+        group = self._control if tensor.device.type == "cpu" else self._data
+        work = group.broadcast([tensor])
+        work.wait()
+        if tensor.device.type == "cuda":
+            torch.cuda.current_stream(tensor.device).synchronize()
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """Send the leader's bytes to the others; None at those."""
+        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
+        self.broadcast(size)
+        if not 0 <= int(size) <= MOST_HEADER_BYTES:
+            raise ValueError(f"the leader's state has a list of {int(size)} bytes")
+        buffer = torch.zeros(int(size), dtype=torch.uint8)
+        if data:
+            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        if int(size):
+            self.broadcast(buffer)
+        return bytes(buffer.numpy().tobytes()) if data is None else data
+
+
+class Transfer(threading.Thread):
+    """One side of it.
+
+    Args:
+        connect: makes the connection, in the thread.
+        act: sends or receives over it.
+        done: is called at the end.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Connection], act: Callable[[Connection], None], done: Callable[[], None]
+    ) -> None:
+        super().__init__(name="dlr-replicas-state", daemon=True)
+        self._connect = connect
+        self._act = act
+        self._done = done
+        self.error: Exception | None = None
+        self.is_done = False
+
+    def run(self) -> None:
+        try:
+            self._act(self._connect())
+        except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
+            self.error = error
+        self.is_done = True
+        self._done()
+
+
+class Outgoing:
+    """The leader's state, whose parameters do not change until it is sent."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        captured = capture(state, rng_state=False)
+        tensors = {
+            name: local_tensor(each) if name in captured.settled else local_tensor(each).clone()
+            for name, each in captured.tensors.items()
+        }
+        self._values = captured.pickles[VALUES]
+        self._devices: dict[str, tuple[Stream, list[Tensor]]] = {}
+        for device in ("cpu", "cuda"):
+            names = [name for name, each in tensors.items() if each.device.type == device]
+            stream = Stream([part_of(name, captured.tensors[name]) for name in names])
+            self._devices[device] = stream, [tensors[name] for name in names]
+
+    def send(self, connection: Connection) -> None:
+        """Send it; for the thread."""
+        header = {
+            device: [asdict(part) for part in each.parts] for device, (each, _) in self._devices.items()
+        }
+        connection.broadcast_bytes(json.dumps(header).encode())
+        connection.broadcast_bytes(self._values)
+        for stream, tensors in self._devices.values():
+            if tensors:
+                for chunk in _chunks(stream, tensors):
+                    connection.broadcast(chunk)
+
+
+class Incoming:
+    """A state that arrives beside the training of this process, which it replaces afterwards."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._values = b""
+        self._found: dict[str, tuple[Part, Tensor]] = {}
+
+    def receive(self, connection: Connection) -> None:
+        """Receive it; for the thread."""
+        header = json.loads(connection.broadcast_bytes(None))
+        self._values = connection.broadcast_bytes(None)
+        for device in ("cpu", "cuda"):
+            stream = Stream([_part(each) for each in header[device]])
+            if not stream.parts:
+                continue
+            place = torch.device("cpu") if device == "cpu" else self._device
+            data = torch.empty(stream.nbytes, dtype=torch.uint8, device=place)
+            for begin in range(0, stream.nbytes, CHUNK_BYTES):
+                connection.broadcast(data[begin : begin + CHUNK_BYTES])
+            self._found |= {part.name: (part, tensor) for part, tensor in stream.views(data)}
+
+    def load(self, state: MutableMapping[str, Any]) -> None:
+        """Make the live state what has arrived.
+
+        Raises:
+            MismatchError: it is of another model or optimizer.
+        """
+
+        @torch.no_grad()
+        def fill(targets: dict[str, Tensor]) -> None:
+            for name, target in targets.items():
+                local_tensor(target).copy_(self._found[name][1])
+
+        restore(state, self._values, None, [part for part, _ in self._found.values()], fill)
+
+
+def _part(fields: dict[str, Any]) -> Part:
+    for name in ("shape", "global_shape", "global_offset"):
+        if fields[name] is not None:
+            fields[name] = tuple(fields[name])
+    return Part(**fields)
+
+
+def _chunks(stream: Stream, tensors: list[Tensor]) -> Iterator[Tensor]:
+    """Return the bytes of a stream, chunk by chunk."""
+    device = tensors[0].device
+    chunk, filled, begin = torch.empty(0, dtype=torch.uint8), 0, 0
+    for at, (tensor, offset) in enumerate(zip(tensors, stream.offsets, strict=True)):
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        end = stream.offsets[at + 1] if at + 1 < len(tensors) else stream.nbytes
+        taken = 0
+        while offset + taken < end:
+            if filled == chunk.numel():
+                if filled:
+                    yield chunk
+                size = min(CHUNK_BYTES, stream.nbytes - begin)
+                chunk, filled = torch.empty(size, dtype=torch.uint8, device=device), 0
+                begin += size
+            room = min(chunk.numel() - filled, end - offset - taken)
+            piece = data[taken : taken + room]
+            chunk[filled : filled + piece.numel()].copy_(piece)
+            filled += room
+            taken += room
+    if filled:
+        yield chunk

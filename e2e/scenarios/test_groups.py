@@ -1,0 +1,126 @@
+"""Replica groups: one loses a process or a Pod, the others train on, and all have the same parameters."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e import jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+
+pytestmark = pytest.mark.needs(Capability.STORAGE)
+NAME = "grouped"
+SCRIPT = Path(__file__).parent.parent / "fixtures" / "grouped.py"
+GROUPS, WORKERS = 3, 2
+WITHIN_SECONDS = 120
+
+
+class Groups:
+    """A job of three groups of two workers, and what its processes wrote."""
+
+    def __init__(self, cluster: Cluster, observation: Observation) -> None:
+        self.cluster, self.observation = cluster, observation
+        self.folder = Path(cluster.storage(observation.namespace).path) / NAME
+        self.folder.mkdir()
+
+    def submit(self, **variables: str) -> None:
+        storage = self.cluster.storage(self.observation.namespace)
+        env = {"FOLDER": str(self.folder), "OMP_NUM_THREADS": "1", **variables}
+        container = {
+            "name": "main",
+            "image": self.cluster.image,
+            "command": ["dlr", "run", str(SCRIPT)],
+            "env": [{"name": key, "value": value} for key, value in env.items()],
+            "resources": jobs.TRAINING_RESOURCES,
+            "volumeMounts": storage.mounts,
+        }
+        template = {
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 3,
+                "containers": [container],
+                "volumes": storage.volumes,
+            }
+        }
+        policy = jobs.QUICK_REPORTS | {"replicaGroups": {"workers": WORKERS, "min": 2}, "lastCallSeconds": 1}
+        manifest = jobs.job(NAME, template, GROUPS * WORKERS, elasticPolicy=policy)
+        self.cluster.apply(manifest, self.observation.namespace)
+
+    def status(self) -> Object:
+        return self.observation.job(NAME).get("status", {})
+
+    def lines(self) -> list[dict[str, Any]]:
+        found = [line for path in self.folder.iterdir() for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in found if line.endswith("}")]
+
+    def members(self) -> list[int]:
+        """The groups that train together, by the published membership."""
+        return [each["index"] for each in (self.status().get("membership") or {}).get("groups", ())]
+
+    def pids(self, group: int) -> set[int]:
+        """The processes of a group that have made the newest steps."""
+        newest: dict[int, dict[str, Any]] = {}
+        for line in self.lines():
+            if line["group"] == group and line["step"] >= newest.get(line["rank"], line)["step"]:
+                newest[line["rank"]] = line
+        return {line["pid"] for line in newest.values()}
+
+    def wait_until_all_train(self) -> None:
+        def all_train() -> bool:
+            if self.members() != list(range(GROUPS)):
+                return False
+            lines = self.lines()
+            newest = max((line["step"] for line in lines), default=0)
+            recent = {(line["group"], line["rank"]) for line in lines if line["step"] >= newest - 3}
+            return len(recent) == GROUPS * WORKERS and lines[-1]["contributors"] == GROUPS
+
+        self.observation.wait_for("all groups to train", all_train, WITHIN_SECONDS)
+
+    def pod(self, group: int, worker: int) -> Object:
+        pods = self.observation.pods().values()
+        labels = {"group-index": str(group), "replica-index": str(worker)}
+        for pod in pods:
+            own = {key.rpartition("/")[2]: value for key, value in pod["metadata"]["labels"].items()}
+            if labels.items() <= own.items() and pod["status"].get("phase") == "Running":
+                return pod
+        raise AssertionError(f"group {group} has no Pod of worker {worker}")
+
+
+@pytest.fixture
+def groups(cluster: Cluster, observation: Observation) -> Groups:
+    return Groups(cluster, observation)
+
+
+def assert_alike(lines: list[dict[str, Any]]) -> None:
+    """After every step that more than one process made, all have the same parameters."""
+    digests: dict[int, set[str]] = defaultdict(set)
+    for line in lines:
+        digests[line["step"]].add(line["digest"])
+    assert {step: each for step, each in digests.items() if len(each) > 1} == {}
+
+
+def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster: Cluster) -> None:
+    groups.submit()
+    groups.wait_until_all_train()
+    stay = groups.pids(0) | groups.pids(2)
+    died = groups.pids(1)
+    process = cluster.kill_process(groups.observation.namespace, groups.pod(1, 1))
+    assert process.pid in died
+    groups.observation.wait_for("the group to be left out", lambda: groups.members() == [0, 2], WITHIN_SECONDS)
+    groups.wait_until_all_train()
+    assert groups.pids(0) | groups.pids(2) == stay, "the other groups' processes go on"
+    assert not groups.pids(1) & died
+    lines = groups.lines()
+    assert_alike(lines)
+    times = sorted(line["time"] for line in lines if line["pid"] in stay)
+    steps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    print(f"longest pause of the others {max(steps):.3f} s, a step {statistics.median(steps):.3f} s")
+    jobs_of_groups = [name for name in groups.observation.objects(Kind.JOB) if name != NAME]
+    assert sorted(jobs_of_groups) == [f"{NAME}-group-{index}" for index in range(GROUPS)]

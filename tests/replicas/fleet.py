@@ -1,0 +1,267 @@
+"""Groups of real processes that train, with a coordinator in the test in place of agents and controller."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dlr.replicas.channel import Membership
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch.distributed", "dlr.replicas.replicas", "tests.replicas.scripts"]
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a process has to find its group and the coordinator by."""
+
+    group: int
+    rank: int
+    size: int
+    round: int
+    group_port: int
+    port: int
+    folder: str
+
+
+class PipeChannel:
+    """The channel of a process of the fleet."""
+
+    def __init__(self, place: Place, pipe: Connection) -> None:
+        self._place, self._pipe = place, pipe
+        self._membership: Membership | None = None
+        self._changed: Callable[[], None] = lambda: None
+
+    @property
+    def membership(self) -> Membership | None:
+        return self._membership
+
+    def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
+        self._changed = changed
+        self._pipe.send(("ready", rank))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                version, groups = self._pipe.recv()
+            except (EOFError, OSError):
+                return
+            self._membership = Membership(version, groups, (self._place.group, self._place.round))
+            self._changed()
+
+    def open_store(self, version: int) -> dist.Store:
+        store = dist.TCPStore("127.0.0.1", self._place.port, is_master=False, timeout=timedelta(seconds=60))
+        return dist.PrefixStore(f"{version}", store)
+
+    def at(self, version: int, step: int) -> None:
+        self._pipe.send(("at", version, step, time.monotonic()))
+
+    def broken(self, version: int) -> None:
+        self._pipe.send(("broken", version))
+
+
+def _main(place: Place, pipe: Connection, script: Callable[..., None], arguments: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    if place.size > 1:
+        store = dist.TCPStore("127.0.0.1", place.group_port, is_master=False)
+        prefixed = dist.PrefixStore(f"group-{place.group}-{place.round}", store)
+        dist.init_process_group("gloo", store=prefixed, rank=place.rank, world_size=place.size)
+    script(place, PipeChannel(place, pipe), **arguments)
+    pipe.send(("done",))
+    os._exit(0)
+
+
+@dataclass
+class Group:
+    index: int
+    round: int
+    processes: list[Any]
+    pipes: list[Connection]
+    ready: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    versions: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)
+
+    first_step: int | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has made steps of its own, so that its state is the job's."""
+        return (
+            self.is_ready and self.first_step is not None and min(self.steps.values()) > self.first_step + 3
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        return len(self.ready) == len(self.processes)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.done) == len(self.processes)
+
+
+class Fleet:
+    """The groups, of which a new one is started when one has died.
+
+    Args:
+        delay_seconds: from a death to the version without the group, as agents and controller take it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        script: Callable[..., None],
+        groups: int,
+        size: int = 1,
+        minimum: int = 1,
+        delay_seconds: float = 0.03,
+        **arguments: Any,
+    ) -> None:
+        self.folder, self._script, self._size, self._arguments = folder, script, size, arguments
+        self._minimum, self._delay_seconds = minimum, delay_seconds
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._round = 0
+        self.version, self.members = 0, ()
+        self.commits: list[tuple[float, int, int, int]] = []
+        """Time, group, rank and number of steps of each."""
+        self.groups: dict[int, Group] = {}
+        self._wanted = set(range(groups))
+        self._lock = threading.RLock()
+        for index in range(groups):
+            self.start(index)
+
+    def start(self, index: int) -> None:
+        self._round += 1
+        processes, pipes = [], []
+        for rank in range(self._size):
+            ours, theirs = CONTEXT.Pipe()
+            place = Place(
+                index, rank, self._size, self._round, self._store.port, self._store.port, str(self.folder)
+            )
+            process = CONTEXT.Process(
+                target=_main, args=(place, theirs, self._script, self._arguments), daemon=True
+            )
+            process.start()
+            theirs.close()
+            processes.append(process)
+            pipes.append(ours)
+        self.groups[index] = Group(index, self._round, processes, pipes)
+
+    def kill(self, index: int, rank: int = 0) -> float:
+        """Kill a process; the rest of its group follows when the coordinator sees it."""
+        process = self.groups[index].processes[rank]
+        now = time.monotonic()
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        return now
+
+    def run_until(self, is_over: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_over():
+            if time.monotonic() > deadline:
+                state = [
+                    (g.index, g.round, g.ready, g.done, g.versions, g.steps) for g in self.groups.values()
+                ]
+                raise TimeoutError(f"version {self.version} {self.members}: {state}")
+            self._look(0.02)
+
+    def _look(self, seconds: float) -> None:
+        sources: dict[Any, tuple[Group, int]] = {}
+        for group in self.groups.values():
+            for rank, process in enumerate(group.processes):
+                if rank not in group.done:
+                    sources[process.sentinel] = group, rank
+                    sources[group.pipes[rank]] = group, rank
+        broken = False
+        dead = set[int]()
+        for source in wait(list(sources), seconds):
+            group, rank = sources[source]
+            try:
+                while group.pipes[rank].poll():
+                    broken |= self._take(group, rank, group.pipes[rank].recv())
+            except (EOFError, OSError):
+                pass
+            if rank not in group.done and not group.processes[rank].is_alive():
+                dead.add(group.index)
+        if dead:
+            time.sleep(self._delay_seconds)
+        for index in dead:
+            self._bury(self.groups[index])
+        self._publish(broken=broken)
+        if not any(group.done for group in self.groups.values()):  # training has not ended yet
+            for index in dead & self._wanted:
+                self.start(index)
+
+    def _take(self, group: Group, rank: int, message: Sequence[Any]) -> bool:
+        if message[0] == "ready":
+            group.ready.add(rank)
+            if group.is_ready:
+                for pipe in group.pipes:
+                    self._send(pipe)
+        elif message[0] == "at":
+            _, group.versions[rank], group.steps[rank], at = message
+            if group.first_step is None:
+                group.first_step = message[2]
+            self.commits.append((at, group.index, rank, message[2]))
+        elif message[0] == "done":
+            group.done.add(rank)
+        else:
+            return message[1] == self.version
+        return False
+
+    def _bury(self, group: Group) -> None:
+        for process in group.processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        group.ready.clear()
+
+    def _publish(self, *, broken: bool) -> None:
+        members = tuple(
+            (g.index, g.round) for _, g in sorted(self.groups.items()) if g.is_ready and not g.done
+        )
+        if any(g.done for g in self.groups.values()):  # training ends: nobody begins it again
+            members = tuple(each for each in members if each in self.members)
+        elif len(members) < self._minimum:
+            members = ()
+        if members != self.members or broken:
+            self.version, self.members = self.version + 1, members
+            for group in self.groups.values():
+                for rank, pipe in enumerate(group.pipes):
+                    if rank in group.ready and rank not in group.done:
+                        self._send(pipe)
+
+    def _send(self, pipe: Connection) -> None:
+        try:
+            pipe.send((self.version, self.members))
+        except OSError:
+            pass
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a group is done, and none that takes part still trains."""
+        return any(group.is_over for group in self.groups.values()) and not self.members
+
+    def stop(self) -> None:
+        for group in self.groups.values():
+            self._bury(group)
+
+    def lines(self) -> list[dict[str, Any]]:
+        found = [line for path in self.folder.glob("log-*") for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in found if line.endswith("}")]
