@@ -1,4 +1,4 @@
-"""mkdocs hooks: the page of fields, made from the CRDs, and links from docs/ to other files of the repository."""
+"""mkdocs hooks: a page of fields, made from the CRDs, and links from docs/ to the repository."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fine-tuning with Hugging Face's Trainer: one changed line gives checkpoints in memory.
 
-By default a small GPT-2 with random weights learns to count, so that the example needs no download; `MODEL=gpt2` fine-tunes
-that model from the Hub, and any other causal model in the same way.
+By default a small GPT-2 with random weights learns to count, so that the example needs no download;
+`MODEL=gpt2` fine-tunes that model from the Hub, and any other causal model in the same way.
 """
 
 import os
@@ -15,7 +15,7 @@ from dlr.integrations.transformers import train
 
 MODEL = os.environ.get("MODEL")
 OUT = os.environ.get("OUT", "/data/trainer")
-STEPS = int(os.environ.get("STEPS", "300"))
+STEPS = int(os.environ.get("STEPS", "2000"))
 LENGTH, VOCABULARY = 32, 64
 
 
