@@ -1,8 +1,8 @@
 """A small GPT, sharded by FSDP2, with checkpoints in memory and in storage.
 
 With GPUs, each process takes one of them and NCCL connects them; without, it runs on the CPU with Gloo, so
-that you can try it anywhere. The text is made here: lines of sums, such as `17+25=42`, of which the model learns the
-answers. Every step draws its batch from its own number, so a run is the same whatever restarts it had.
+that you can try it anywhere. The text is made here: lines of sums, such as `17+25=42`, of which the model
+learns the answers. Every step draws its batch from its own number, so restarts do not change a run.
 """
 
 import os
