@@ -19,7 +19,16 @@ TOP = {folder.name for folder in FOLDERS if len(folder.parts) == 1}
 PAGES = sorted(path for path in FILES if path.suffix == ".md" and path.parts[0] in ("docs", "README.md"))
 SOURCES = sorted(path for path in FILES if path.suffix == ".py" and path.parts[0] in TOP - {"tests"})
 NAMED = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
-OTHERS = {"multigpu_torchrun.py", "train.py", "script.py", "x.py", "agent.py", ".venv/"}
+OTHERS = {
+    "multigpu_torchrun.py",
+    "train_ddp.py",
+    "train.py",
+    "script.py",
+    "x.py",
+    "agent.py",
+    ".venv/",
+    "dist/",
+}
 """Files of the user's, of other projects, or that something makes."""
 
 
