@@ -5,6 +5,7 @@ Links and anchors are checked in test_documented_paths.py.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,3 +69,36 @@ def test_page_begins_with_a_title_and_a_paragraph(name: str) -> None:
 
 def test_readme_fits_a_screen_or_two() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 70
+
+
+def names_of(module: Path) -> set[str]:
+    """Return what a module defines or imports at its top level."""
+    names: set[str] = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+    return names
+
+
+DOCUMENTED = re.findall(r"^::: (\S+)$", (DOCS / "sdk.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("dotted", DOCUMENTED)
+def test_the_python_reference_names_what_is_there(dotted: str) -> None:
+    *folders, name = dotted.split(".")
+    place = ROOT.joinpath(*folders)
+    if place.joinpath(name).with_suffix(".py").exists():
+        return
+    module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    assert name in names_of(module)
+
+
+def test_the_python_reference_has_what_packages_export() -> None:
+    for package in ("dlr.checkpoint", "dlr.data", "dlr.shards", "dlr.replicas"):
+        text = ROOT.joinpath(*package.split("."), "__init__.py").read_text()
+        exported = re.search(r"__all__ = \[(.*?)\]", text, re.DOTALL)
+        assert exported is not None
+        names = {name for name in re.findall(r'"(\w+)"', exported[1]) if not name.endswith("Error")}
+        assert {f"{package}.{name}" for name in names} <= set(DOCUMENTED)
