@@ -30,7 +30,7 @@ def files_below(folder: Path, prefix: str) -> dict[str, File]:
     }
 
 
-def write_tar(out: IO[bytes], files: Mapping[str, File], time: int) -> None:
+def write_tar(out: IO[bytes] | gzip.GzipFile, files: Mapping[str, File], time: int) -> None:
     """Write files and the folders that they are in; `time` is the modification time of all of them."""
     folders = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:

@@ -159,7 +159,7 @@ def _layer(layout: Layout, files: Mapping[str, File], time: int) -> tuple[JSON, 
 def _config(base: JSON, image: Image, diff_id: str, created: str) -> JSON:
     """The base's configuration with what the image runs, as whom and where."""
     process = base.get("config") or {}
-    env = dict(each.split("=", 1) for each in process.get("Env") or ()) | image.env
+    env = dict(each.split("=", 1) for each in process.get("Env") or ()) | {**image.env}
     process = {**process, "Env": [f"{name}={value}" for name, value in env.items()]}
     process |= {"User": image.user, "WorkingDir": image.folder}
     if image.entrypoint:

@@ -46,8 +46,9 @@ def _component(distribution: metadata.Distribution) -> JSON:
         "version": distribution.version,
         "purl": purl,
     }
-    if expression := distribution.metadata.get("License-Expression"):
+    about = distribution.metadata.json
+    if expression := about.get("license_expression"):
         component["licenses"] = [{"expression": expression}]
-    elif license_name := distribution.metadata.get("License", "").partition("\n")[0].strip():
+    elif license_name := str(about.get("license", "")).partition("\n")[0].strip():
         component["licenses"] = [{"license": {"name": license_name}}]
     return component
