@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import deploy
 from controller.manager import Manager, ManagerOptions
+from deploy.kustomize import render
 from reconcilers.conditions.table import SIZES, WARNINGS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_all
@@ -288,6 +289,7 @@ def test_kustomize_renders_what_is_shipped() -> None:
     command = [str(KUBECTL), "kustomize", str(FOLDER)]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     documents = {document["kind"]: document for document in yaml.safe_load_all(rendered)}
+    assert documents == {document["kind"]: document for document in render(FOLDER)}
     assert documents.keys() == {
         *("ConfigMap", "PodMonitor", "PrometheusRule"),
         *("ServiceAccount", "Secret", "ClusterRoleBinding"),
