@@ -183,7 +183,9 @@ class Fleet(Section):
         if size is not None and (self.nodes % size or size % unit or size >= self.nodes):
             raise ValueError("policies.groupNodes must divide nodes, be less, and be a multiple of nodeUnit")
         if size is not None and self.nodes // size > MAX_GROUPS:
-            raise ValueError(f"policies.groupNodes must be so large that there are at most {MAX_GROUPS} groups")
+            raise ValueError(
+                f"policies.groupNodes must be so large that there are at most {MAX_GROUPS} groups"
+            )
         if size is not None and (self.min_nodes is not None or self.max_nodes is not None):
             raise ValueError("policies.groupNodes goes without minNodes and maxNodes")
         return self

@@ -56,7 +56,9 @@ class Times(Section):
     check_seconds: float = _figure(120.0, f"{ASSUMED}: a node check of a job (docs/node-check-scale.md)")
     step_seconds: float = _figure(5.0, f"{ASSUMED}: one training step")
     preempted_seconds: float = _figure(3600.0, f"{ASSUMED}: until a preempted node is there again")
-    group_stall_seconds: float = _figure(0.1, f"{GROUPS}: a process dies, until the others' next committed step")
+    group_stall_seconds: float = _figure(
+        0.1, f"{GROUPS}: a process dies, until the others' next committed step"
+    )
     group_return_seconds: float = _figure(0.2, f"{GROUPS}: the others stand still when a group comes back")
     group_heal_seconds: float = _figure(2.7, "as load_memory_seconds: the state comes from a living group")
     restart_seconds: float | None = Field(default=None, ge=0, lt=1e9)
