@@ -1,8 +1,8 @@
 """What the simulator says of others' fleets and of dlr's features: docs/simulator.md's figures and picture.
 
 Calibration: fleets of others, with policies of dlr's off, against what they published. Steps: one feature
-after the other at four sizes, with 6.5 failures per thousand node-days. Stalls: replica groups by the time for
-which the others stand still when one of them dies.
+after the other at four sizes, with 6.5 failures per thousand node-days. Stalls: replica groups, by the time
+for which the others stand still when one of them dies.
 """
 
 from __future__ import annotations

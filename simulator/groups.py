@@ -1,7 +1,7 @@
 """A job with replica groups: which of them train together, and when they go on after a change.
 
-Each group is a job that `planned.PlannedJob` decides about. Who takes part and when the whole job has failed is
-decided by `reconcilers/groups`; how long the others stand still comes from the table of times.
+Each group is a job that `planned.PlannedJob` decides about. `reconcilers/groups` decides who takes part, and
+when the whole job has failed; how long the others stand still comes from the table of times.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.grouping import group_name as group_name
 from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, ReplicaStatus
 from crds.model import ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
@@ -39,11 +40,6 @@ class GroupsPlan:
     outdated: tuple[str, ...] = ()
     """Names of groups made of an earlier generation of the job; to compare them takes the whole job."""
     look_again_seconds: float | None = None
-
-
-def group_name(job: str, index: int) -> str:
-    """Return the name of a group's ElasticJob."""
-    return f"{job}-group-{index}"
 
 
 def plan_groups(
