@@ -154,19 +154,20 @@ def refuse_group(job: JSON, act: str) -> None:
         )
 
 
-def refuse_grouped(job: JSON, command: str) -> None:
+def refuse_grouped(job: JSON, command: str, parts: str = "ranks") -> None:
     """
     Args:
-        command: with its options, such as `logs --rank 0`, where NAME is its first word's argument.
+        command: with its options, such as `logs --rank 0`; the job's name comes after the first word.
+        parts: what each group has of its own.
 
     Raises:
-        UsageError: the job has replica groups, each with ranks of its own.
+        UsageError: the job has replica groups; the message names a command for one of them.
     """
     if is_grouped(job):
         name = job["metadata"]["name"]
         first, _, options = command.partition(" ")
         of_one = " ".join(filter(None, (f"dlr job {first} {group_name(name, 0)}", options)))
         raise UsageError(
-            f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with ranks of their own; "
-            f"name one, such as: {of_one}."
+            f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with {parts} of "
+            f"their own; name one, such as: {of_one}."
         )

@@ -144,6 +144,10 @@ def test_logs_are_of_all_groups_or_of_one(server: ScriptedServer, dlr: Dlr) -> N
     [
         (("logs", "digits", "--rank", "0"), "name one, such as: dlr job logs digits-group-0 --rank 0."),
         (("stacks", "digits", "--rank", "3"), "name one, such as: dlr job stacks digits-group-0 --rank 3."),
+        (
+            ("timeline", "digits"),
+            "with lives of their own; name one, such as: dlr job timeline digits-group-0.",
+        ),
         (("profile", "digits"), "name one, such as: dlr job profile digits-group-0 --rank 0."),
         (
             ("logs", "digits", "--group", "5"),
@@ -194,6 +198,14 @@ def test_stacks_come_group_by_group_with_ranks_of_their_own(server: ScriptedServ
     assert [f"in step_{number}" in out for number in range(3)] == [True] * 3
     found = dlr("job", "stacks", "digits", "-o", "json").json
     assert [(each["group"], each["rank"]) for each in found] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_diagnosis_names_the_groups_that_do_not_train(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server)
+    out = " ".join(dlr("job", "diagnose", "digits").out.split())
+    assert "Groups: 2 of 3 train together, version 7. [status.membership]" in out
+    why = "group 1 does not train with the others: it is Restarting (Waits: x); why: dlr job diagnose digits-group-1."
+    assert f"{why} [status.groups[1]]" in out
 
 
 def test_delete_waits_for_the_groups_and_their_pods(server: ScriptedServer, dlr: Dlr) -> None:
