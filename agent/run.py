@@ -216,9 +216,7 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     return Built(agent, membership, reporter)
 
 
-def _replicas(
-    me: Environment, link: Link, store: StoreServer, cleanup: contextlib.ExitStack
-) -> ReplicasDesk:
+def _replicas(me: Environment, link: Link, store: StoreServer, cleanup: contextlib.ExitStack) -> ReplicasDesk:
     """Return the desk for the processes of a replica group, which follows the grouped job's ElasticWorld."""
     desk = ReplicasDesk(me.group_index, me.key, store)
     cleanup.callback(desk.close)

@@ -308,8 +308,8 @@ GROUP_RULES = (
     *(
         cel(
             f"{_GROUPED} || !has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.{field})",
-            f"replicaSpecs.worker.{field} has no place beside elasticPolicy.replicaGroups: the number of groups "
-            "shrinks and grows, down to replicaGroups.min",
+            f"replicaSpecs.worker.{field} has no place beside elasticPolicy.replicaGroups: the number of "
+            "groups shrinks and grows, down to replicaGroups.min",
         )
         for field in ("minReplicas", "maxReplicas")
     ),

@@ -94,7 +94,7 @@ def more_of_a_grouped_job(change: Change) -> bool:
 
 
 def more_of_a_group(change: Change) -> bool:
-    """What the job of a replica group goes by: its world, how far its processes are, its end, and its spec."""
+    """What decides of a replica group: its world, how far its processes are, its end, and its spec."""
     return _part_in_groups(change.old) != _part_in_groups(change.new)
 
 

@@ -1,4 +1,4 @@
-"""The agent's side of the socket: it passes on who takes part, and lets processes meet through the lead's store.
+"""The agent's side of the socket: who takes part, and the lead's store, through which processes meet.
 
 A thread for each connection: there are a few for each training process. The watch's thread sends each new
 membership itself, and closes the store connections of older versions, so that nothing waits for the dead.
@@ -192,17 +192,15 @@ class ReplicasDesk:
                     self._processes.remove(process)
 
     def _hear(self, process: _Process, message: Mapping[str, Any]) -> None:
-        before = self.to_status()
+        before = _news(self.to_status())
         with self._lock:
             if "at" in message:
                 process.version = max(int(message["at"]["version"]), 0)
                 process.step = max(int(message["at"]["step"]), 0)
             else:
                 process.broken = max(int(message["broken"]), process.broken)
-        after = self.to_status()
-        if before is not None and after is not None:
-            if (before.version, before.broken_version) != (after.version, after.broken_version):
-                self._tell()
+        if before != _news(self.to_status()):
+            self._tell()
 
     def _send_membership(self, process: _Process) -> None:
         with process.lock:
@@ -238,6 +236,11 @@ class ReplicasDesk:
         finally:
             with self._lock:
                 del self._stores[connection]
+
+
+def _news(report: ReplicasReport | None) -> tuple[int, int] | None:
+    """What is reported at once; steps may wait."""
+    return None if report is None else (report.version, report.broken_version)
 
 
 def _answer(store: PeerStore, request: Mapping[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ longer. torch is imported in the functions.
 
 from __future__ import annotations
 
+import ctypes
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
     Raises:
         RuntimeError: a rank did not come in time, or the store failed.
     """
-    from torch.distributed import ProcessGroupGloo  # type: ignore[attr-defined]
+    from torch.distributed import ProcessGroupGloo
 
     return ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_seconds))
 
@@ -36,10 +37,9 @@ def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
 def nccl(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
     """Make an NCCL group of the ranks that share a store; they connect at the first collective.
 
-    Its watchdog must not end the process when a peer dies, as torch's does by default
-    (`TORCH_NCCL_ASYNC_ERROR_HANDLING`): `quiet_nccl` comes first.
+    Its watchdog ends no process when a peer dies, as long as the group is aborted within its time limit.
     """
-    from torch.distributed import ProcessGroupNCCL  # type: ignore[attr-defined]
+    from torch.distributed import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_seconds)
@@ -50,6 +50,9 @@ def abort(group: Backend) -> None:
     """End a group whose peers may be dead. It may take seconds, so a thread of its own calls it.
 
     gloo's does not wake what waits for a peer that lives: that ends with the group's time-out, or as soon as
-    the peer closes its side.
+    the peer closes its side. NCCL's is never destroyed: where its watchdog has seen the failure, the
+    destructor does not return (seen with torch 2.11 and NCCL 2.28).
     """
+    if type(group).__name__ == "ProcessGroupNCCL":
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
     group.abort()

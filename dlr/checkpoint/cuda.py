@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ Pair = tuple[Tensor, Tensor]
 
 _PORTABLE = 1
 """cudaHostRegisterPortable: for all of the process's GPUs."""
+
+_RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED: this thread's calls spoil no capture of another thread."""
 
 
 class GpuCopies:
@@ -34,7 +38,7 @@ class GpuCopies:
         Args:
             device: the one whose context is there, by its number. A thread has none of its own.
         """
-        with torch.cuda.device(device), suppress(RuntimeError):
+        with torch.cuda.device(device), _beside_captures(), suppress(RuntimeError):
             self._register(slot)
 
     def begin(self, slot: Slot, settled: Sequence[Pair], passing: Sequence[Pair]) -> None:
@@ -71,8 +75,9 @@ class GpuCopies:
 
     def finish(self) -> None:
         """Wait for what was begun."""
-        for event in self._done.values():
-            event.synchronize()
+        with _beside_captures():
+            for event in self._done.values():
+                event.synchronize()
 
     def close(self) -> None:
         """Have the GPU forget the slots that it may write into."""
@@ -107,6 +112,25 @@ def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:
         if source.device == stream.device:
             view.copy_(source, non_blocking=True)
             source.record_stream(stream)
+
+
+@contextmanager
+def _beside_captures() -> Iterator[None]:
+    """Leave alone a CUDA graph that another thread captures meanwhile.
+
+    By default any thread's call that allocates or registers memory breaks off a capture of the process.
+    """
+    try:
+        exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):  # a GPU that is not NVIDIA's
+        yield
+        return
+    mode = ctypes.c_int(_RELAXED)
+    exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))
 
 
 def _forget_error() -> None:

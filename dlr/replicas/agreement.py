@@ -1,4 +1,4 @@
-"""What the members of a version agree upon when they meet: who leads, who follows at once, who is behind. Pure.
+"""What the members of a version agree upon when they meet: who leads, who follows, who is behind. Pure.
 
 A step is committed in a version when the gradients of all its contributors have arrived at all of them. So if
 one member has applied a step, every other contributor of that version holds the same averaged gradients, and

@@ -25,7 +25,7 @@ from dlr.replicas.transfer import Connection
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60.0
-"""Time limit of a collective, and for all to connect. Deaths end it sooner: the news of the next version does,
+"""Time limit of a collective, and for all to connect. Deaths end it sooner, by the news of the next version
 or the dead peer's closed connections."""
 POLL_SECONDS = 0.0005
 """Between two looks at a GPU's stream."""
@@ -87,6 +87,8 @@ class Exchange:
         self._changed = changed
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._error: Exception | None = None
+        self._stores: list[Store] = []
+        """Stores of the groups: C++ finds the methods of a Python store only while its object is there."""
         self._control: Any = None
         """A gloo group, for meetings and votes."""
         self._data: Any = None
@@ -133,14 +135,14 @@ class Exchange:
             if ready is None:
                 self._data.allreduce([flat]).wait()
                 return
-            stream = torch.cuda.Stream(flat.device)
+            stream = torch.cuda.Stream(flat.device)  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream):
                 stream.wait_event(ready)
                 flat.record_stream(stream)
                 self._data.allreduce([flat]).wait()
-                done = torch.cuda.Event()
+                done = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 done.record(stream)
-            while not done.query():
+            while not done.query():  # type: ignore[no-untyped-call]
                 if self.is_overtaken:
                     raise OvertakenError
                 time.sleep(POLL_SECONDS)
@@ -182,7 +184,7 @@ class Exchange:
         Raises:
             RuntimeError: one does not come.
         """
-        store = PrefixStore(f"{self.seat.rank}/state", self._open_store())
+        store = PrefixStore(f"{self.seat.rank}/state", self._opened_store())
         rank, size = places.index(self.seat.place), len(places)
         control = process_groups.gloo(PrefixStore("control", store), rank, size, TIMEOUT_SECONDS)
         data = control
@@ -209,13 +211,18 @@ class Exchange:
         seat = self.seat
         if seat.size == 1:
             return
-        store = PrefixStore(f"{seat.rank}", self._open_store())
+        store = PrefixStore(f"{seat.rank}", self._opened_store())
         control = PrefixStore("control", store)
         self._control = process_groups.gloo(control, seat.place, seat.size, TIMEOUT_SECONDS)
         self._data = self._control
         if self._device.type == "cuda":
             data = PrefixStore("data", store)
             self._data = process_groups.nccl(data, seat.place, seat.size, TIMEOUT_SECONDS)
+
+    def _opened_store(self) -> Store:
+        store = self._open_store()
+        self._stores.append(store)
+        return store
 
     def _put(self, act: Callable[[], Any]) -> _Task:
         task = _Task(act)

@@ -33,6 +33,11 @@ class Bucket:
         size = sum(self.numels) + len(self.numels)
         return torch.zeros(size, dtype=self.dtype, device=self.device)
 
+    def _split(self, flat: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+        """Return the parts of a flat tensor: the gradients, and the numbers."""
+        *grads, present = torch.split(flat, [*self.numels, len(self.numels)])
+        return grads, present
+
     def gather(self) -> Tensor:
         """Copy the gradients into a flat tensor.
 
@@ -40,16 +45,14 @@ class Bucket:
             TypeError: one is sparse.
         """
         flat = self.empty()
-        grads, numels = flat.split([sum(self.numels), len(self.numels)])
-        for place, (part, parameter) in enumerate(
-            zip(grads.split(self.numels), self.parameters, strict=True)
-        ):
+        grads, present = self._split(flat)
+        for place, (part, parameter) in enumerate(zip(grads, self.parameters, strict=True)):
             if parameter.grad is None:
                 continue
             if parameter.grad.layout is not torch.strided:
                 raise TypeError("dlr.replicas averages dense gradients: make the embedding with sparse=False")
             part.copy_(local(parameter.grad).reshape(-1))
-            numels[place] = 1
+            present[place] = 1
         return flat
 
     @torch.no_grad()
@@ -58,11 +61,9 @@ class Bucket:
 
         A parameter that has a gradient nowhere gets none.
         """
-        grads, present = flat.split([sum(self.numels), len(self.numels)])
+        grads, present = self._split(flat)
         has = (present > 0).tolist()
-        for place, (part, parameter) in enumerate(
-            zip(grads.split(self.numels), self.parameters, strict=True)
-        ):
+        for place, (part, parameter) in enumerate(zip(grads, self.parameters, strict=True)):
             if not has[place]:
                 parameter.grad = None
                 continue
@@ -115,8 +116,12 @@ class Watch:
         self._all = [{id(parameter) for parameter in bucket.parameters} for bucket in buckets]
         self._sent = 0
         self._is_on = False
+        self.is_paused = False
+        """Whether gradients are left alone for now, since a later backward adds to them."""
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._hook(number, id(parameter)))
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._hook(number, id(parameter))
+            )
             for number, bucket in enumerate(buckets)
             for parameter in bucket.parameters
         ]
@@ -138,7 +143,7 @@ class Watch:
 
     def _hook(self, number: int, parameter: int) -> Callable[[Tensor], None]:
         def note(_: Tensor) -> None:
-            if not self._is_on:
+            if not self._is_on or self.is_paused:
                 return
             if parameter not in self._missing[number]:
                 if number < self._sent:

@@ -38,5 +38,5 @@ class OwnGroup:
             return True
         both = torch.tensor([*numbers, *(-number for number in numbers)], dtype=torch.int64)
         dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
-        highest, lowest = both.split(len(numbers))
+        highest, lowest = both[: len(numbers)], both[len(numbers) :]
         return bool((highest == -lowest).all())

@@ -7,8 +7,8 @@
         loss.backward()                                    # averaged over the groups while it runs
         optimizer.step()                                   # applied by all groups, or by none
 
-docs/groups.md tells what happens at a failure. As torchft has it (https://github.com/meta-pytorch/torchft), but
-who takes part comes from the job's ElasticWorld.
+docs/groups.md tells what happens at a failure. As torchft has it (https://github.com/meta-pytorch/torchft),
+but who takes part comes from the job's ElasticWorld.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from agent.replicas.client import Membership
 from dlr import progress
 from dlr.checkpoint.tensors import is_distributed
 from dlr.replicas.agreement import Agreement, Member, agree
 from dlr.replicas.average import Average
-from dlr.replicas.channel import Channel, Membership
+from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import TIMEOUT_SECONDS, BrokenError, Exchange, OvertakenError, Seat
 from dlr.replicas.gradients import Watch, buckets_of, local
 from dlr.replicas.group import OwnGroup
@@ -111,7 +112,6 @@ class Replicas:
         """Indices of the groups whose gradients it has."""
         self._is_open = False
         """Whether the script is in a step, whose gradients are not averaged yet."""
-        self._is_accumulating = False
 
     def _are_whole(self, parameters: Sequence[Tensor]) -> bool:
         """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
@@ -157,8 +157,8 @@ class Replicas:
             yield self.applied
             if self._is_open:
                 raise RuntimeError(
-                    f"step {self.applied} ended without optimizer.step(): the other groups wait for this one's "
-                    "gradients; call optimizer.step() or replicas.average() in each step"
+                    f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
+                    "one's gradients; call optimizer.step() or replicas.average() in each step"
                 )
             self._hand_over()
         self._end_together()
@@ -178,11 +178,15 @@ class Replicas:
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
         """Leave the gradients of the backwards within alone: a later one of the step adds to them."""
-        before, self._is_accumulating = self._is_accumulating, True
+        watch = self._watch
+        if watch is None:  # nothing is sent before the step
+            yield
+            return
+        before, watch.is_paused = watch.is_paused, True
         try:
             yield
         finally:
-            self._is_accumulating = before
+            watch.is_paused = before
 
     def close(self) -> None:
         """Take part no more: the optimizers are the script's own again."""
@@ -203,18 +207,18 @@ class Replicas:
         self._is_open = True
         self._average = Average(self._buckets)
         version = self._current()
-        if self._watch is not None and version.exchange.seat.size > 1:
-            if version.place in version.counted(self.applied):
-                self._watch.begin()
+        sends = version.exchange.seat.size > 1 and version.place in version.counted(self.applied)
+        if self._watch is not None and sends:
+            self._watch.begin()
 
     def _send(self, number: int) -> None:
         """Send a bucket that backward has filled."""
         exchange = self._current().exchange
-        if not self._is_accumulating and not exchange.is_overtaken:
+        if not exchange.is_overtaken:
             self._average.send(exchange, number)
 
     def _try(self) -> None:
-        """Average and agree in the newest version; the step is then committed, or there is a newer version."""
+        """Average and agree; the step is then committed, or this group is in a newer version."""
         version = self._current()
         number = version.membership.version
         ok, has_all = self._attempt(version)
@@ -227,7 +231,11 @@ class Replicas:
         self._settle(max(newest, number + 1))
 
     def _attempt(self, version: Version) -> tuple[bool, bool]:
-        """Average once. Return whether all groups agree, and whether this rank has told them that it has all."""
+        """Average once.
+
+        Returns:
+            Whether all groups agree, and whether this rank has told them that all gradients are here.
+        """
         exchange, counted, has_all = version.exchange, version.counted(self.applied), False
         if self._watch is not None:
             self._watch.end()
@@ -357,9 +365,9 @@ class Replicas:
         elif version.is_behind():
             self._member = Member(False, agreement.step)
             self._average.drop()
-        if agreement.behind and not self._is_at_once(agreement):
-            if version.is_behind() or version.place == agreement.leader:
-                self._healing = Healing(agreement, version.exchange, self._state, self._device, self._changed)
+        has_part = version.is_behind() or (agreement.behind and version.place == agreement.leader)
+        if has_part and not self._is_at_once(agreement):
+            self._healing = Healing(agreement, version.exchange, self._state, self._device, self._changed)
 
     def _take_part_from_behind(self) -> None:
         """Take part in the step that the others make at the moment, so that none waits for this group."""
@@ -414,7 +422,7 @@ class Replicas:
             self._changed.notify_all()
 
     def _await_membership(self, newest: int) -> Membership:
-        """Wait for a version of that number or a higher one in which this group takes part, alike on all ranks."""
+        """Wait for a version of at least that number in which this group takes part, alike on all ranks."""
         while True:
             found = self._await_own(newest)
             alike = self._own.is_alike([found.version])

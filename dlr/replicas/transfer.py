@@ -1,4 +1,4 @@
-"""The state of the leader on its way to those behind, while all train: one broadcast, by a thread on each side.
+"""The state of the leader on its way to those behind, while all train: a broadcast, by a thread on each side.
 
 What is sent is what `dlr.checkpoint` would save: the tensors by name, and one pickle of all else, which is
 read with torch's limits for weights.

@@ -92,7 +92,7 @@ class ReplicaGroupsReconciler(Reconciler):
                 continue
             group = group_of(found)
             if group is None or group.uid != whole["metadata"]["uid"]:
-                continue  # somebody else's of that name: its owner's garbage collection, or a person, frees it
+                continue  # somebody else's, of that name
             wanted = group_job(whole, group.index)
             patch = {
                 "metadata": {

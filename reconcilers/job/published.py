@@ -90,12 +90,12 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
 def world_of(job: Object) -> Object:
     """Return the ElasticWorld of a job."""
     metadata = owned_metadata(job, job["metadata"]["name"])
-    labels = {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
+    labels = group_labels(job["metadata"].get("labels") or {})
+    labels |= {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
     return {
         "apiVersion": names.API_VERSION,
         "kind": ELASTICWORLDS.kind,
-        "metadata": metadata
-        | {"labels": metadata["labels"] | labels | group_labels(job["metadata"].get("labels") or {})},
+        "metadata": metadata | {"labels": metadata["labels"] | labels},
         "spec": world_spec(job),
     }
 

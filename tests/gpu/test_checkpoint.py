@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from agent.slots.format import Mark
 from agent.slots.pool import Pool
 from agent.slots.slot import DamagedError, Slot
 from dlr.checkpoint import Checkpointer
+from dlr.checkpoint.cuda import GpuCopies
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.state import capture
 from tests.checkpoint.states import load
@@ -227,6 +229,24 @@ def test_a_step_can_be_captured_into_a_graph(
     fresh.warm_up()
     load(fresh.state, newest(list(checkpointer._memory._slots)))  # type: ignore[union-attr]
     assert torch.equal(fresh.parameter, values[5])
+
+
+def test_a_slot_is_registered_and_copies_end_in_a_thread_while_a_step_is_captured() -> None:
+    training = Captures()
+    training.warm_up()
+    first, second = (private_slot(capture(training.state)) for _ in range(2))
+    view, copies = torch.empty(64, pin_memory=True), GpuCopies()
+    torch.cuda._sleep(LONG_CYCLES)
+    copies.begin(first, [(view, training.parameter.detach())], [])
+    graph = torch.cuda.CUDAGraph()
+    with ThreadPoolExecutor(1) as thread, torch.cuda.graph(graph):
+        thread.submit(copies.prepare, second, 0).result()
+        thread.submit(copies.finish).result()
+        training.optimizer.step()
+    before = training.parameter.detach().clone()
+    graph.replay()
+    assert not torch.equal(training.parameter, before)
+    copies.close()
 
 
 @pytest.mark.parametrize("model", ["plain", "bn", "ddp", "fsdp"])

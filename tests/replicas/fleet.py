@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dlr.replicas.channel import Membership
+from agent.replicas.client import Membership
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -78,6 +79,7 @@ class PipeChannel:
 
 def _main(place: Place, pipe: Connection, script: Callable[..., None], arguments: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    os.environ["NCCL_HOSTID"] = f"{place.group}-{place.rank}"  # NCCL refuses to have one GPU twice on a host
     if place.size > 1:
         store = dist.TCPStore("127.0.0.1", place.group_port, is_master=False)
         prefixed = dist.PrefixStore(f"group-{place.group}-{place.round}", store)
@@ -140,6 +142,8 @@ class Fleet:
         self.version, self.members = 0, ()
         self.commits: list[tuple[float, int, int, int]] = []
         """Time, group, rank and number of steps of each."""
+        self.kills: list[tuple[float, int, int]] = []
+        """Time of each, the group, and the round of its processes."""
         self.groups: dict[int, Group] = {}
         self._wanted = set(range(groups))
         self._lock = threading.RLock()
@@ -167,6 +171,7 @@ class Fleet:
         """Kill a process; the rest of its group follows when the coordinator sees it."""
         process = self.groups[index].processes[rank]
         now = time.monotonic()
+        self.kills.append((now, index, self.groups[index].round))
         if process.pid is not None and process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
         return now
@@ -248,10 +253,8 @@ class Fleet:
                         self._send(pipe)
 
     def _send(self, pipe: Connection) -> None:
-        try:
+        with contextlib.suppress(OSError):
             pipe.send((self.version, self.members))
-        except OSError:
-            pass
 
     @property
     def is_over(self) -> bool:
@@ -263,5 +266,16 @@ class Fleet:
             self._bury(group)
 
     def lines(self) -> list[dict[str, Any]]:
-        found = [line for path in self.folder.glob("log-*") for line in path.read_text().splitlines()]
-        return [json.loads(line) for line in found if line.endswith("}")]
+        """What processes wrote of steps in the state of the job; but for the last of those that were killed.
+
+        A process may learn that all agree, and die before another one does: its step dies with it.
+        """
+        killed = {round_ for _, _, round_ in self.kills}
+        found: list[dict[str, Any]] = []
+        for path in sorted(self.folder.glob("log-*")):
+            texts = [text for text in path.read_text().splitlines() if text.endswith("}")]
+            lines = [json.loads(text) for text in texts]
+            if lines and lines[-1]["round"] in killed:
+                del lines[-1]
+            found += [line for line in lines if "digest" in line]
+        return found

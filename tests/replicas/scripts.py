@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dlr import replicas as dlr_replicas
+from dlr.replicas.gradients import local
 
 WIDTH = 16
 
@@ -23,16 +26,21 @@ def model_of(seed: int, width: int = WIDTH) -> nn.Module:
 
 
 def digest(model: nn.Module) -> str:
-    tensors = model.state_dict().values()
-    return hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in tensors)).hexdigest()[:16]
+    return digest_of(list(model.state_dict().values()))
+
+
+def digest_of(tensors: Sequence[torch.Tensor]) -> str:
+    return hashlib.sha256(b"".join(each.detach().cpu().numpy().tobytes() for each in tensors)).hexdigest()[
+        :16
+    ]
 
 
 def exact_step(model: nn.Module, step: int, group: int) -> None:
     """Backward through a loss whose gradient is what `fill_gradients` has."""
     generator = torch.Generator().manual_seed(step * 1_000 + group * 10)
-    loss = torch.zeros(())
+    loss = torch.zeros((), device=next(model.parameters()).device)
     for parameter in model.parameters():
-        noise = torch.randint(-64, 65, parameter.shape, generator=generator).float()
+        noise = torch.randint(-64, 65, parameter.shape, generator=generator).float().to(parameter.device)
         seen = (parameter.detach() * 256).round().clamp(-64, 64)
         loss = loss + (parameter * ((noise + seen) / 1024)).sum()
     loss.backward()
@@ -47,9 +55,17 @@ def scheduler_of(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.L
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5 ** (epoch // 7 % 3))
 
 
-def train(place: Any, channel: Any, steps: int = 50, seconds: float = 0.005, width: int = WIDTH) -> None:
+def train(
+    place: Any,
+    channel: Any,
+    steps: int = 50,
+    seconds: float = 0.005,
+    width: int = WIDTH,
+    device: str = "cpu",
+) -> None:
     """Plain training; writes a line for each step that is committed."""
     model = model_of(seed=place.group * 100 + place.round, width=width)  # alike at the ranks of a group
+    model = model.to(device)
     optimizer = optimizer_of(model)
     scheduler = scheduler_of(optimizer)
     joined = dlr_replicas.join(model, optimizer, state={"scheduler": scheduler}, channel=channel)
@@ -71,9 +87,11 @@ def train(place: Any, channel: Any, steps: int = 50, seconds: float = 0.005, wid
     assert not dist.is_initialized() or dist.get_world_size() == place.size
 
 
-def replay(steps: int, groups_of: dict[int, list[int]], seed: int, width: int = WIDTH) -> list[str]:
+def replay(
+    steps: int, groups_of: dict[int, list[int]], seed: int, width: int = WIDTH, device: str = "cpu"
+) -> list[str]:
     """The same in one process, which knows whose gradients are in which step."""
-    model = model_of(seed, width)
+    model = model_of(seed, width).to(device)
     optimizer = optimizer_of(model)
     scheduler = scheduler_of(optimizer)
     digests = []
@@ -90,3 +108,42 @@ def replay(steps: int, groups_of: dict[int, list[int]], seed: int, width: int = 
         scheduler.step()
         digests.append(digest(model))
     return digests
+
+
+def train_kind(place: Any, channel: Any, kind: str, steps: int = 30, seconds: float = 0.01) -> None:
+    """Training as scripts have it: DDP or FSDP2 within the group, clipping, accumulation, scaled losses."""
+    plain = model_of(seed=place.group * 100 + place.round)
+    model: nn.Module = plain
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(plain)
+    elif kind == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(plain)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=kind == "scaler")
+    joined = dlr_replicas.join(model, optimizer, state={"scaler": scaler}, channel=channel)
+    log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
+    for step in joined.steps(steps):
+        optimizer.zero_grad()
+        time.sleep(seconds)
+        parts = 2 if kind == "accumulate" else 1
+        for part in range(parts):
+            seed = step * 1_000 + place.group * 10 + place.rank * 2 + part
+            inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(seed))
+            is_last = part == parts - 1
+            with contextlib.nullcontext() if is_last else joined.accumulate():
+                scaler.scale(model(inputs).square().mean()).backward()
+        norm = -1.0
+        if kind in ("clip", "scaler"):
+            joined.average()
+            scaler.unscale_(optimizer)
+            norm = float(nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+        scaler.step(optimizer)
+        scaler.update()
+        shards = [local(each.detach()) for each in model.parameters()]
+        line = {"group": place.group, "round": place.round, "rank": place.rank, "step": step}
+        if joined._member.trained:
+            line |= {"digest": digest_of(shards), "norm": norm}
+        log.write(json.dumps(line) + "\n")
+        log.flush()

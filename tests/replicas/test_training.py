@@ -1,0 +1,79 @@
+"""Groups of real processes over gloo that are killed with -9, against a replay in one process."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.replicas import scripts
+from tests.replicas.fleet import Fleet
+
+pytestmark = [pytest.mark.timeout(240)]
+WITHIN_SECONDS = 120
+
+
+def run(fleet: Fleet, kills: int, seed: int, pause_seconds: float = 0.3) -> None:
+    """Run to the end; now and then a process is killed, while at least two groups have the state."""
+    chance = random.Random(seed)
+
+    def ends() -> bool:
+        return fleet.is_over or any(group.done for group in fleet.groups.values())
+
+    try:
+        for _ in range(kills):
+            at = time.monotonic() + chance.uniform(0.3, 1.0) * pause_seconds
+            fleet.run_until(lambda at=at: time.monotonic() > at or ends(), WITHIN_SECONDS)
+            fleet.run_until(
+                lambda: sum(g.trains for g in fleet.groups.values()) >= 2 or ends(), WITHIN_SECONDS
+            )
+            if ends():
+                break
+            group = chance.choice([g for g in fleet.groups.values() if g.is_ready])
+            fleet.kill(group.index, chance.randrange(len(group.processes)))
+        fleet.run_until(lambda: fleet.is_over, WITHIN_SECONDS)
+    finally:
+        fleet.stop()
+
+
+def digests_of(lines: list[dict[str, Any]]) -> dict[int, set[str]]:
+    """What each step's parameters were, by step; for a rank of its own where a group has several."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for line in lines:
+        found[line["step"]].add(line["digest"])
+    return found
+
+
+@pytest.mark.parametrize(("groups", "size", "kills", "steps"), [(3, 1, 4, 250), (2, 2, 2, 150)])
+def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
+    groups: int, size: int, kills: int, steps: int, tmp_path: Path
+) -> None:
+    fleet = Fleet(tmp_path, scripts.train, groups, size, minimum=2, steps=steps)
+    run(fleet, kills, seed=groups)
+    lines = fleet.lines()
+    digests = digests_of(lines)
+    assert sorted(digests) == list(range(steps)), "no step is missing"
+    assert all(len(each) == 1 for each in digests.values()), "all groups have the same parameters"
+    groups_of = {line["step"]: line["groups"] for line in lines if line["groups"]}
+    lead = min((line["group"], line["round"]) for line in lines if line["step"] == 0)
+    replayed = scripts.replay(steps, groups_of, seed=lead[0] * 100 + lead[1])
+    assert [digests[step].pop() for step in range(steps)] == replayed
+    assert fleet.version > kills
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("ddp", 2), ("fsdp2", 2), ("clip", 1), ("accumulate", 1), ("scaler", 1)]
+)
+def test_scripts_of_all_kinds_go_on_through_a_kill(kind: str, size: int, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, scripts.train_kind, 2, size, minimum=1, kind=kind, steps=400)
+    run(fleet, 1, seed=1)
+    by_rank: dict[tuple[int, int], set[str]] = defaultdict(set)
+    rounds = {(line["group"], line["round"]) for line in fleet.lines()}
+    for line in fleet.lines():
+        by_rank[line["step"], line["rank"] if kind == "fsdp2" else 0].add(line["digest"])
+    assert all(len(each) == 1 for each in by_rank.values())
+    assert len(rounds) == 3, "the group that was killed came back and trained"
