@@ -17,7 +17,7 @@ from dlr.job import report
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import group_count, refuse_group, training
 from dlr.job.logs import Following, Wanted, choose_workers, job_and_workers, log_lines, send_log
-from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, set_replicas, workers_of
+from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, list_workers, set_replicas, workers_of
 from dlr.job.progress import progress_of, total_steps
 from dlr.job.stacks import ask_all, merge, stack_lines, together, without_answer
 from dlr.kube.api import ELASTICJOBS, Api
@@ -160,7 +160,8 @@ class Job:
         """Wait until the job has succeeded, and return the result of rank 0.
 
         That is what the function has returned, or what the script has given to `dlr.report_result`; None
-        without either. At most 8,192 characters of JSON are kept.
+        without either. At most 8,192 characters of JSON are kept. Of replica groups it is that of the first
+        one that has succeeded.
 
         Raises:
             JobFailed: the job has failed.
@@ -169,7 +170,10 @@ class Job:
         """
         self.wait(timeout_seconds)
         job = self._fetch()
-        return result_of(job, workers_of(self._api, job))
+        # All groups have trained the same model; one may have failed, or have ended before its last step.
+        ended = [each for each in groups_of(self._api, job) if report.phase(each) == "Succeeded"]
+        spoken_for = ended[0] if ended else job
+        return result_of(spoken_for, list_workers(self._api, spoken_for["metadata"]["name"]))
 
     def groups(self) -> list[Job]:
         """Return the job's replica groups in order, each a job of its own; none for a job without any."""

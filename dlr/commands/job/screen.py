@@ -53,7 +53,9 @@ def render(case: Case, console: Console) -> RenderableType:
 def _with_groups(case: Case, console: Console, head: Table) -> Group:
     """Draw a job with replica groups: a line for each group in place of the workers'."""
     rows, event_count = groups.group_rows(case.job, case.workers), MOST_EVENTS
-    columns, width, left_out = groups.COLUMNS, None, 0
+    columns: Sequence[str] = groups.COLUMNS
+    width: int | None = None
+    left_out = 0
     if console.is_terminal:
         lines = console.height - len(console.render_lines(head)) - LINES_AROUND_TABLES
         most, event_count = room(lines, len(rows), min(len(case.events), MOST_EVENTS))
