@@ -16,11 +16,6 @@ GroupIndex = Annotated[int, Field(ge=0, lt=MAX_GROUPS)]
 BY_INDEX = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["index"]}
 
 
-def group_name(job: str, index: int) -> str:
-    """Return the name of the ElasticJob of a job's replica group."""
-    return f"{job}-group-{index}"
-
-
 class ReplicaGroups(Model):
     """Division of the workers into groups."""
 

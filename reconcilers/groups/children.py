@@ -5,7 +5,8 @@ from __future__ import annotations
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.replica_groups import MAX_GROUPS, group_name
+from crds.grouping import group_name
+from crds.replica_groups import MAX_GROUPS
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Verb

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import deploy
 from controller.manager import Manager, ManagerOptions
+from crds.job_spec import ElasticPolicy
 from deploy.kustomize import render
 from reconcilers.conditions.table import SIZES, WARNINGS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
@@ -92,8 +93,16 @@ def scraped() -> str:
                 shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
                 warnings=warnings,
             )
+            elastic = {"elastic_policy": ElasticPolicy.model_validate({"replicaGroups": {"workers": 1}})}
+            whole = job.model_copy(
+                update={
+                    "metadata": job.metadata.model_copy(update={"name": "whole", "uid": "whole"}),
+                    "spec": job.spec.model_copy(update=elastic),
+                }
+            )
             for resource, model in (
                 (ELASTICJOBS, job),
+                (ELASTICJOBS, whole),
                 (ELASTICWORKERS, worker(0, agent=reported, restarts={"OOM": 1})),
             ):
                 raw = model.model_dump(mode="json", by_alias=True, exclude_none=True)
