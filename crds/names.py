@@ -48,7 +48,8 @@ LABEL_MAY_CORDON = f"{GROUP}/may-cordon"
 """Of a Namespace, "true": what its checks and workers say of nodes counts for their cordon."""
 
 ANNOTATION_GROUPED_GENERATION = f"{GROUP}/grouped-generation"
-"""Generation of the job that a replica group's ElasticJob was made of."""
+"""Of a replica group's ElasticJob: generation of the job that it was made of, a dot, and the generation that
+the group itself got by that. So an edit of either shows."""
 ANNOTATION_CORDON = f"{GROUP}/cordon"
 """What we set on a Node, and on whose verdict (`reconcilers/cordon/policy.py`)."""
 

@@ -183,7 +183,10 @@ def _part_in_groups(group: dict[str, Any] | None) -> tuple[object, ...] | None:
     status = group.get("status") or {}
     world = status.get("rendezvous") or {}
     told, formed = (status.get(field) for field in _OF_GROUPS), (world.get(field) for field in _OF_WORLDS)
-    return *told, *formed, group["metadata"].get("generation"), group["metadata"].get("deletionTimestamp")
+    metadata = (
+        group["metadata"].get(key) for key in ("generation", "labels", "annotations", "deletionTimestamp")
+    )
+    return *told, *formed, (status.get("goodput") or {}).get("ratio"), *metadata
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

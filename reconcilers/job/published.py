@@ -33,7 +33,7 @@ WRITE_SECONDS = 1.0
 FOR_PEOPLE = frozenset(
     {
         *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses", "shardsDone"),
-        *("rendezvous", "goodput", "usage"),
+        *("rendezvous", "goodput", "usage", "groups"),
     }
 )
 """Fields of a job's status that may wait: counts, messages and figures, which the next look finds again."""
@@ -103,6 +103,8 @@ def world_of(job: Object) -> Object:
 def world_spec(job: Object) -> Object:
     """Return what the agents of a job act on; empty fields are left out."""
     spec, status = job.get("spec") or {}, job.get("status") or {}
+    if (membership := status.get("membership")) is not None:
+        return _present(jobPhase=status.get("phase"), replicas=membership)
     rendezvous = status.get("rendezvous") or {}
     policy = spec.get("elasticPolicy") or {}
     return {field: value for field, value in rendezvous.items() if field in WORLD_FIELDS} | _present(
@@ -113,7 +115,6 @@ def world_spec(job: Object) -> Object:
         shards=status.get("shards"),
         hangTimeoutSeconds=policy.get("hangTimeoutSeconds"),
         topologyLevels=len((spec.get("nodeCheck") or {}).get("topologyKeys") or ()),
-        replicas=status.get("membership"),
         failures=sum((status.get("restarts") or {}).values()),
         startedAt=status.get("startTime"),
         hasTrained=(status.get("goodput") or {}).get("lastStep") is not None,
