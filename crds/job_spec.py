@@ -321,9 +321,19 @@ GROUP_RULES = (
         for field in ("shardScaling", "opportunistic")
     ),
     cel(
+        f"{_GROUPED} || self.elasticPolicy.replicaGroups.workers % self.elasticPolicy.nodeUnit == 0",
+        "elasticPolicy.replicaGroups.workers must be a multiple of elasticPolicy.nodeUnit: each group is a "
+        "world",
+    ),
+    cel(
+        f"{_GROUPED} || !has(self.optimizeMode) || self.optimizeMode != 'cluster'",
+        "optimizeMode cluster has no place beside elasticPolicy.replicaGroups: it changes the count of "
+        "workers, and each group has the same",
+    ),
+    cel(
         f"({_GROUPED}) == (!has(oldSelf.elasticPolicy.replicaGroups)) && ({_GROUPED} || "
         "self.elasticPolicy.replicaGroups.workers == oldSelf.elasticPolicy.replicaGroups.workers)",
-        "elasticPolicy.replicaGroups.workers cannot be changed; make another job",
+        "elasticPolicy.replicaGroups cannot be added, taken away or given other workers; make another job",
     ),
 )
 

@@ -22,6 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import deploy
 from controller.manager import Manager, ManagerOptions
+from crds.job_spec import ElasticPolicy
+from deploy.kustomize import render
 from reconcilers.conditions.table import SIZES, WARNINGS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_all
@@ -91,8 +93,16 @@ def scraped() -> str:
                 shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
                 warnings=warnings,
             )
+            elastic = {"elastic_policy": ElasticPolicy.model_validate({"replicaGroups": {"workers": 1}})}
+            whole = job.model_copy(
+                update={
+                    "metadata": job.metadata.model_copy(update={"name": "whole", "uid": "whole"}),
+                    "spec": job.spec.model_copy(update=elastic),
+                }
+            )
             for resource, model in (
                 (ELASTICJOBS, job),
+                (ELASTICJOBS, whole),
                 (ELASTICWORKERS, worker(0, agent=reported, restarts={"OOM": 1})),
             ):
                 raw = model.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -288,6 +298,7 @@ def test_kustomize_renders_what_is_shipped() -> None:
     command = [str(KUBECTL), "kustomize", str(FOLDER)]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     documents = {document["kind"]: document for document in yaml.safe_load_all(rendered)}
+    assert documents == {document["kind"]: document for document in render(FOLDER)}
     assert documents.keys() == {
         *("ConfigMap", "PodMonitor", "PrometheusRule"),
         *("ServiceAccount", "Secret", "ClusterRoleBinding"),
