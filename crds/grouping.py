@@ -8,14 +8,21 @@ from typing import Any
 
 from crds import names
 
+MAX_GROUPS = 1_000
+
 
 @dataclass(frozen=True)
 class GroupOf:
-    """The job that a group belongs to, by the group's controlling owner: its labels are for people."""
+    """The job that a group belongs to, by the group's controlling owner and name: labels are for people."""
 
     name: str
     uid: str
     index: int
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of all its objects."""
+        return {names.LABEL_GROUPED_JOB: self.name, names.LABEL_GROUP_INDEX: str(self.index)}
 
 
 def owner_of_group(metadata: Mapping[str, Any]) -> GroupOf | None:
@@ -23,10 +30,20 @@ def owner_of_group(metadata: Mapping[str, Any]) -> GroupOf | None:
     for owner in metadata.get("ownerReferences") or ():
         is_job = owner.get("kind") == "ElasticJob" and owner.get("apiVersion") == names.API_VERSION
         if owner.get("controller") and is_job:
-            label = str((metadata.get("labels") or {}).get(names.LABEL_GROUP_INDEX) or "")
-            is_number = label.isascii() and label.isdecimal() and len(label) <= 9
-            return GroupOf(owner["name"], owner["uid"], int(label) if is_number else 0)
+            index = index_of(owner["name"], metadata["name"])
+            return None if index is None else GroupOf(owner["name"], owner["uid"], index)
     return None
+
+
+def index_of(job: str, name: str) -> int | None:
+    """Return the index of the group of this name; None if it is no group's.
+
+    The name is all that nobody can edit.
+    """
+    digits = name.removeprefix(group_name(job, 0)[:-1])
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
+        return None
+    return int(digits) if name == group_name(job, int(digits)) else None
 
 
 def is_grouped(job: Mapping[str, Any]) -> bool:

@@ -89,7 +89,7 @@ class ReplicasDesk:
         self._relays: set[_Relay] = set()
         self._connections: set[socket.socket] = set()
         self._reported: tuple[int, ...] | None = None
-        """Round, version and broken version that the agent was last asked to report."""
+        """Round and broken version that the agent was last asked to report."""
         self._tell: Callable[[], None] = lambda: None
         self._closed = threading.Event()
 
@@ -241,10 +241,13 @@ class ReplicasDesk:
                     del self._processes[rank]
 
     def _tell_news(self) -> None:
-        """Have news that the controller decides by reported at once; steps wait for the next report."""
+        """Have news that the controller decides by reported at once.
+
+        Steps and versions wait for the next report: all workers of all groups come to each new version.
+        """
         with self._lock:
             report = self._summary()
-            news = None if report is None else (report.round, report.version, report.broken_version)
+            news = None if report is None else (report.round, report.broken_version)
             is_news = news is not None and news != self._reported
             self._reported = news
         if is_news:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.grouping import group_name
-from crds.replica_groups import MAX_GROUPS
+from crds.grouping import GroupOf, group_name
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Verb
@@ -14,17 +13,6 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 
 OF_THE_WHOLE = ("ttlSecondsAfterFinished", "activeDeadlineSeconds")
 """Fields of a runPolicy that end the job with all its groups, and so no single group."""
-
-
-def index_of(job: str, name: str) -> int | None:
-    """Return the index of the group of this name; None if it is no group's.
-
-    The name is all that nobody can edit.
-    """
-    digits = name.removeprefix(group_name(job, 0)[:-1])
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
-        return None
-    return int(digits) if name == group_name(job, int(digits)) else None
 
 
 def is_halted(job: Object) -> bool:
@@ -46,18 +34,13 @@ def is_outdated(job: ElasticJob, index: int, group: ElasticJob, halted: bool) ->
     return (
         made_of != generations(whole.generation, metadata.generation)
         or group.spec.suspend is not halted
-        or not group_labels(whole.name, index).items() <= metadata.labels.items()
+        or not GroupOf(whole.name, whole.uid, index).labels.items() <= metadata.labels.items()
     )
 
 
 def generations(job: int, group: int) -> str:
     """Return the annotation of a group of this generation that was made of a job of that one."""
     return f"{job}.{group}"
-
-
-def group_labels(job: str, index: int) -> dict[str, str]:
-    """Return the labels that name a group."""
-    return {names.LABEL_GROUPED_JOB: job, names.LABEL_GROUP_INDEX: str(index)}
 
 
 def group_job(job: Object, index: int) -> Object:
@@ -79,7 +62,7 @@ def group_job(job: Object, index: int) -> Object:
             "namespace": metadata["namespace"],
             "labels": (metadata.get("labels") or {})
             | {names.LABEL_MANAGED_BY: names.MANAGER}
-            | group_labels(metadata["name"], index),
+            | GroupOf(metadata["name"], metadata["uid"], index).labels,
             "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(metadata["generation"], 1)},
             "ownerReferences": [owner_reference(ELASTICJOBS.kind, metadata["name"], metadata["uid"])],
         },

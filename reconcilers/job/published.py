@@ -33,12 +33,14 @@ WRITE_SECONDS = 1.0
 FOR_PEOPLE = frozenset(
     {
         *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses", "shardsDone"),
-        *("rendezvous", "goodput", "usage", "groups"),
+        *("rendezvous", "goodput", "usage", "groups", "replicaGroup"),
     }
 )
 """Fields of a job's status that may wait: counts, messages and figures, which the next look finds again."""
 WORDS_OF_WORLD = frozenset(map(to_camel, WORDS))
 """Fields of a world that may wait, too."""
+WORDS_OF_GROUP = frozenset(("version",))
+"""Fields of a replica group's progress that may wait: all its workers come to each new version."""
 STATE_OF_ACCOUNT = frozenset(("state", "since"))
 WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
 
@@ -75,7 +77,8 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
         stored: the job's status as it is stored.
         age_seconds: time since the status was last written.
     """
-    world, account = (status_patch.get(field, {}) for field in ("rendezvous", "goodput"))
+    parts = ("rendezvous", "goodput", "replicaGroup")
+    world, account, group = (status_patch.get(field, {}) for field in parts)
     is_for_people = (
         status_patch.keys() <= FOR_PEOPLE
         and _states(stored | status_patch) == _states(stored)
@@ -83,6 +86,8 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
         and world.keys() <= WORDS_OF_WORLD
         and account is not None
         and not account.keys() & STATE_OF_ACCOUNT
+        and group is not None
+        and group.keys() <= WORDS_OF_GROUP
     )
     return WRITE_SECONDS - age_seconds if is_for_people and status_patch else 0.0
 
@@ -90,12 +95,11 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
 def world_of(job: Object) -> Object:
     """Return the ElasticWorld of a job."""
     metadata = owned_metadata(job, job["metadata"]["name"])
-    labels = group_labels(job["metadata"].get("labels") or {})
-    labels |= {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
+    labels = {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
     return {
         "apiVersion": names.API_VERSION,
         "kind": ELASTICWORLDS.kind,
-        "metadata": metadata | {"labels": metadata["labels"] | labels},
+        "metadata": metadata | {"labels": metadata["labels"] | labels | group_labels(job)},
         "spec": world_spec(job),
     }
 

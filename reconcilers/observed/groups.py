@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from controller.resources import Object
-from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import GroupOf, owner_of_group
 from crds.grouping import is_grouped as is_grouped
@@ -13,7 +12,7 @@ def group_of(job: Object | ElasticJob) -> GroupOf | None:
     """Return the job that an ElasticJob is a replica group of; None for one that stands alone."""
     if isinstance(job, ElasticJob):
         metadata = job.metadata
-        return owner_of_group({"labels": metadata.labels, "ownerReferences": metadata.owner_references})
+        return owner_of_group({"name": metadata.name, "ownerReferences": metadata.owner_references})
     return owner_of_group(job["metadata"])
 
 
@@ -24,6 +23,10 @@ def key_uid(owner: Object) -> str:
     return uid
 
 
-def group_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Return those of an object's labels that name its group."""
-    return {key: labels[key] for key in (names.LABEL_GROUPED_JOB, names.LABEL_GROUP_INDEX) if key in labels}
+def group_labels(job: Object | ElasticJob) -> dict[str, str]:
+    """Return the labels of all objects of a replica group; none for a job that stands alone.
+
+    They follow from the owner, not from the job's labels: NetworkPolicies of groups select Pods by them.
+    """
+    group = group_of(job)
+    return {} if group is None else group.labels

@@ -9,11 +9,13 @@ import pytest
 
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.grouping import index_of
 from crds.phases import JobPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.groups.children import generations, group_job, group_labels, index_of, is_outdated, renewal
+from reconcilers.groups.children import generations, group_job, is_outdated, renewal
 from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups
 from reconcilers.job.published import FOR_PEOPLE, world_spec
+from reconcilers.observed.groups import GroupOf
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later
 
@@ -40,7 +42,7 @@ def group(index: int, generation: int = 1, of: int = 1, **status: Any) -> Elasti
     metadata = made.metadata.model_copy(
         update={
             "generation": generation,
-            "labels": group_labels(NAME, index),
+            "labels": GroupOf(NAME, "", index).labels,
             "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(of, generation)},
         }
     )
@@ -92,7 +94,7 @@ def test_a_group_is_the_job_with_its_own_count_and_without_what_ends_the_whole()
     assert spec["nodeCheck"] == wanted["nodeCheck"]
     metadata = made["metadata"]
     assert metadata["name"] == "digits-group-2"
-    assert ({"team": "a"} | group_labels(NAME, 2)).items() <= metadata["labels"].items()
+    assert ({"team": "a"} | GroupOf(NAME, "", 2).labels).items() <= metadata["labels"].items()
     (owner,) = metadata["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == (
         "ElasticJob",

@@ -233,15 +233,18 @@ def test_the_agent_reports_ready_once_all_its_processes_have_joined(agent: Agent
     assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
 
 
-def test_versions_are_reported_at_once_and_steps_with_the_next_report(agent: Agent) -> None:
+def test_a_broken_version_is_reported_at_once_and_versions_and_steps_with_the_next_report(
+    agent: Agent,
+) -> None:
     agent.desk.begin(ROUND, 2)
     one, other = agent.process(0, 2), agent.process(1, 2)
     agent.told.get(timeout=WITHIN_SECONDS)
     one.channel.at(1, 5)
     other.channel.at(1, 4)
-    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, 1, 4)
+    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 1, 4))
     other.channel.at(1, 6)
     wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 1, 5))
+    assert agent.told.empty()
     one.channel.broken(1)
     assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, 1, 5, 1)
     assert agent.told.empty()
