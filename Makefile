@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The venv's dlr, kubectl and torchrun are the ones that tests and demo find.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test lint types imports bytecode unit e2e e2e-all release clean
+.PHONY: demo test lint types imports bytecode unit e2e e2e-all docs release clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -70,6 +70,11 @@ release: $(READY)
 	$(PIP_INSTALL) uv
 	python -m release $(RELEASE_ARGS)
 
+# The site, in site/; broken links fail it. `python -m mkdocs serve` shows it while you write.
+docs: $(READY)
+	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet
+
 $(READY): pyproject.toml tests/object-storage.txt
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dlr needs Python 3.11 or newer; $(PYTHON) is older or does not run; name another with PYTHON=/path/to/python3." >&2; exit 1; }
@@ -83,5 +88,5 @@ $(READY): pyproject.toml tests/object-storage.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

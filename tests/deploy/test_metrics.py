@@ -1,4 +1,4 @@
-"""What /metrics shows is well named, and is what docs/metrics.md, the dashboard and the alerts speak of.
+"""What /metrics shows is well named, and is what docs/metrics.md, docs/runbook.md, the dashboard and the alerts speak of.
 
 The rules are those of `promtool check metrics` and of prometheus.io/docs/practices/naming.
 """
@@ -33,6 +33,7 @@ from tests.reconcilers.test_job_metrics import FORMED, agent, running_job, worke
 FOLDER = Path(deploy.__file__).parent / "metrics"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 DOCS = FOLDER.parents[1] / "docs" / "metrics.md"
+RUNBOOK = DOCS.with_name("runbook.md")
 
 UPSTREAM = ("controller_runtime_", "workqueue_", "rest_client_", "leader_election_", "process_")
 """Names that are not ours to choose."""
@@ -258,7 +259,7 @@ def test_every_metric_of_ours_is_on_the_dashboard(shown: dict[str, Shown]) -> No
 
 
 def test_alerts_say_what_is_the_matter_and_are_documented(shown: dict[str, Shown]) -> None:
-    documented = re.findall(r"^\| (Dlr\w+) \| (critical|warning|info) \|", DOCS.read_text(), re.MULTILINE)
+    documented = re.findall(r"^\| (Dlr\w+) \| (critical|warning|info) \|", RUNBOOK.read_text(), re.MULTILINE)
     assert sorted(documented) == sorted((rule["alert"], rule["labels"]["severity"]) for rule in rules())
     for rule in rules():
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
