@@ -140,7 +140,7 @@ ReplicaSpecs = Annotated[
 
 class ShardScaling(Model):
     """Keeps as many workers as the job's shard sets have work for, from minReplicas (1 without it) to
-    maxReplicas (docs/tasks.md). It takes no worker that holds a lease."""
+    maxReplicas (docs/shards.md). It takes no worker that holds a lease."""
 
     slots_per_worker: Annotated[int, Field(ge=1, le=1_024)] = 1
     """Elements that keep a worker busy at a time."""

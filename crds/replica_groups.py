@@ -6,30 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from crds.grouping import MAX_GROUPS as MAX_GROUPS
 from crds.model import Count, Model, Ordinal, cut
 from crds.phases import JobPhase
 
-MAX_GROUPS = 1_000
 MAX_GROUP_MESSAGE = 128
 
 GroupIndex = Annotated[int, Field(ge=0, lt=MAX_GROUPS)]
 BY_INDEX = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["index"]}
-
-
-def group_name(job: str, index: int) -> str:
-    """Return the name of the ElasticJob of a job's replica group."""
-    return f"{job}-group-{index}"
-
-
-def index_of(job: str, name: str) -> int | None:
-    """Return the index of the group of this name; None if it is no group's.
-
-    The name is all that nobody can edit.
-    """
-    digits = name.removeprefix(group_name(job, 0)[:-1])
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
-        return None
-    return int(digits) if name == group_name(job, int(digits)) else None
 
 
 class ReplicaGroups(Model):

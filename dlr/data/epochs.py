@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from crds.intervals import Intervals, count, from_text, to_text
+from dlr.data.groups import (
+    ALONE,
+    Contributors,
+    EpochPlace,
+    ReplicaGroups,
+    StepRule,
+    select,
+    share,
+    share_size,
+    span,
+)
 from dlr.progress import note_samples
 
 T = TypeVar("T")
@@ -25,21 +37,33 @@ class MicroBatch(Generic[T]):
     are fewer samples than ranks, it is one that another rank learns from, and `weight` is 0."""
     weight: float
     """The mean loss over `data`, times this, summed over a rank's micro-batches and averaged over the ranks,
-    as DDP and FSDP average gradients, is the mean over the global batch."""
+    as DDP and FSDP average gradients, is the mean over the global batch. With replica groups the sum over a
+    group's micro-batches and ranks is the group's share of the samples times the number of groups, and the
+    mean over the groups is that over the global batch."""
     last: bool
     """Whether the step ends with it: gradients need not be averaged before."""
+    replicas: ReplicaGroups | None = None
+    """The replica groups, if there are any."""
 
     def accumulate(self, model: nn.Module) -> AbstractContextManager[None]:
         """Average no gradients for all but the last micro-batch of a step: forward and backward go inside.
 
         That is `model.no_sync()` of DDP and FSDP1, `set_requires_gradient_sync` of FSDP2 (`fully_shard`), and
-        nothing for a model that has neither.
+        nothing for a model that has neither. Replica groups average no sooner either.
         """
+        if self.replicas is not None and not self.last:
+            return _both(self.replicas.accumulate(), replace(self, replicas=None).accumulate(model))
         no_sync: Callable[[], AbstractContextManager[None]] | None = getattr(model, "no_sync", None)
         synchronize: Callable[[bool], None] | None = getattr(model, "set_requires_gradient_sync", None)
         if self.last or (no_sync is None and synchronize is None):
             return nullcontext()
         return no_sync() if no_sync is not None else _without(synchronize)
+
+
+@contextmanager
+def _both(one: AbstractContextManager[None], other: AbstractContextManager[None]) -> Iterator[None]:
+    with one, other:
+        yield
 
 
 @contextmanager
@@ -57,7 +81,7 @@ class GlobalBatch(Generic[T]):
     """This rank's part of one step. Iterate it once; what is left when the next is asked for is skipped."""
 
     indices: list[int]
-    """The samples that this rank learns from; over all ranks, each sample of the step once."""
+    """The samples that this rank learns from; over all ranks of all groups, each sample of the step once."""
     micro_batches: Iterator[MicroBatch[T]]
 
     def __iter__(self) -> Iterator[MicroBatch[T]]:
@@ -68,6 +92,14 @@ NO_STATE_OF_LOADERS = (
     "a loader has no state of its own over a sampler or stream of dlr.data, which says itself where training "
     "is, in any world: save and load the state of that, and leave the loader's out"
 )
+
+
+NOT_AGAIN = (
+    "the loader is an iterator, which cannot begin again where training goes on elsewhere in the order, in "
+    "another epoch or with other replica groups: give global_batches the loader itself"
+)
+PLACE = ("epoch", "consumed", "holes")
+"""Keys of a state that say where in the order training is; the others say how that was drawn."""
 
 
 class Dealt(Generic[T]):
@@ -99,6 +131,25 @@ class Dealt(Generic[T]):
         raise ValueError(NO_STATE_OF_LOADERS)
 
 
+@dataclass(frozen=True)
+class RankShare:
+    """What one rank computes in a step."""
+
+    epoch: int
+    size: int
+    """Samples of the step."""
+    ranks: int
+    """Number of ranks in all groups that contribute."""
+    parts: tuple[Intervals, ...]
+    """Samples of each micro-batch, by their place in the epoch's order."""
+    stand_in: Intervals
+    """The sample of a micro-batch that has none of its own."""
+
+    def weight(self, part: Intervals) -> float:
+        """Return the `weight` of one of the micro-batches."""
+        return count(part) * self.ranks / self.size
+
+
 class Epochs:
     """The position of training in its epochs, and this rank's part of each step.
 
@@ -107,6 +158,8 @@ class Epochs:
     drop_last: leave out an epoch's last global batch if it is short; without it, the batch is dealt as it is
     global_batch_size: samples a step, over all ranks
     micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step
+    constant_batch: with replica groups, whether global_batch_size is that of all groups together, whatever
+        their number; else it is that of each group
 
     Raises ValueError if there is no such rank, a size is below 1, or an epoch would be without a step.
     """
@@ -122,6 +175,7 @@ class Epochs:
         drop_last: bool,
         global_batch_size: int,
         micro_batch_size: int | None,
+        constant_batch: bool,
     ) -> None:
         self.length = length
         self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
@@ -129,9 +183,15 @@ class Epochs:
         self.drop_last = drop_last
         self.global_batch_size = global_batch_size
         self.micro_batch_size = global_batch_size if micro_batch_size is None else micro_batch_size
-        self.epoch = 0
-        self.consumed = 0
-        """Samples of this epoch that all ranks together are done with."""
+        self._rule = StepRule(length, global_batch_size, constant_batch, drop_last)
+        self._place = self._rule.begin(0)
+        self._replicas: ReplicaGroups | None = None
+        self._contributors = ALONE
+        """Those of the newest step for which a global batch was dealt."""
+        self._is_uncommitted = False
+        """Whether the groups have not committed that step yet."""
+        self._step_number: int | None = None
+        """Number of that step; None if the place has been loaded since."""
 
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(f"there is no rank {self.rank} among {self.num_replicas}")
@@ -147,31 +207,65 @@ class Epochs:
             )
 
     @property
+    def epoch(self) -> int:
+        """Number of the epoch that training is in."""
+        return self._place.epoch
+
+    @property
+    def consumed(self) -> int:
+        """Samples of this epoch that all ranks together are done with, but for those of groups that died."""
+        return self._rule.consumed(self._place)
+
+    @property
     def steps_per_epoch(self) -> int:
-        """Global batches in a whole epoch."""
-        full, rest = divmod(self.length, self.global_batch_size)
-        return full + (rest > 0 and not self.drop_last)
+        """Global batches in a whole epoch, if no group dies or joins."""
+        return self._rule.steps(self.length, len(self._contributors.indices))
 
     def __len__(self) -> int:
-        """Micro-batches of this rank in the rest of the epoch."""
-        full, rest = divmod(self._end - self.consumed, self.global_batch_size)
-        return full * self._micro_batches_of(self.global_batch_size) + self._micro_batches_of(rest)
+        """Micro-batches of this rank in the rest of the epoch, if the groups stay those that they are."""
+        groups = self._contributors
+        left, step = count(self._place.left), self._rule.step_size(len(groups.indices))
+        steps, full = self._rule.steps(left, len(groups.indices)), left // step
+        of_full, of_last = (self._micro_batches_of(share_size(size, groups)) for size in (step, left % step))
+        return full * of_full + (steps - full) * of_last
+
+    def deal_to(self, replicas: ReplicaGroups) -> None:
+        """Share out each step over the groups of `replicas` from now on; `dlr.replicas.join` calls it.
+
+        A step then moves on in the epoch when the groups commit it.
+        """
+        self._replicas = replicas
+        replicas.call_after_commit(self._commit)
 
     def global_batches(self, loader: Iterable[T]) -> Iterator[GlobalBatch[T]]:
         """The steps in the rest of the epoch, each of which moves on in the epoch when it has been iterated.
 
+        With replica groups, the steps of this epoch and those after it, without an end; each moves on when it
+        is committed. Where groups have died, joined or healed, what the loader has read ahead is dropped, and
+        the loader begins again.
+
         loader: a DataLoader of this rank's micro-batches, or what passes its batches on in order
 
-        Raises ValueError if it is another DataLoader.
+        Raises ValueError if it is another DataLoader, or an iterator that would have to begin again;
+        RuntimeError if two global batches are asked for within one step of the replica groups.
         """
         if isinstance(loader, DataLoader):
             self._check(loader)
         note_samples(self.global_batch_size)
-        loaded = iter(loader)
-        for batch in self._batches():
-            parts = self._parts(batch)
-            micro_batches = self._step(loaded, parts, len(batch))
-            yield GlobalBatch([index for part in parts for index in self._indices(part)], micro_batches)
+        epoch = self.epoch
+        expected: Iterator[RankShare] = iter(())
+        loaded: Iterator[T] | None = None
+        while self._replicas is not None or self.epoch == epoch:
+            mine = self._begin_step()
+            if loaded is None or next(expected, None) != mine:
+                if loaded is not None and isinstance(loader, Iterator):
+                    raise ValueError(NOT_AGAIN)
+                loaded = None  # whose processes end before others begin
+                expected, loaded = self._rank_shares(), iter(loader)
+                next(expected)
+            indices = [index for part in mine.parts for index in self._indices(part)]
+            micro_batches = self._step(loaded, mine)
+            yield GlobalBatch(indices, micro_batches)
             for _ in micro_batches:
                 pass
 
@@ -179,42 +273,43 @@ class Epochs:
         """A global batch is done, on all ranks; after an epoch's last one the next epoch begins.
 
         For loops that iterate the loader themselves: `global_batches` calls it at the end of each step.
+
+        Raises RuntimeError with replica groups.
         """
-        self._move_to(self.consumed + self.global_batch_size)
+        if self._replicas is not None:
+            raise RuntimeError(
+                "with replica groups a step is done when the groups commit it: iterate "
+                "global_batches(loader), and leave advance() out"
+            )
+        self._place = self._rule.after(self._place, ALONE.indices, ALONE.indices)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin this epoch; stay where we are if it is the present one, as after `load_state_dict`."""
         if epoch != self.epoch:
-            self.epoch, self.consumed = epoch, 0
+            self._place = self._rule.begin(epoch)
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the position of the last whole step in plain numbers: the same on every rank, whatever a
-        loader has read ahead."""
-        return {"epoch": self.epoch, "consumed": self.consumed, **self._drawn_with()}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the last whole step in plain numbers, and what dead groups left of the steps
+        before as a text: the same on every rank, whatever a loader has read ahead."""
+        holes = to_text(self._rule.holes(self._place))
+        return {"epoch": self.epoch, "consumed": self.consumed, "holes": holes, **self._drawn_with()}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; the number of ranks and the batch sizes may be others than they were.
 
         Raises ValueError if it is from within an epoch whose order was another, or from none.
         """
-        place = state["epoch"], state["consumed"]
-        if not all(type(number) is int and number >= 0 for number in place) or (
-            place[1] and self._drawn_with()["length"] == state.get("length") and place[1] >= self.length
-        ):
-            raise ValueError(
-                f"there is no place in training with {place[1]} samples of epoch {place[0]} done"
-            )
+        epoch, consumed, holes = (state[key] for key in PLACE)
         here = self._drawn_with()
-        there = {key: value for key, value in state.items() if key not in ("epoch", "consumed")}
+        there = {key: value for key, value in state.items() if key not in PLACE}
         other = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-        if other and state["consumed"]:
+        if other and type(consumed) is int and consumed > 0:
             differences = ", ".join(f"{key} {there.get(key)} (now {here.get(key)})" for key in other)
             raise ValueError(
-                f"cannot go on {state['consumed']} samples into epoch {state['epoch']}: "
-                f"its order was drawn with {differences}"
+                f"cannot go on {consumed} samples into epoch {epoch}: its order was drawn with {differences}"
             )
-        self.epoch = state["epoch"]
-        self._move_to(state["consumed"])
+        self._place = self._rule.resume(epoch, consumed, from_text(holes))
+        self._step_number = None
 
     def _drawn_with(self) -> dict[str, int]:
         """What the order of an epoch depends on, besides its number."""
@@ -224,55 +319,78 @@ class Epochs:
         """Raises ValueError if it does not load this rank's micro-batches in order."""
         raise NotImplementedError
 
-    def _indices(self, part: range) -> Sequence[int]:
+    def _indices(self, part: Intervals) -> Sequence[int]:
         """What `GlobalBatch.indices` says of a part of the epoch."""
-        return part
+        return [place for start, end in part for place in range(start, end)]
 
-    @property
-    def _end(self) -> int:
-        """How many samples this epoch has."""
-        left = self.length - self.consumed
-        return self.length - left % self.global_batch_size if self.drop_last else self.length
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the replica groups out: a DataLoader's processes need the step's contributors alone."""
+        return {**self.__dict__, "_replicas": None}
 
-    def _move_to(self, consumed: int) -> None:
-        self.consumed = consumed
-        if self.consumed >= self._end:
-            self.epoch, self.consumed = self.epoch + 1, 0
+    # --- steps -------------------------------------------------------------------------------------------
 
-    def _batches(self) -> Iterator[range]:
-        """The global batches in the rest of the epoch, as slices of its order."""
-        starts = range(self.consumed, self._end, self.global_batch_size)
-        end = self._end
-        return (range(start, min(start + self.global_batch_size, end)) for start in starts)
+    def _begin_step(self) -> RankShare:
+        """Return what this rank computes in the step that is made next."""
+        if self._replicas is not None:
+            number = self._replicas.applied
+            if self._is_uncommitted and self._step_number == number:
+                raise RuntimeError(
+                    f"a second global batch was asked for within step {number}: take one in each turn of "
+                    "replicas.steps(), and accumulate over its micro-batches"
+                )
+            indices = tuple(self._replicas.contributing)
+            self._contributors = Contributors(indices, self._replicas.contributors[0])
+            self._is_uncommitted, self._step_number = True, number
+        return self._rank_share(self._place, self._contributors)
 
-    def _micro_batches_of(self, batch_size: int) -> int:
-        """How many micro-batches each rank computes for a global batch of so many samples."""
-        return -(-batch_size // (self.num_replicas * self.micro_batch_size))
+    def _commit(self, _step: int, committed: Sequence[int]) -> None:
+        """Move on behind the step that was dealt; a script may deal from another sampler in some steps."""
+        if self._is_uncommitted:
+            self._is_uncommitted = False
+            self._place = self._rule.after(self._place, self._contributors.indices, frozenset(committed))
 
-    def _parts(self, batch: range) -> list[range]:
-        """This rank's micro-batches of a global batch, which is cut for all ranks as evenly as can be.
-
-        Sizes differ by one sample at most, over ranks and micro-batches, so one may be empty.
-        """
-        size = len(batch)
-        count = self.num_replicas * self._micro_batches_of(size)
-        return [
-            batch[size * number // count : size * (number + 1) // count]
-            for number in range(self.rank, count, self.num_replicas)
-        ]
-
-    def _dealt(self) -> Iterator[range]:
-        """This rank's micro-batches in the rest of the epoch, none of them empty: see `MicroBatch.data`."""
-        for batch in self._batches():
-            for part in self._parts(batch):
-                yield part or batch[:1]
-
-    def _step(self, loaded: Iterator[T], parts: list[range], batch_size: int) -> Iterator[MicroBatch[T]]:
-        for number, part in enumerate(parts, start=1):
-            weight = len(part) * self.num_replicas / batch_size
+    def _step(self, loaded: Iterator[T], mine: RankShare) -> Iterator[MicroBatch[T]]:
+        for number, part in enumerate(mine.parts, start=1):
             try:
                 data = next(loaded)
             except StopIteration:
                 raise ValueError("the loader ended before the epoch: it is not one of this epoch") from None
-            yield MicroBatch(data, weight, last=number == len(parts))
-        self.advance()
+            yield MicroBatch(data, mine.weight(part), number == len(mine.parts), self._replicas)
+        if self._replicas is None:
+            self.advance()
+
+    def _dealt(self) -> Iterator[Intervals]:
+        """This rank's micro-batches in the rest of the epoch, none of them empty: see `MicroBatch.data`."""
+        return (part or mine.stand_in for mine in self._rank_shares() for part in mine.parts)
+
+    def _rank_shares(self) -> Iterator[RankShare]:
+        """This rank's part of each step in the rest of the epoch, with the groups that there are now."""
+        return self._rank_shares_from(self._place, self._contributors)
+
+    def _rank_shares_from(self, place: EpochPlace, groups: Contributors) -> Iterator[RankShare]:
+        epoch = place.epoch
+        while place.epoch == epoch:
+            yield self._rank_share(place, groups)
+            place = self._rule.after(place, groups.indices, groups.indices)
+
+    def _rank_share(self, place: EpochPlace, groups: Contributors) -> RankShare:
+        """This rank's part of a step; a group's samples are cut for all its ranks as evenly as can be.
+
+        Sizes differ by one sample at most, over ranks and micro-batches, so one may be empty.
+        """
+        step = self._rule.step(place, len(groups.indices))
+        of_group = share(step, groups)
+        size = count(of_group)
+        number = self.num_replicas * self._micro_batches_of(size)
+        spans = (span(size, part, number) for part in range(self.rank, number, self.num_replicas))
+        return RankShare(
+            place.epoch,
+            count(step),
+            self.num_replicas * len(groups.indices),
+            tuple(select(of_group, (each,)) for each in spans),
+            select(step, ((0, 1),)),
+        )
+
+    def _micro_batches_of(self, size: int) -> int:
+        """How many micro-batches each rank computes of a group's share of so many samples: at least one."""
+        return max(1, -(-size // (self.num_replicas * self.micro_batch_size)))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from crds.intervals import Intervals
 from dlr.data.epochs import Dealt, Epochs
 
 
@@ -24,6 +25,8 @@ class ElasticBatchSampler(Epochs, Sampler[list[int]]):
     drop_last: leave out an epoch's last global batch if it is short; without it, the batch is dealt as it is
     global_batch_size: samples a step, over all ranks
     micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step
+    constant_batch: with replica groups, whether global_batch_size is that of all groups together, whatever
+        their number; else it is that of each group
 
     Raises ValueError if there is no such rank, a size is below 1, or an epoch would be without a step.
     """
@@ -39,8 +42,11 @@ class ElasticBatchSampler(Epochs, Sampler[list[int]]):
         *,
         global_batch_size: int,
         micro_batch_size: int | None = None,
+        constant_batch: bool = True,
     ) -> None:
-        super().__init__(len(dataset), num_replicas, rank, drop_last, global_batch_size, micro_batch_size)
+        super().__init__(
+            len(dataset), num_replicas, rank, drop_last, global_batch_size, micro_batch_size, constant_batch
+        )
         self.shuffle = shuffle
         self.seed = seed
         self._drawn: tuple[int | None, Tensor] | None = None
@@ -48,7 +54,7 @@ class ElasticBatchSampler(Epochs, Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
-        return Dealt(order[part.start : part.stop].tolist() for part in self._dealt())
+        return Dealt(_at(order, part) for part in self._dealt())
 
     def _drawn_with(self) -> dict[str, int]:
         return {"length": self.length, "shuffle": self.shuffle, "seed": self.seed}
@@ -57,9 +63,8 @@ class ElasticBatchSampler(Epochs, Sampler[list[int]]):
         if not (loader.batch_sampler is self and loader.in_order):
             raise ValueError("the DataLoader needs this sampler as its batch_sampler, and in_order")
 
-    def _indices(self, part: range) -> Sequence[int]:
-        indices: list[int] = self._order()[part.start : part.stop].tolist()
-        return indices
+    def _indices(self, part: Intervals) -> Sequence[int]:
+        return _at(self._order(), part)
 
     def _order(self) -> Tensor:
         """All samples, as the epoch goes through them; read only.
@@ -70,6 +75,10 @@ class ElasticBatchSampler(Epochs, Sampler[list[int]]):
         if self._drawn is None or self._drawn[0] != seed:
             self._drawn = seed, _order(self.length, seed)
         return self._drawn[1]
+
+
+def _at(order: Tensor, part: Intervals) -> list[int]:
+    return [index for start, end in part for index in order[start:end].tolist()]
 
 
 def _order(length: int, seed: int | None) -> Tensor:

@@ -35,7 +35,8 @@ class ElasticStream(Epochs, IterableDataset[Any]):
 
     files: paths, or names that `read` understands; the same on every rank, in the same order
     read: `read(file, start)` gives the samples of a file in their order, from number `start` on
-    num_replicas, rank, drop_last, global_batch_size, micro_batch_size: as of ElasticBatchSampler
+    num_replicas, rank, drop_last, global_batch_size, micro_batch_size, constant_batch: as of
+        ElasticBatchSampler
     shuffle: draw an order of files, and of samples within each `window`
     window: samples in a row of a lane that are shuffled among themselves; so many of each lane that a rank
         reads are in memory
@@ -62,6 +63,7 @@ class ElasticStream(Epochs, IterableDataset[Any]):
         *,
         global_batch_size: int,
         micro_batch_size: int | None = None,
+        constant_batch: bool = True,
         window: int = 128,
         lanes: int | None = None,
         index: str | os.PathLike[str] | None = None,
@@ -74,7 +76,15 @@ class ElasticStream(Epochs, IterableDataset[Any]):
             )
         self.files = [os.fspath(file) for file in files]
         self.sizes = sizes_of(self.files, read, None if index is None else Path(index))
-        super().__init__(sum(self.sizes), num_replicas, rank, drop_last, global_batch_size, micro_batch_size)
+        super().__init__(
+            sum(self.sizes),
+            num_replicas,
+            rank,
+            drop_last,
+            global_batch_size,
+            micro_batch_size,
+            constant_batch,
+        )
         self.lanes = _default_lanes(global_batch_size, len(files)) if lanes is None else lanes
         if self.lanes < 1 or global_batch_size % self.lanes or window < 1:
             raise ValueError(
@@ -93,7 +103,7 @@ class ElasticStream(Epochs, IterableDataset[Any]):
         order, worker = self._order(), get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return Dealt(
-            self._collate([order.sample(position) for position in part])
+            self._collate([order.sample(place) for start, end in part for place in range(start, end)])
             for part in islice(self._dealt(), first, None, step)
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlr.data.epochs import Epochs
 from dlr.replicas.channel import Channel, channel_of_process
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.replicas import Replicas
@@ -32,7 +33,8 @@ def join(
         model: plain, or in DistributedDataParallel, FSDP2 or tensor parallelism within the group.
         optimizer: that of the model, or several.
         state: what else the groups have in common, by name: schedulers, GradScalers, samplers, anything with
-            `state_dict` and `load_state_dict`. A group that comes back takes it over.
+            `state_dict` and `load_state_dict`. A group that comes back takes it over. Samplers and streams of
+            `dlr.data` deal to the groups from then on.
         start: number of steps that the state has, as after `Checkpointer.load`.
         process_group: the group's ranks; None for the default one.
         channel: the way to the agent; None for the one that the environment names.
@@ -44,4 +46,9 @@ def join(
         **dict(zip(names, optimizers, strict=True)),
         **(state or {}),
     }
-    return Replicas(everything, optimizers, start, OwnGroup(process_group), channel or channel_of_process())
+    way = channel or channel_of_process()
+    replicas = Replicas(everything, optimizers, start, OwnGroup(process_group), way)
+    for each in (state or {}).values():
+        if isinstance(each, Epochs):
+            each.deal_to(replicas)
+    return replicas

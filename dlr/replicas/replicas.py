@@ -110,6 +110,11 @@ class Replicas:
         self._average = Average(self._buckets)
         self._averaged: tuple[int, ...] = ()
         """Indices of the groups whose gradients it has."""
+        self._contributing: tuple[int, ...] = ()
+        """Indices of the groups that contribute to this step, as it began."""
+        self._following: tuple[int, ...] = ()
+        """Those of the step after it, as the version says in which it is committed: the same for a group that
+        begins it there and for one that rolls, in a later version."""
         self._is_open = False
         """Whether the script is in a step, whose gradients are not averaged yet."""
 
@@ -128,11 +133,16 @@ class Replicas:
     def contributors(self) -> tuple[int | None, int]:
         """The place of this group among those whose gradients count in this step, and their number.
 
-        The place is None where this group contributes nothing, since it still takes over the state.
+        The place is None where this group contributes nothing, since it still takes over the state. Neither
+        changes within a step.
         """
-        version = self._current()
-        counted = version.counted(self.applied)
-        return (counted.index(version.place) if version.place in counted else None), len(counted)
+        index, counted = self._current().membership.me[0], self._contributing
+        return (counted.index(index) if index in counted else None), len(counted)
+
+    @property
+    def contributing(self) -> tuple[int, ...]:
+        """Indices of the groups whose gradients count in this step, as all of them began it."""
+        return self._contributing
 
     def call_after_commit(self, act: OnCommit) -> None:
         """Have something called after each step that is committed."""
@@ -207,6 +217,7 @@ class Replicas:
         self._is_open = True
         self._average = Average(self._buckets)
         version = self._current()
+        self._contributing = self._following or version.membership.indices(version.counted(self.applied))
         sends = version.exchange.seat.size > 1 and version.place in version.counted(self.applied)
         if self._watch is not None and sends:
             self._watch.begin()
@@ -240,6 +251,7 @@ class Replicas:
         if self._watch is not None:
             self._watch.end()
         self._averaged = version.membership.indices(counted)
+        self._following = version.membership.indices(version.counted(self.applied + 1))
         try:
             if exchange.is_overtaken:
                 raise OvertakenError
@@ -359,7 +371,7 @@ class Replicas:
         elif self._is_at_once(agreement):
             if version.is_behind() and self._is_open:  # the step that it was in has been made without it
                 self._average.drop()
-                self._is_open = False
+                self._is_open, self._following = False, ()
             if version.is_behind() or version.place == agreement.leader:
                 self._member = Member(True, agreement.step, agreement.applied_in)
         elif version.is_behind():

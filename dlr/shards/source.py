@@ -16,6 +16,7 @@ from io import BufferedReader
 from typing import Any
 
 from crds.intervals import Intervals, common, count, first, from_text, minus, to_text, union, whole
+from crds.names import ENV_GROUPED_JOB
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_TEXT, Definition
 
@@ -201,5 +202,15 @@ class OwnShare:
 
 
 def source_of(definition: Definition) -> AgentSource | OwnShare:
+    """Return where this process pulls a set from.
+
+    Raises ShardsError in a replica group.
+    """
+    if grouped_job := os.environ.get(ENV_GROUPED_JOB):
+        raise ShardsError(
+            f"shard set {definition.name!r}: shards are leased within one ElasticJob, and each replica group "
+            f"of {grouped_job} is one, so that every group would get all elements: deal them with "
+            "dlr.data.ElasticBatchSampler, or pull in a job without replicaGroups"
+        )
     path = os.environ.get(ENV_SHARDS_SOCKET)
     return AgentSource(definition, path) if path else OwnShare(definition)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.replica_groups import group_name
+from crds.grouping import GroupOf, group_name
 from reconcilers.observed.builder import owner_reference
-from reconcilers.observed.groups import GroupOf
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Verb
 from reconcilers.runtime.kinds import ELASTICJOBS

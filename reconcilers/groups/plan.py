@@ -9,9 +9,10 @@ from datetime import datetime
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.grouping import group_name
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase, RendezvousPhase
-from crds.replica_groups import Membership, group_name
+from crds.replica_groups import Membership
 from crds.scaleplan import ScalePlan
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide

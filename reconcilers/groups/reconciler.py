@@ -18,7 +18,7 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
-from crds.replica_groups import index_of
+from crds.grouping import index_of
 from reconcilers.groups.children import group_job, renewal
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.job.published import seconds_to_write, writes_of_world

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from controller.resources import Object
-from crds import names
 from crds.elasticjob import ElasticJob
-from crds.replica_groups import index_of
-
-
-@dataclass(frozen=True)
-class GroupOf:
-    """The job that a group belongs to, by the group's controlling owner and name: labels are for people."""
-
-    name: str
-    uid: str
-    index: int
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels of all its objects."""
-        return {names.LABEL_GROUPED_JOB: self.name, names.LABEL_GROUP_INDEX: str(self.index)}
+from crds.grouping import GroupOf, owner_of_group
+from crds.grouping import is_grouped as is_grouped
 
 
 def group_of(job: Object | ElasticJob) -> GroupOf | None:
     """Return the job that an ElasticJob is a replica group of; None for one that stands alone."""
     if isinstance(job, ElasticJob):
-        name, owners = job.metadata.name, job.metadata.owner_references
-    else:
-        name, owners = job["metadata"]["name"], job["metadata"].get("ownerReferences") or []
-    for owner in owners:
-        is_job = owner.get("kind") == "ElasticJob" and owner.get("apiVersion") == names.API_VERSION
-        if owner.get("controller") and is_job:
-            index = index_of(owner["name"], name)
-            return None if index is None else GroupOf(owner["name"], owner["uid"], index)
-    return None
-
-
-def is_grouped(job: Object) -> bool:
-    """Return whether an ElasticJob is divided into groups, and so has no workers of its own."""
-    return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))
+        metadata = job.metadata
+        return owner_of_group({"name": metadata.name, "ownerReferences": metadata.owner_references})
+    return owner_of_group(job["metadata"])
 
 
 def key_uid(owner: Object) -> str:

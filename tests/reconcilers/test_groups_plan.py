@@ -9,8 +9,8 @@ import pytest
 
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.grouping import index_of
 from crds.phases import JobPhase
-from crds.replica_groups import index_of
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.groups.children import generations, group_job, is_outdated, renewal
 from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups

@@ -175,7 +175,7 @@ def test_a_stream_and_a_sampler_refuse_each_other_s_state() -> None:
     one = stream()
     other = ElasticBatchSampler(range(one.length), 1, 0, global_batch_size=8)
     for from_one, into in ((one, other), (other, one)):
-        from_one.consumed = 8
+        from_one.advance()
         with pytest.raises(ValueError, match=r"its order was drawn with .*files"):
             into.load_state_dict(from_one.state_dict())
 

@@ -233,7 +233,9 @@ def test_the_agent_reports_ready_once_all_its_processes_have_joined(agent: Agent
     assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
 
 
-def test_a_broken_version_is_reported_at_once_and_versions_and_steps_with_the_next_report(agent: Agent) -> None:
+def test_a_broken_version_is_reported_at_once_and_versions_and_steps_with_the_next_report(
+    agent: Agent,
+) -> None:
     agent.desk.begin(ROUND, 2)
     one, other = agent.process(0, 2), agent.process(1, 2)
     agent.told.get(timeout=WITHIN_SECONDS)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crds.names import ENV_GROUPED_JOB
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET, Definition
 from dlr.data import ElasticShards
@@ -135,6 +136,16 @@ def test_without_an_agent_ranks_have_shares(monkeypatch: pytest.MonkeyPatch) -> 
     again = ElasticShards("train", 10, size=1)
     again.load_state_dict(shards.state_dict())
     assert [part[0] for part in again] == [8, 9] and again.epoch == 1
+
+
+def test_in_a_replica_group_a_set_is_refused_that_every_group_would_get_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ENV_GROUPED_JOB, "llm")
+    with pytest.raises(ShardsError, match=r"'a': .* each replica group of llm .*ElasticBatchSampler"):
+        next(iter(ElasticShards("a", 8)))
+    with pytest.raises(ShardsError, match="each replica group of llm"):
+        next(iter(pull("a", 8)))
 
 
 def test_an_empty_set_is_over_at_once() -> None:

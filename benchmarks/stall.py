@@ -1,0 +1,270 @@
+"""What other replica groups lose when a process dies: dlr on the embedded cluster, and torchft.
+
+    python -m benchmarks.stall --torchft /path/to/a/python/that/has/torchft
+
+Three groups of one process each make steps of a fixed length over gloo; a random one is killed with -9, again
+and again. The stall is the longest step of the others from the kill on, beyond an undisturbed step's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from e2e import jobs, processes
+from e2e.api import Object
+from e2e.cluster import Cluster
+from e2e.embedded import EmbeddedCluster
+from e2e.observation import Observation
+
+DOCS = Path(__file__).parent.parent / "docs" / "stall.md"
+SCRIPT = Path(__file__).parent.parent / "e2e" / "fixtures" / "grouped.py"
+TORCHFT = Path(__file__).parent / "stall_torchft.py"
+GROUPS = 3
+STEP_SECONDS = 0.1
+PAUSE_SECONDS = 2.0
+"""Time of undisturbed training before each kill."""
+WITHIN_SECONDS = 120.0
+LOOK_SECONDS = 0.02
+Lines = list[dict[str, Any]]
+
+
+class Contender(ABC):
+    """Groups that train, each in a process, and write a line into `folder` for each step."""
+
+    name: str
+    folder: Path
+
+    @abstractmethod
+    def kill(self, group: int) -> float:
+        """Kill a group's process with -9; return the time (CLOCK_MONOTONIC). It is started again."""
+
+    def lines(self) -> Lines:
+        """What the processes wrote."""
+        found = [line for path in self.folder.iterdir() for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in found if line.endswith("}")]
+
+    def wait_until_all_train(self, since: float) -> None:
+        """Wait until each group has made a few steps after a time."""
+        deadline = time.monotonic() + WITHIN_SECONDS
+        while True:
+            steps: dict[int, int] = defaultdict(int)
+            for line in self.lines():
+                steps[line["group"]] += line["time"] > since
+            if len(steps) == GROUPS and min(steps.values()) >= 5:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name}: steps since then are {dict(steps)}")
+            time.sleep(LOOK_SECONDS)
+
+
+class Torchft(Contender):
+    """Its lighthouse and a process for each group, which is started at once when it has died."""
+
+    name = "torchft"
+
+    def __init__(self, python: Path, folder: Path, width: int) -> None:
+        self.folder, self._python = folder / "torchft", python
+        self.folder.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        lighthouse = [str(python.parent / "torchft_lighthouse"), "--min_replicas", "2", "--bind"]
+        lighthouse += [f"[::]:{port}", "--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
+        self._log = (folder / "torchft.log").open("ab")
+        self._variables = {
+            "FOLDER": str(self.folder),
+            "STEP_SECONDS": str(STEP_SECONDS),
+            "WIDTH": str(width),
+            "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._lighthouse = subprocess.Popen(lighthouse, stdout=self._log, stderr=self._log)
+        self._groups = {group: self._start(group) for group in range(GROUPS)}
+
+    def _start(self, group: int) -> subprocess.Popen[bytes]:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        store = (
+            "import torch.distributed as dist, runpy, sys; "
+            f"store = dist.TCPStore('127.0.0.1', {port}, is_master=True, wait_for_workers=False); "
+            f"runpy.run_path({str(TORCHFT)!r}, run_name='__main__')"
+        )
+        env = os.environ | self._variables | rank | {"REPLICA_GROUP_ID": str(group)}
+        return subprocess.Popen([str(self._python), "-c", store], env=env, stdout=self._log, stderr=self._log)
+
+    def kill(self, group: int) -> float:
+        at = time.monotonic()
+        self._groups[group].send_signal(signal.SIGKILL)
+        self._groups[group].wait()
+        self._groups[group] = self._start(group)
+        return at
+
+    def close(self) -> None:
+        """End it all."""
+        for process in (*self._groups.values(), self._lighthouse):
+            process.kill()
+            process.wait()
+
+
+class Dlr(Contender):
+    """An ElasticJob with three replica groups, with agents and controller."""
+
+    name = "dlr"
+
+    def __init__(self, cluster: Cluster, observation: Observation, width: int) -> None:
+        self._cluster, self._observation = cluster, observation
+        storage = cluster.storage(observation.namespace)
+        self.folder = Path(storage.path) / "stall"
+        self.folder.mkdir()
+        env = {"FOLDER": str(self.folder), "STEP_SECONDS": str(STEP_SECONDS), "WIDTH": str(width)}
+        env |= {"OMP_NUM_THREADS": "1"}
+        container: Object = {
+            "name": "main",
+            "image": cluster.image,
+            "command": ["dlr", "run", str(SCRIPT)],
+            "env": [{"name": key, "value": value} for key, value in env.items()],
+            "resources": jobs.TRAINING_RESOURCES,
+            "volumeMounts": storage.mounts,
+        }
+        spec = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
+        policy = {"replicaGroups": {"workers": 1, "min": 2}, "lastCallSeconds": 1}
+        manifest = jobs.job("stall", {"spec": spec}, GROUPS, elasticPolicy=policy)
+        manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 1_000
+        cluster.apply(manifest, observation.namespace)
+
+    def kill(self, group: int) -> float:
+        pods = self._observation.pods()
+        name = next(name for name in pods if name.startswith(f"stall-group-{group}-worker-0-"))
+        pids = processes.training_processes(pods[name]["metadata"]["uid"])
+        at = time.monotonic()
+        os.kill(pids[0].pid, signal.SIGKILL)
+        return at
+
+
+@contextmanager
+def dlr(width: int) -> Iterator[Dlr]:
+    """dlr, on an embedded cluster of its own."""
+    cluster = EmbeddedCluster(nodes=GROUPS)
+    cluster.start()
+    try:
+        with cluster.namespace("stall") as observation:
+            yield Dlr(cluster, observation, width)
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def torchft(python: Path, width: int) -> Iterator[Torchft]:
+    """torchft, on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        contender = Torchft(python, Path(folder), width)
+        try:
+            yield contender
+        finally:
+            contender.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One kill."""
+
+    stall_seconds: float
+    return_seconds: float
+    """Time from the kill to the first step of the group's next process."""
+
+
+def measured(contender: Contender, kills: int, seed: int) -> tuple[float, list[Outcome]]:
+    """Kill again and again; return an undisturbed step's time, and what each kill came to."""
+    chance, struck = random.Random(seed), list[tuple[float, int]]()
+    contender.wait_until_all_train(0.0)
+    for _ in range(kills):
+        time.sleep(PAUSE_SECONDS)
+        group = chance.randrange(GROUPS)
+        at = contender.kill(group)
+        struck.append((at, group))
+        contender.wait_until_all_train(at + STEP_SECONDS)
+    times: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for line in contender.lines():
+        times[line["group"], line["pid"]].append(line["time"])
+    gaps = [after - before for each in times.values() for before, after in pairwise(sorted(each))]
+    step = statistics.median(gaps)
+    return step, [_outcome(times, step, at, group) for at, group in struck]
+
+
+def _outcome(times: dict[tuple[int, int], list[float]], step: float, at: float, group: int) -> Outcome:
+    longest = 0.0
+    for (other, _), each in times.items():
+        if other == group:
+            continue
+        for before, after in pairwise(sorted(each)):
+            if before <= at + PAUSE_SECONDS and after >= at and before >= at - 2 * step:
+                longest = max(longest, after - before)
+    own = [moment for (index, _), each in times.items() if index == group for moment in each]
+    back = min(moment for moment in own if moment > at + step)
+    return Outcome(max(longest - step, 0.0), back - at)
+
+
+def table(found: dict[str, tuple[float, list[Outcome]]]) -> str:
+    """Return the table of docs/stall.md."""
+    lines = [
+        "| | kills | a step, s | stall of the others: median | worst | the group trains again: median |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, (step, outcomes) in found.items():
+        stalls = [each.stall_seconds for each in outcomes]
+        returns = statistics.median(each.return_seconds for each in outcomes)
+        lines.append(
+            f"| {name} | {len(outcomes)} | {step:.3f} | {statistics.median(stalls):.3f} | "
+            f"{max(stalls):.3f} | {returns:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure both, one after the other, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torchft", type=Path, help="a Python that has torchft")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--width", type=int, default=64, help="of the two layers of the model")
+    options = parser.parse_args()
+    found: dict[str, tuple[float, list[Outcome]]] = {}
+    with dlr(options.width) as contender:
+        found[contender.name] = measured(contender, options.kills, seed=1)
+    print(table(found), flush=True)
+    if options.torchft is not None:
+        with torchft(options.torchft, options.width) as other:
+            found[other.name] = measured(other, options.kills, seed=1)
+    page = (
+        "# Stall of the others\n\n"
+        "Written by `python -m benchmarks.stall`. Three replica groups of one process each over gloo, of\n"
+        "which a random one is killed with SIGKILL. The stall is the longest step of the others around the\n"
+        "kill and the group's return, beyond an undisturbed step. torchft as its examples start it, with\n"
+        "its default time-outs, in the same run.\n\n"
+        f"torch {torch.__version__}, {os.cpu_count()} cores; load average {os.getloadavg()[0]:.1f} at the "
+        f"end.\n\n{table(found)}\n"
+    )
+    print(page)
+    DOCS.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Which replica group learns from which samples of a step, and what is left of the epoch when a group dies.
+
+A step takes the first samples that are left of the epoch, in its order. So what a dead group leaves behind is
+at the head of the next step. All groups compute the same from the same list of contributors, and tell each
+other nothing. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from crds.intervals import NONE, Intervals, count, first, minus, union, whole
+
+
+class ReplicaGroups(Protocol):
+    """What `dlr.replicas.join` returns, as far as data need it."""
+
+    @property
+    def applied(self) -> int:
+        """Number of steps that are applied, which is the number of the step being made."""
+
+    @property
+    def contributors(self) -> tuple[int | None, int]:
+        """Position of this group among those that contribute to this step, or None, and their number."""
+
+    @property
+    def contributing(self) -> Sequence[int]:
+        """Indices of the groups that contribute to this step, by position.
+
+        Every group that contributes to a step has begun it with the same list.
+        """
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """Leave the gradients of the backwards within for a later backward of the step."""
+
+    def call_after_commit(self, act: Callable[[int, Sequence[int]], None]) -> None:
+        """Call `act` after each committed step, with its number and the indices of the groups in it."""
+
+
+@dataclass(frozen=True)
+class Contributors:
+    """The groups that contribute to a step, as of its beginning."""
+
+    indices: tuple[int, ...]
+    position: int | None
+    """Place of this process's group among them; None if it contributes nothing."""
+
+
+ALONE = Contributors((0,), 0)
+"""Without replica groups."""
+
+
+@dataclass(frozen=True)
+class EpochPlace:
+    """How far training is."""
+
+    epoch: int
+    left: Intervals
+    """Samples that no step of this epoch has learned from, by their place in its order. Never too few for a
+    step."""
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """How epochs are cut into steps, and steps into the groups' shares.
+
+    length: samples of an epoch
+    batch_size: samples of a step, or, without constant_batch, of each group in a step
+    constant_batch: whether a step has as many samples whatever the number of groups
+    drop_last: leave out what is left of an epoch when it is less than batch_size
+    """
+
+    length: int
+    batch_size: int
+    constant_batch: bool
+    drop_last: bool
+
+    def begin(self, epoch: int) -> EpochPlace:
+        """Return the beginning of an epoch."""
+        return EpochPlace(epoch, whole(self.length))
+
+    def place(self, epoch: int, left: Intervals) -> EpochPlace:
+        """Return this place, or the beginning of the next epoch if too little is left for a step."""
+        enough = self.batch_size if self.drop_last else 1
+        return EpochPlace(epoch, left) if count(left) >= enough else self.begin(epoch + 1)
+
+    def resume(self, epoch: int, consumed: int, holes: Intervals) -> EpochPlace:
+        """Return the place that is described by `consumed` and `holes`.
+
+        Raises ValueError if there is no such place.
+        """
+        numbers = all(type(number) is int and number >= 0 for number in (epoch, consumed))
+        if not numbers or (holes and holes[-1][1] > consumed) or consumed >= self.length + bool(holes):
+            raise ValueError(
+                f"there is no place in training with {consumed} samples of epoch {epoch} done, and "
+                f"{count(holes)} of them left out"
+            )
+        ahead = ((consumed, self.length),) if consumed < self.length else NONE
+        return self.place(epoch, union(holes, ahead))
+
+    def consumed(self, place: EpochPlace) -> int:
+        """Return the number of samples from which on none has been learned from."""
+        start, end = place.left[-1]
+        return start if end == self.length else self.length
+
+    def holes(self, place: EpochPlace) -> Intervals:
+        """Return the samples left before `consumed`: fewer than a step has."""
+        return minus(place.left, ((self.consumed(place), self.length),))
+
+    def steps(self, left: int, groups: int) -> int:
+        """Return the number of steps for so many samples, if the number of groups stays the same."""
+        full, rest = divmod(left, self.step_size(groups))
+        return full + (rest >= (self.batch_size if self.drop_last else 1))
+
+    def step_size(self, groups: int) -> int:
+        """Return the number of samples of a step of so many groups, while there are as many."""
+        return self.batch_size if self.constant_batch else self.batch_size * max(groups, 1)
+
+    def step(self, place: EpochPlace, groups: int) -> Intervals:
+        """Return the samples of the step that so many groups make next."""
+        return first(place.left, self.step_size(groups), len(place.left))
+
+    def after(self, place: EpochPlace, groups: Sequence[int], committed: Collection[int]) -> EpochPlace:
+        """Return where training is after a step.
+
+        Args:
+            place: where it was before.
+            groups: indices of the groups that contributed as the step began, by position.
+            committed: indices of the groups whose gradients are in it.
+        """
+        step = self.step(place, len(groups))
+        size = count(step)
+        kept = [span(size, at, len(groups)) for at, index in enumerate(groups) if index in committed]
+        return self.place(place.epoch, minus(place.left, select(step, union(tuple(kept)))))
+
+
+def span(size: int, part: int, parts: int) -> tuple[int, int]:
+    """Return start and end of one of so many parts in a row, whose sizes differ by one at most."""
+    return size * part // parts, size * (part + 1) // parts
+
+
+def share_size(size: int, groups: Contributors) -> int:
+    """Return how many samples of a step of this size this group learns from."""
+    if groups.position is None:
+        return 0
+    start, end = span(size, groups.position, len(groups.indices))
+    return end - start
+
+
+def share(step: Intervals, groups: Contributors) -> Intervals:
+    """Return the samples of a step that this group learns from."""
+    if groups.position is None:
+        return NONE
+    return select(step, (span(count(step), groups.position, len(groups.indices)),))
+
+
+def select(of: Intervals, offsets: Sequence[tuple[int, int]]) -> Intervals:
+    """Return the numbers of a set at some offsets, as a slice of its ascending numbers would.
+
+    Args:
+        of: the set.
+        offsets: ascending (start, end), some of which may be empty.
+    """
+    chosen: list[tuple[int, int]] = []
+    at = before = 0
+    for start, end in offsets:
+        while start < end and at < len(of):
+            low, high = of[at]
+            if before + high - low <= start:
+                before += high - low
+                at += 1
+                continue
+            stop = min(end, before + high - low)
+            chosen.append((low + start - before, low + stop - before))
+            start = stop
+    return union(tuple(chosen))

@@ -1,0 +1,74 @@
+"""Samples that real groups learn from while their processes are killed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.replicas.fleet import Fleet
+from tests.replicas.learning import learn
+
+LENGTH = 500
+KILLS = 3
+
+
+def lines_of(fleet: Fleet) -> list[dict[str, Any]]:
+    """What the processes wrote, but for a step that one of them saw committed last before it was killed."""
+    killed = {round_ for _, _, round_ in fleet.kills}
+    found: list[dict[str, Any]] = []
+    for path in sorted(fleet.folder.glob("log-*")):
+        lines = [json.loads(text) for text in path.read_text().splitlines() if text.endswith("}")]
+        if lines and lines[-1]["round"] in killed and "committed" in lines[-1]:
+            del lines[-1]
+        found += lines
+    return found
+
+
+@pytest.mark.parametrize("constant_batch", [True, False])
+def test_every_sample_once_an_epoch_while_processes_of_groups_are_killed(
+    tmp_path: Path, constant_batch: bool
+) -> None:
+    chance, kills = random.Random(1), 0
+    options = {"length": LENGTH, "steps": 400, "constant_batch": constant_batch, "seconds": 0.004}
+    fleet = Fleet(tmp_path, learn, 3, 2, **options)
+
+    def kill_and_look() -> bool:
+        nonlocal kills
+        if kills < KILLS and sum(group.trains for group in fleet.groups.values()) == 3:
+            fleet.kill(chance.randrange(3), chance.randrange(2))
+            kills += 1
+        return fleet.is_over
+
+    try:
+        fleet.run_until(kill_and_look, 120)
+    finally:
+        fleet.stop()
+    assert kills
+
+    learned: dict[tuple[int, int, int], dict[str, Any]] = {}
+    states: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    committed: dict[int, list[int]] = {}
+    for line in lines_of(fleet):
+        if "learned" in line:
+            learned[line["step"], line["group"], line["rank"]] = line
+        else:
+            states[line["step"]].append(line["state"])
+            committed[line["step"]] = line["committed"]
+    assert sorted(committed) == list(range(400))
+    assert any(len(groups) < 3 for groups in committed.values())
+
+    epochs: dict[int, Counter[int]] = defaultdict(Counter)
+    for step, groups in committed.items():
+        lines = [learned[step, group, rank] for group in groups for rank in range(2)]
+        assert all(line["begun"] == lines[0]["begun"] for line in lines)
+        assert all(state == states[step][0] for state in states[step])
+        for line in lines:
+            epochs[line["epoch"]].update(line["learned"])
+    last = max(epochs)
+    assert last > 5
+    assert all(epochs[epoch] == Counter(range(LENGTH)) for epoch in range(last))

@@ -1,0 +1,562 @@
+"""Samplers with replica groups: who learns from which sample, whatever group dies, joins or heals."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, Dataset
+
+from crds.intervals import count, first, minus, union
+from dlr.data import ElasticBatchSampler, ElasticStream, GlobalBatch
+from dlr.data.groups import Contributors, EpochPlace, StepRule, select, share
+from tests.counting import calls
+
+many = settings(max_examples=200, deadline=None)
+Dealer = ElasticBatchSampler | ElasticStream
+Commit = Callable[[int, Sequence[int]], None]
+
+
+@dataclass
+class FakeReplicas:
+    """What `dlr.replicas.join` returns, of one rank, moved by the test."""
+
+    applied: int = 0
+    contributing: Sequence[int] = (0,)
+    contributors: tuple[int | None, int] = (0, 1)
+    is_accumulating: bool = False
+    acts: list[Commit] = field(default_factory=list)
+
+    def begin(self, step: int, groups: Sequence[int], mine: int) -> None:
+        """Begin a step."""
+        self.applied, self.contributing = step, groups
+        self.contributors = groups.index(mine) if mine in groups else None, len(groups)
+
+    def commit(self, groups: Sequence[int]) -> None:
+        """Commit the step."""
+        self.applied += 1
+        for act in self.acts:
+            act(self.applied - 1, groups)
+
+    def call_after_commit(self, act: Commit) -> None:
+        self.acts.append(act)
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        self.is_accumulating = True
+        yield
+        self.is_accumulating = False
+
+
+class ReadAhead:
+    """A loader that has read some micro-batches before it gives the first."""
+
+    def __init__(self, dealer: Iterable[Any], ahead: int) -> None:
+        self._dealer, self._ahead = dealer, ahead
+
+    def __iter__(self) -> Iterator[Any]:
+        dealt = iter(self._dealer)
+        read = list(itertools.islice(dealt, self._ahead))
+        while read:
+            yield read.pop(0)
+            read += itertools.islice(dealt, 1)
+
+
+class Rank:
+    """One rank of a group, with its sampler and loader."""
+
+    def __init__(self, dealer: Any, loader: Iterable[Any]) -> None:
+        self.dealer = dealer
+        self.replicas = FakeReplicas()
+        dealer.deal_to(self.replicas)
+        self.batches: Iterator[GlobalBatch[Any]] = dealer.global_batches(loader)
+
+    def learn(self) -> list[Any]:
+        """Return the samples that it learns from in a step."""
+        batch = next(self.batches)
+        micros = list(batch)
+        assert [micro.last for micro in micros] == [False] * (len(micros) - 1) + [True]
+        assert all(len(micro.data) for micro in micros), "every rank computes something"
+        learned = [sample for micro in micros if micro.weight for sample in micro.data]
+        assert len(learned) == len(batch.indices)
+        return learned
+
+
+Make = Callable[[int, int], tuple[Any, Iterable[Any]]]
+"""Makes a sampler and its loader for a rank of so many."""
+
+
+class Fleet:
+    """Groups that train together as dlr.replicas has them: who joins contributes nothing to two steps, and takes
+    over the state of another during the second."""
+
+    def __init__(self, make: Make, groups: int, ranks: int, state: dict[str, Any] | None = None) -> None:
+        self._make, self._ranks = make, ranks
+        self.groups = {index: self._group(state) for index in range(groups)}
+        self._healing: dict[int, int] = {}
+        """Steps to which a group contributes nothing yet."""
+        self._step = 0
+
+    def _group(self, state: dict[str, Any] | None) -> list[Rank]:
+        ranks = [Rank(*self._make(rank, self._ranks)) for rank in range(self._ranks)]
+        for rank in ranks if state is not None else ():
+            rank.dealer.load_state_dict(json.loads(json.dumps(state)))
+        return ranks
+
+    @property
+    def level(self) -> list[int]:
+        """The groups that have the state."""
+        return [index for index in sorted(self.groups) if index not in self._healing]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The one state of all ranks of all groups."""
+        states = [rank.dealer.state_dict() for index in self.level for rank in self.groups[index]]
+        assert all(state == states[0] for state in states)
+        return states[0]
+
+    def join(self, index: int) -> None:
+        if index not in self.groups:
+            self.groups[index], self._healing[index] = self._group(None), 2
+
+    def make_step(self, dying: Iterable[int] = ()) -> dict[int, list[Any]]:
+        """Return what the groups that contribute have learned, as it is committed."""
+        begun, state = self.level, self.state
+        learned: dict[int, list[Any]] = {}
+        for index, ranks in self.groups.items():
+            for rank in ranks:
+                rank.replicas.begin(self._step, begun, index)
+            learned[index] = [sample for rank in ranks for sample in rank.learn()]
+        dying = set(dying)
+        if dying.issuperset(begun):  # without one that has the state, all would begin from a checkpoint
+            dying.remove(begun[-1])
+        for index in dying:
+            self.groups.pop(index, None)
+            self._healing.pop(index, None)
+        self._step += 1
+        committed = [index for index in begun if index in self.groups]
+        for index, ranks in self.groups.items():
+            for rank in ranks:
+                if self._healing.get(index) == 1:
+                    rank.dealer.load_state_dict(state)
+                rank.replicas.commit(committed)
+        self._healing = {index: left - 1 for index, left in self._healing.items() if left > 1}
+        return {index: learned[index] for index in committed}
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens in a step."""
+
+    dying: frozenset[int]
+    joining: frozenset[int]
+    restart: tuple[int, int] | None
+    """Number of groups and of ranks with which all begin again from the state, before the step."""
+
+
+indices = st.frozensets(st.integers(0, 5), max_size=4)
+events = st.lists(
+    st.builds(
+        Event, indices, indices, st.none() | st.none() | st.tuples(st.integers(1, 5), st.integers(1, 3))
+    ),
+    max_size=25,
+)
+
+
+def run(
+    make: Make, groups: int, history: Sequence[Event], epochs: int = 2
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the epoch of each step, and what was learned in it."""
+    fleet = Fleet(make, groups, 2)
+    quiet = Event(frozenset(), frozenset(), None)
+    for event in itertools.chain(history, itertools.repeat(quiet)):
+        if event.restart is not None:
+            fleet = Fleet(make, *event.restart, fleet.state)
+        for index in event.joining:
+            fleet.join(index)
+        epoch = fleet.state["epoch"]
+        if epoch == epochs:
+            return
+        learned = fleet.make_step(event.dying)
+        assert len(fleet.state["holes"]) < 200
+        yield epoch, [sample for index in learned for sample in learned[index]]
+
+
+def once_an_epoch(steps: Iterable[tuple[int, list[Any]]], whole: list[Any], epochs: int = 2) -> bool:
+    by_epoch: dict[int, list[Any]] = {epoch: [] for epoch in range(epochs)}
+    for epoch, learned in steps:
+        by_epoch[epoch] += learned
+    return all(sorted(learned) == whole for learned in by_epoch.values())
+
+
+@many
+@given(
+    length=st.integers(1, 150),
+    batch=st.integers(1, 40),
+    micro=st.none() | st.integers(1, 8),
+    ahead=st.integers(1, 9),
+    constant=st.booleans(),
+    groups=st.integers(1, 5),
+    history=events,
+)
+def test_every_sample_once_an_epoch_whatever_groups_die_in_a_step_join_heal_or_restart(
+    length: int, batch: int, micro: int | None, ahead: int, constant: bool, groups: int, history: list[Event]
+) -> None:
+    def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, ReadAhead]:
+        sampler = ElasticBatchSampler(
+            range(length),
+            ranks,
+            rank,
+            global_batch_size=batch,
+            micro_batch_size=micro,
+            constant_batch=constant,
+        )
+        return sampler, ReadAhead(sampler, ahead)
+
+    assert once_an_epoch(run(make, groups, history), list(range(length)))
+
+
+FILES = {f"file-{number}": size for number, size in enumerate((7, 0, 12, 1, 30, 5))}
+LINES = sorted(f"{file}/{number:02}" for file, size in FILES.items() for number in range(size))
+
+
+def read(file: str, start: int) -> Iterator[str]:
+    return iter([f"{file}/{number:02}" for number in range(start, FILES[file])])
+
+
+def stream(rank: int = 0, ranks: int = 1, **options: Any) -> ElasticStream:
+    options = {"global_batch_size": 8, "window": 4, "collate": list, **options}
+    return ElasticStream(list(FILES), read, ranks, rank, **options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ahead=st.integers(1, 5), constant=st.booleans(), groups=st.integers(1, 4), history=events)
+def test_every_sample_of_a_stream_once_an_epoch_whatever_happens_to_its_groups(
+    ahead: int, constant: bool, groups: int, history: list[Event]
+) -> None:
+    def make(rank: int, ranks: int) -> tuple[ElasticStream, ReadAhead]:
+        one = stream(rank, ranks, constant_batch=constant)
+        return one, ReadAhead(one, ahead)
+
+    assert once_an_epoch(run(make, groups, history), LINES)
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+DEATH_AND_RETURN = [
+    Event(frozenset(), frozenset(), None),
+    Event(frozenset({1}), frozenset(), None),
+    Event(frozenset(), frozenset({1}), None),
+    Event(frozenset({2}), frozenset(), None),
+]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_the_processes_of_a_loader_have_read_ahead_is_dropped_and_dealt_again(persistent: bool) -> None:
+    def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, Iterable[Any]]:
+        sampler = ElasticBatchSampler(Numbers(), ranks, rank, global_batch_size=7, micro_batch_size=2)
+        return sampler, DataLoader(
+            Numbers(),
+            batch_sampler=sampler,
+            num_workers=1,
+            prefetch_factor=4,
+            persistent_workers=persistent,
+            collate_fn=list,
+        )
+
+    assert once_an_epoch(run(make, 3, DEATH_AND_RETURN, epochs=1), list(range(60)), epochs=1)
+
+
+def test_the_processes_of_a_streams_loader_begin_again_where_the_groups_go_on() -> None:
+    def make(rank: int, ranks: int) -> tuple[ElasticStream, Iterable[Any]]:
+        one = stream(rank, ranks, micro_batch_size=2)
+        return one, DataLoader(one, batch_size=None, num_workers=2)
+
+    assert once_an_epoch(run(make, 3, DEATH_AND_RETURN, epochs=1), LINES, epochs=1)
+
+
+def test_a_stream_is_copied_to_other_processes_without_the_replica_groups() -> None:
+    one = stream()
+    replicas = FakeReplicas()
+    replicas.acts.append(lambda step, groups: None)  # which no pickle takes
+    replicas.begin(0, (2, 4), 4)
+    one.deal_to(replicas)
+    batch = next(one.global_batches(one))
+    copied = pickle.loads(pickle.dumps(copy_of(one)))
+    assert list(copied) == list(one)
+    assert next(iter(copied)) == next(iter(batch)).data
+
+
+def copy_of(one: ElasticStream) -> ElasticStream:
+    one._collate = list  # a builtin is pickled by its name
+    return one
+
+
+@many
+@given(
+    length=st.integers(1, 200),
+    batch=st.integers(1, 40),
+    done=st.integers(0, 3),
+    sizes=st.tuples(st.integers(1, 7), st.integers(1, 3)),
+    others=st.tuples(st.integers(1, 7), st.integers(1, 3)),
+)
+def test_with_a_constant_batch_a_step_has_the_same_samples_whatever_groups_and_ranks_are_there(
+    length: int, batch: int, done: int, sizes: tuple[int, int], others: tuple[int, int]
+) -> None:
+    def learned(groups: int, ranks: int) -> list[list[int]]:
+        def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, Iterable[Any]]:
+            sampler = ElasticBatchSampler(range(length), ranks, rank, global_batch_size=batch)
+            return sampler, sampler
+
+        fleet = Fleet(make, groups, ranks)
+        return [sorted(itertools.chain(*fleet.make_step().values())) for _ in range(done + 1)]
+
+    assert learned(*sizes) == learned(*others)
+
+
+@many
+@given(
+    length=st.integers(1, 200),
+    batch=st.integers(1, 20),
+    groups=st.integers(1, 7),
+    ranks=st.integers(1, 3),
+    micro=st.none() | st.integers(1, 4),
+    constant=st.booleans(),
+)
+def test_weighted_and_averaged_over_ranks_and_groups_every_sample_of_a_step_counts_the_same(
+    length: int, batch: int, groups: int, ranks: int, micro: int | None, constant: bool
+) -> None:
+    weights: dict[int, float] = {}
+    for group, rank in itertools.product(range(groups), range(ranks)):
+        one = ElasticBatchSampler(
+            range(length),
+            ranks,
+            rank,
+            global_batch_size=batch,
+            micro_batch_size=micro,
+            constant_batch=constant,
+        )
+        replicas = FakeReplicas()
+        replicas.begin(0, range(groups), group)
+        one.deal_to(replicas)
+        for part in next(one.global_batches(one)):
+            for sample in part.data if part.weight else ():
+                weights[sample] = part.weight / len(part.data) / ranks / groups
+    assert len(weights) == min(batch if constant else batch * groups, length)
+    assert list(weights.values()) == pytest.approx([1 / len(weights)] * len(weights))
+
+
+def test_the_mean_gradient_of_groups_with_uneven_shares_is_that_of_the_whole_batch() -> None:
+    torch.manual_seed(1)
+    inputs, targets = torch.randn(11, 3, dtype=torch.float64), torch.randn(11, 1, dtype=torch.float64)
+    model = nn.Linear(3, 1).double()
+    for group in range(3):
+        one = ElasticBatchSampler(inputs, 1, 0, global_batch_size=11, micro_batch_size=2)
+        replicas = FakeReplicas()
+        replicas.begin(0, range(3), group)
+        one.deal_to(replicas)
+        for micro in next(one.global_batches(one)):
+            with micro.accumulate(model):
+                assert replicas.is_accumulating is not micro.last
+                loss = mse_loss(model(inputs[micro.data]), targets[micro.data])
+                (loss * micro.weight / 3).backward()
+    averaged = model.weight.grad.clone()  # type: ignore[union-attr]
+    model.zero_grad()
+    mse_loss(model(inputs), targets).backward()
+    torch.testing.assert_close(averaged, model.weight.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_what_a_dead_group_has_not_learned_is_first_in_the_next_step() -> None:
+    def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, Iterable[Any]]:
+        sampler = ElasticBatchSampler(range(90), ranks, rank, False, global_batch_size=30)
+        return sampler, sampler
+
+    fleet = Fleet(make, 3, 2)
+    assert {index: sorted(learned) for index, learned in fleet.make_step(dying=[1]).items()} == {
+        0: list(range(10)),
+        2: list(range(20, 30)),
+    }
+    assert (fleet.state["consumed"], fleet.state["holes"]) == (30, "10-19")
+    assert {index: sorted(learned) for index, learned in fleet.make_step().items()} == {
+        0: [*range(10, 20), *range(30, 35)],
+        2: list(range(35, 50)),
+    }
+    assert (fleet.state["consumed"], fleet.state["holes"]) == (50, "")
+
+
+def test_an_epoch_whose_last_step_lost_a_group_has_one_more() -> None:
+    def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, Iterable[Any]]:
+        sampler = ElasticBatchSampler(range(20), ranks, rank, False, global_batch_size=10)
+        return sampler, sampler
+
+    fleet = Fleet(make, 2, 1)
+    fleet.make_step()
+    fleet.make_step(dying=[1])
+    assert (fleet.state["epoch"], fleet.state["consumed"]) == (0, 15)
+    assert fleet.make_step() == {0: list(range(15, 20))}
+    assert (fleet.state["epoch"], fleet.state["consumed"]) == (1, 0)
+
+
+def test_a_group_that_heals_learns_from_nothing_and_its_indices_are_empty() -> None:
+    one = ElasticBatchSampler(range(20), 1, 0, False, global_batch_size=10)
+    replicas = FakeReplicas()
+    replicas.begin(7, (0, 2), 1)
+    one.deal_to(replicas)
+    batch = next(one.global_batches(one))
+    assert batch.indices == []
+    assert [(micro.data, micro.weight, micro.last) for micro in batch] == [([0], 0.0, True)]
+
+
+def test_a_step_counts_when_the_groups_commit_it_and_one_that_was_not_dealt_does_not() -> None:
+    one = ElasticBatchSampler(range(20), 1, 0, False, global_batch_size=10)
+    replicas = FakeReplicas()
+    one.deal_to(replicas)
+    replicas.begin(0, (0,), 0)
+    replicas.commit((0,))  # another sampler's
+    batches = one.global_batches(one)
+    replicas.begin(1, (0,), 0)
+    list(next(batches))
+    assert one.consumed == 0
+    replicas.commit((0,))
+    assert one.consumed == 10
+
+
+def test_two_global_batches_in_one_step_are_refused_but_not_after_a_state_was_loaded() -> None:
+    one = ElasticBatchSampler(range(20), 1, 0, False, global_batch_size=10)
+    replicas = FakeReplicas()
+    one.deal_to(replicas)
+    state = one.state_dict()
+    batches = one.global_batches(one)
+    next(batches)
+    one.load_state_dict(state)
+    assert next(batches).indices == list(range(10))
+    with pytest.raises(RuntimeError, match="a second global batch was asked for within step 0"):
+        next(batches)
+    with pytest.raises(RuntimeError, match="leave advance"):
+        one.advance()
+
+
+def test_an_iterator_that_cannot_begin_again_is_refused_where_it_would_have_to() -> None:
+    one = ElasticBatchSampler(range(20), 1, 0, False, global_batch_size=10)
+    replicas = FakeReplicas()
+    one.deal_to(replicas)
+    batches = one.global_batches(iter(one))
+    next(batches)
+    replicas.commit((0,))
+    replicas.begin(1, (0, 1), 0)
+    with pytest.raises(ValueError, match="the loader is an iterator, which cannot begin again"):
+        next(batches)
+
+
+@pytest.mark.parametrize(
+    ("consumed", "holes"), [(10, "5-10"), (0, "0"), (20, ""), (21, "3"), (-1, ""), (10, "9-"), (10, "x")]
+)
+def test_a_place_with_holes_that_is_none_is_refused(consumed: int, holes: str) -> None:
+    one = ElasticBatchSampler(range(20), 1, 0, global_batch_size=10)
+    with pytest.raises(ValueError, match=r"there is no place in training|is no range"):
+        one.load_state_dict({**one.state_dict(), "consumed": consumed, "holes": holes})
+    assert one.state_dict()["consumed"] == 0
+
+
+def test_holes_are_dealt_by_a_job_without_groups_that_goes_on_from_the_state() -> None:
+    one = ElasticBatchSampler(range(20), 1, 0, False, global_batch_size=4)
+    one.load_state_dict({**one.state_dict(), "consumed": 12, "holes": "2-3,7"})
+    assert len(one) == 3
+    assert list(one) == [[2, 3, 7, 12], [13, 14, 15, 16], [17, 18, 19]]
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == one.state_dict()
+
+
+# --- the pure part -------------------------------------------------------------------------------------------
+
+steps = st.lists(st.tuples(st.integers(1, 12), st.integers(0)), max_size=40)
+"""By step, how many groups begin it, and which of them end it, as bits."""
+
+
+@many
+@given(
+    length=st.integers(1, 5_000),
+    batch=st.integers(1, 300),
+    constant=st.booleans(),
+    drop_last=st.booleans(),
+    history=steps,
+)
+def test_holes_are_fewer_than_the_samples_of_the_largest_step_and_few_ranges(
+    length: int, batch: int, constant: bool, drop_last: bool, history: list[tuple[int, int]]
+) -> None:
+    if drop_last and length < batch:
+        return
+    rule = StepRule(length, batch, constant, drop_last)
+    place = rule.begin(0)
+    largest = 0
+    for groups, bits in history:
+        largest = max(largest, rule.step_size(groups))
+        place = rule.after(place, range(groups), {index for index in range(groups) if bits >> index & 1})
+        assert count(place.left) >= (batch if drop_last else 1)
+        assert count(rule.holes(place)) <= largest
+        assert len(rule.holes(place)) <= 24
+        assert rule.resume(place.epoch, rule.consumed(place), rule.holes(place)) == place
+
+
+@many
+@given(
+    left=st.frozensets(st.integers(0, 60), min_size=1),
+    batch=st.integers(1, 40),
+    groups=st.integers(1, 9),
+    constant=st.booleans(),
+)
+def test_shares_of_a_step_are_disjoint_together_the_step_and_even_up_to_one_sample(
+    left: frozenset[int], batch: int, groups: int, constant: bool
+) -> None:
+    place = EpochPlace(0, union(*(((number, number + 1),) for number in left)))
+    step = StepRule(61, batch, constant, False).step(place, groups)
+    assert step == first(place.left, batch if constant else batch * groups, 99)
+    shares = [share(step, Contributors(tuple(range(groups)), at)) for at in range(groups)]
+    assert union(*shares) == step
+    assert sum(map(count, shares)) == count(step)
+    assert max(map(count, shares)) - min(map(count, shares)) <= 1
+
+
+@many
+@given(st.frozensets(st.integers(0, 80)), st.lists(st.integers(0, 90), max_size=12))
+def test_a_selection_is_the_slice_of_the_ascending_numbers(numbers: frozenset[int], ends: list[int]) -> None:
+    of = union(*(((number, number + 1),) for number in numbers))
+    ends = sorted(ends)
+    offsets = list(zip(ends[::2], ends[1::2], strict=False))
+    expected = [number for start, end in offsets for number in sorted(numbers)[start:end]]
+    assert [number for start, end in select(of, offsets) for number in range(start, end)] == sorted(
+        set(expected)
+    )
+
+
+def test_a_commit_costs_as_much_more_as_there_are_more_groups_and_holes() -> None:
+    def cost(size: int) -> int:
+        left = tuple((at * 4, at * 4 + 2) for at in range(size))
+        rule = StepRule(4 * size, 2 * size, True, False)
+        place, committed = EpochPlace(0, left), frozenset(range(0, size, 2))
+        after = rule.after(place, range(size), committed)
+        assert count(after.left) == size
+        assert minus(after.left, left) == ()
+        return calls(lambda: rule.after(place, range(size), committed))
+
+    assert cost(4_000) < 4.5 * cost(1_000)
