@@ -277,7 +277,7 @@ def test_a_new_round_begins_from_nothing(agent: Agent) -> None:
     old = agent.process()
     agent.told.get(timeout=WITHIN_SECONDS)
     old.channel.at(3, 9)
-    agent.told.get(timeout=WITHIN_SECONDS)
+    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 3, 9))
     agent.desk.begin(ROUND + 1, 1)
     assert agent.desk.to_status() is None
     old.channel.at(4, 10)

@@ -11,10 +11,11 @@ from controller.resources import PODS, ROLES, SECRETS
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.grouping import GroupOf
 from reconcilers.groups.children import group_job
 from reconcilers.job.published import world_of
 from reconcilers.observed.builder import owner_reference
-from reconcilers.observed.groups import GroupOf, group_labels, group_of
+from reconcilers.observed.groups import group_labels, group_of
 from reconcilers.observed.workers import new_worker
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.access import OwnerKeys, access_of, rules_of, secret_of

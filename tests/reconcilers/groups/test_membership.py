@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
@@ -29,7 +30,7 @@ def able(index: int, round_: int = 1, broken_version: int = 0) -> GroupView:
 
 
 @st.composite
-def views(draw: st.DrawFn, phases: list[JobPhase | None] = PHASES) -> list[GroupView]:
+def views(draw: st.DrawFn, phases: Sequence[JobPhase | None] = PHASES) -> list[GroupView]:
     """Any groups, of each of which one thing or none speaks against its taking part."""
 
     def view(index: int) -> GroupView:

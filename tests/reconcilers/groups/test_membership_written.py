@@ -13,8 +13,8 @@ from reconcilers.groups.children import group_job
 from reconcilers.groups.reconciler import ReplicaGroupsReconciler
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job
-from tests.reconcilers.check_stage import merged
 from tests.reconcilers.worker_stage import NAMESPACE, Api, Controller
 
 JOB = "big"
