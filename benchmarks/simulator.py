@@ -1,7 +1,8 @@
 """What the simulator says of others' fleets and of dlr's features: docs/simulator.md's figures and picture.
 
 Calibration: fleets of others, with policies of dlr's off, against what they published. Steps: one feature
-after the other at four sizes, with 6.5 failures per thousand node-days.
+after the other at four sizes, with 6.5 failures per thousand node-days. Stalls: replica groups, by the time
+for which the others stand still when one of them dies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 from simulator.account import Outcome, Part
@@ -19,6 +21,7 @@ from simulator.engine import Simulation
 from simulator.fleet import Fleet, Restart, parsed, read_fleet
 from simulator.picture import bars
 from simulator.runs import Mean, mean_of, simulate
+from simulator.times import Times
 
 ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "docs" / "simulator.md"
@@ -26,7 +29,8 @@ PICTURE = ROOT / "docs" / "images" / "simulator.svg"
 EXAMPLES = ROOT / "examples" / "simulate"
 SIZES = (128, 2_048, 12_500, 100_000)
 LARGE = 12_500
-GROUP_NODES = 50
+MOST_GROUPS = 250
+LEAST_GROUP_NODES = 50
 HOPELESS_DAYS = 0.5
 """A job of 100,000 nodes that restarts as a whole never trains: more days would tell no more."""
 
@@ -43,7 +47,8 @@ def stalls(seconds: float) -> Step:
 
 
 def groups(fleet: Fleet) -> Fleet:
-    return fleet.changed(group_nodes=GROUP_NODES, standby=0)
+    size = max(LEAST_GROUP_NODES, fleet.nodes // MOST_GROUPS)
+    return fleet.changed(group_nodes=size, standby=0)
 
 
 STEPS: tuple[tuple[str, Step], ...] = (
@@ -58,11 +63,13 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ),
 )
 BEYOND: tuple[tuple[str, Step], ...] = (
-    ("+ replica groups, others stall 180 s (FT-HSDP)", groups),
-    ("+ others stall 3 s", stalls(3.0)),
-    ("+ others stall 1 s", stalls(1.0)),
+    ("+ replica groups, others stall 180 s (FT-HSDP)", lambda fleet: stalls(180.0)(groups(fleet))),
+    ("+ others stall 0.1 s: dlr's replica groups", stalls(Times().group_stall_seconds)),
+    ("+ hangTimeoutSeconds: 10", policies(hang_timeout_seconds=10)),
 )
-"""A model: dlr has no replica groups."""
+STALLS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Seconds for which the others stand still when a group dies."""
+GOALS = (0.99, 0.97)
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,31 @@ def rows(days: float, seeds: int, sizes: tuple[int, ...]) -> Iterator[Row]:
             row = Row(nodes, name, result.goodput, result.full_speed, shares, lasts, runs, cpu)
             print(_line(row), flush=True)
             yield row
+
+
+def stall_lines(days: float, sizes: tuple[int, ...]) -> Iterator[str]:
+    """Goodput of replica groups by the others' stall, with the stalls from which on the goals are missed."""
+    for nodes in sizes:
+        fleet = first(nodes)
+        for _, step in STEPS + BEYOND:
+            fleet = step(fleet)
+        for hang in (60, 10):
+            waits = fleet.changed(hang_timeout_seconds=hang)
+            found = [simulate(stalls(seconds)(waits), days, [0]).goodput.value for seconds in STALLS]
+            cells = " | ".join(f"{value * 100:.2f}" for value in found)
+            limits = " | ".join(_limit(found, goal) for goal in GOALS)
+            yield f"| {nodes:,} | {hang} s | {cells} | {limits} |"
+
+
+def _limit(goodputs: list[float], goal: float) -> str:
+    """The stall at which goodput falls below a goal, on a line between two of `STALLS`."""
+    if goodputs[0] < goal:
+        return "never met"
+    pairs = [*zip(STALLS, goodputs, strict=True)]
+    for (shorter, higher), (longer, lower) in pairwise(pairs):
+        if lower < goal:
+            return f"{shorter + (longer - shorter) * (higher - goal) / (higher - lower):.2g} s"
+    return f"> {STALLS[-1]:g} s"
 
 
 def _percent(mean: Mean, digits: int = 2) -> str:
@@ -161,7 +193,7 @@ def picture(found: list[Row]) -> str:
     for nodes in dict.fromkeys(row.nodes for row in found):
         lines.append((f"{nodes:,} nodes of 8 GPUs", {}))
         lines += [(row.name, row.shares) for row in found if row.nodes == nodes]
-    note = "Simulated with the controller's own decisions; replica groups are a model. docs/simulator.md"
+    note = "Simulated with the controller's own decisions. docs/simulator.md"
     return bars("What each feature brings, at 6.5 failures per thousand node-days", lines, note)
 
 
@@ -178,17 +210,28 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=30.0)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--aire-seeds", type=int, default=3)
-    parser.add_argument("--only", choices=["calibration", "steps"])
+    parser.add_argument("--only", choices=["calibration", "steps", "stalls"])
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     asked = parser.parse_args()
     text = REPORT.read_text()
     machine = f"{date.today()}, {platform.system()}, Python {platform.python_version()}, one core."
-    if asked.only != "steps":
+    if asked.only in (None, "calibration"):
         head = ["| | published | simulated | runs |", "|---|--:|--:|--:|"]
         lines = [line for line in calibration(asked.aire_seeds, asked.seeds) if not print(line, flush=True)]
         text = with_section(text, "calibration", [*head, *lines, "", machine])
         REPORT.write_text(text)
-    if asked.only != "calibration":
+    if asked.only in (None, "stalls"):
+        titles = " | ".join(f"{seconds:g} s" for seconds in STALLS)
+        goals = " | ".join(f"< {goal:.0%} from" for goal in GOALS)
+        head = [
+            f"| nodes | hangTimeoutSeconds | {titles} | {goals} |",
+            f"|--:|--:|{'--:|' * (len(STALLS) + len(GOALS))}",
+        ]
+        sizes = tuple(nodes for nodes in asked.sizes if nodes >= LARGE)
+        lines = [line for line in stall_lines(asked.days, sizes) if not print(line, flush=True)]
+        text = with_section(text, "stalls", [*head, *lines, "", machine])
+        REPORT.write_text(text)
+    if asked.only in (None, "steps"):
         head = [
             "| nodes | | goodput, % | full speed, % | runs × days | CPU s a run |",
             "|--:|---|--:|--:|--:|--:|",

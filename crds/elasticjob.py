@@ -6,9 +6,15 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from crds.grouping import group_name
 from crds.job_spec import LONGEST_NAME, TRAINING_TYPES, ElasticJobSpec
 from crds.job_status import ElasticJobStatus
 from crds.model import Model, ObjectMeta, cel, rules
+from crds.names import WORKER
+from crds.replica_groups import MAX_GROUPS
+
+LONGEST_GROUPED_NAME = LONGEST_NAME - len(WORKER) - len(group_name("", MAX_GROUPS - 1))
+"""Characters of the name of a job with replica groups."""
 
 
 class JobMeta(ObjectMeta):
@@ -30,6 +36,12 @@ class ElasticJob(Model):
                 ),
                 f"metadata.name is too long: with a replica type's name it may have {LONGEST_NAME} "
                 "characters, so that the Pods' names stay within 63",
+            ),
+            cel(
+                "!has(self.spec.elasticPolicy) || !has(self.spec.elasticPolicy.replicaGroups) || "
+                f"size(self.metadata.name) <= {LONGEST_GROUPED_NAME}",
+                "metadata.name is too long: beside elasticPolicy.replicaGroups it may have "
+                f"{LONGEST_GROUPED_NAME} characters, so that the names of its groups' Pods stay within 63",
             ),
             cel(
                 "!self.metadata.name.contains('.')",

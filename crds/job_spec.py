@@ -140,7 +140,7 @@ ReplicaSpecs = Annotated[
 
 class ShardScaling(Model):
     """Keeps as many workers as the job's shard sets have work for, from minReplicas (1 without it) to
-    maxReplicas (docs/tasks.md). It takes no worker that holds a lease."""
+    maxReplicas (docs/shards.md). It takes no worker that holds a lease."""
 
     slots_per_worker: Annotated[int, Field(ge=1, le=1_024)] = 1
     """Elements that keep a worker busy at a time."""
@@ -321,9 +321,19 @@ GROUP_RULES = (
         for field in ("shardScaling", "opportunistic")
     ),
     cel(
+        f"{_GROUPED} || self.elasticPolicy.replicaGroups.workers % self.elasticPolicy.nodeUnit == 0",
+        "elasticPolicy.replicaGroups.workers must be a multiple of elasticPolicy.nodeUnit: each group is a "
+        "world",
+    ),
+    cel(
+        f"{_GROUPED} || !has(self.optimizeMode) || self.optimizeMode != 'cluster'",
+        "optimizeMode cluster has no place beside elasticPolicy.replicaGroups: it changes the count of "
+        "workers, and each group has the same",
+    ),
+    cel(
         f"({_GROUPED}) == (!has(oldSelf.elasticPolicy.replicaGroups)) && ({_GROUPED} || "
         "self.elasticPolicy.replicaGroups.workers == oldSelf.elasticPolicy.replicaGroups.workers)",
-        "elasticPolicy.replicaGroups.workers cannot be changed; make another job",
+        "elasticPolicy.replicaGroups cannot be added, taken away or given other workers; make another job",
     ),
 )
 

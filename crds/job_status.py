@@ -204,7 +204,7 @@ class FailureBudget(Model):
 
 
 class JobState(StrEnum):
-    """What a job's time goes to (docs/goodput.md)."""
+    """What a job's time goes to (docs/metrics.md)."""
 
     PENDING = "Pending"
     """Before the first world: Pods are made, scheduled, started."""

@@ -48,7 +48,8 @@ LABEL_MAY_CORDON = f"{GROUP}/may-cordon"
 """Of a Namespace, "true": what its checks and workers say of nodes counts for their cordon."""
 
 ANNOTATION_GROUPED_GENERATION = f"{GROUP}/grouped-generation"
-"""Generation of the job that a replica group's ElasticJob was made of."""
+"""Of a replica group's ElasticJob: generation of the job that it was made of, a dot, and the generation that
+the group itself got by that. So an edit of either shows."""
 ANNOTATION_CORDON = f"{GROUP}/cordon"
 """What we set on a Node, and on whose verdict (`reconcilers/cordon/policy.py`)."""
 
@@ -118,7 +119,7 @@ ENV_CLUSTER_VERSION = "DLR_CLUSTER_VERSION"
 ENV_NETWORK_INTERFACES = "DLR_NETWORK_INTERFACES"
 """auto where the agent is to choose the network interface of its training processes."""
 ENV_GROUPED_JOB = "DLR_GROUPED_JOB"
-"""Name of the ElasticJob whose replica group the Pod's job is; its ElasticWorld names those that train."""
+"""Name of the ElasticJob whose replica group the Pod's job is; its ElasticWorld has the membership."""
 ENV_GROUP_INDEX = "DLR_GROUP_INDEX"
 ENV_REPLICAS_SOCKET = "DLR_REPLICAS_SOCKET"
 """Path of the agent's Unix socket through which training processes follow the groups (`agent/replicas`)."""

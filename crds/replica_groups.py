@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from crds.grouping import MAX_GROUPS as MAX_GROUPS
 from crds.model import Count, Model, Ordinal, cut
 from crds.phases import JobPhase
 
-MAX_GROUPS = 1_000
 MAX_GROUP_MESSAGE = 128
 
 GroupIndex = Annotated[int, Field(ge=0, lt=MAX_GROUPS)]

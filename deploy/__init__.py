@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from crds.release import VERSION
 from deploy.kustomize import Document, render
 
 __all__ = [
@@ -27,9 +28,9 @@ __all__ = [
 DEFAULT_NAMESPACE = "dlr-system"
 DEFAULT_JOBS_NAMESPACE = "dlr-jobs"
 """The one that stands in `deploy/namespaced`; without that component the controller looks after them all."""
-DEFAULT_IMAGE = "dlr-controller:0.1.0"
-DEFAULT_CHECK_IMAGE = "dlr-worker:0.1.0"
-DEFAULT_AGENT_IMAGE = "dlr-agent:0.1.0"
+DEFAULT_IMAGE = f"dlr-controller:{VERSION}"
+DEFAULT_CHECK_IMAGE = f"dlr-worker:{VERSION}"
+DEFAULT_AGENT_IMAGE = f"dlr-agent:{VERSION}"
 
 _FOLDER = Path(__file__).parent
 _ORDER = (

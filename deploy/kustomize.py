@@ -1,4 +1,6 @@
-"""The part of kustomize that `deploy/` uses: resources, components, and JSON patches with a target.
+"""The part of kustomize that `deploy/` uses.
+
+Resources, their namespace, ConfigMaps of files, components, and JSON patches with a target:
 
 https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/. A test compares what this renders
 with what kustomize itself does.
@@ -19,10 +21,10 @@ def render(folder: Path, components: Sequence[Path] = ()) -> list[Document]:
     Those of a component come last. Raises LookupError if a patch has no target among them.
     """
     (kustomization,) = _load((folder / "kustomization.yaml").read_text())
-    found = _resources(folder, kustomization)
+    found = resources(folder, kustomization)
     for component in components:
         (kustomization,) = _load((component / "kustomization.yaml").read_text())
-        found += _resources(component, kustomization)
+        found += resources(component, kustomization)
         for patch in kustomization.get("patches") or ():
             (operations,) = _load(patch["patch"])
             _patch(found, patch["target"], operations)
@@ -38,7 +40,8 @@ def _load(text: str) -> list[Any]:
     return [document for document in yaml.load_all(text, loader) if document]
 
 
-def _resources(folder: Path, kustomization: Document) -> list[Document]:
+def resources(folder: Path, kustomization: Document) -> list[Document]:
+    """The documents that a kustomization lists, without those of components."""
     found: list[Document] = []
     for name in kustomization.get("resources") or ():
         path = (folder / name).resolve()
@@ -46,7 +49,21 @@ def _resources(folder: Path, kustomization: Document) -> list[Document]:
             found += render(path)
         else:
             found += _load(path.read_text())
+    found += [_config_map(folder, wanted) for wanted in kustomization.get("configMapGenerator") or ()]
+    if namespace := kustomization.get("namespace"):
+        for document in found:
+            if not document["kind"].startswith("Cluster"):
+                document["metadata"]["namespace"] = namespace
     return found
+
+
+def _config_map(folder: Path, wanted: Document) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": wanted["name"], "labels": wanted["options"]["labels"]},
+        "data": {name: (folder / name).read_text() for name in wanted["files"]},
+    }
 
 
 def _patch(found: list[Document], target: Document, operations: list[Document]) -> None:

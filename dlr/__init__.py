@@ -30,8 +30,10 @@ def __getattr__(name: str) -> Any:
     try:
         from dlr import client
     except ModuleNotFoundError as error:
+        from crds.release import DISTRIBUTION
+
         raise AttributeError(
             f"dlr.{name} submits jobs, which needs the package {error.name}; it is not in training Pods, "
-            "and elsewhere dlr's extra `cli` brings it"
+            f"and elsewhere `pip install '{DISTRIBUTION}[cli]'` brings it"
         ) from error
     return getattr(client, name)

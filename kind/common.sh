@@ -4,9 +4,10 @@ set -euo pipefail
 
 REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 CLUSTER="${KIND_CLUSTER:-dlr}"
-CONTROLLER_IMAGE="dlr-controller:0.1.0"
-WORKER_IMAGE="dlr-worker:0.1.0"
-AGENT_IMAGE="dlr-agent:0.1.0"
+[[ $(<"$REPOSITORY/crds/release.py") =~ VERSION\ =\ \"([^\"]+)\" ]] && VERSION="${BASH_REMATCH[1]}"
+CONTROLLER_IMAGE="dlr-controller:$VERSION"
+WORKER_IMAGE="dlr-worker:$VERSION"
+AGENT_IMAGE="dlr-agent:$VERSION"
 EXAMPLES_IMAGE="dlr-examples:latest"
 
 # require PROGRAM WHAT-IT-IS-FOR

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from crds.release import DISTRIBUTION
+
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).with_suffix("")
 PYTHON = "3.13"
@@ -71,7 +73,7 @@ def main() -> None:
             "".join(
                 f"{each.name}=={Version(each.version).public}\n"
                 for each in metadata.distributions()
-                if each.name != "dlr"
+                if each.name != DISTRIBUTION
             )
         )
         for name, requirements in wanted().items():

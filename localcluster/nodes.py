@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localcluster.apiserver.discovery_paths import VERSION
 from localcluster.client.api import NODES, Access, ApiClient, ApiFailure, ApiUnavailable
 from localcluster.client.informer import Informer
 from localcluster.client.recorder import Recorder
@@ -72,7 +72,7 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
                 hosts_files=HostsFiles(),
                 pods=pods,
                 nodes=nodes,
-                version=f"v{importlib.metadata.version('dlr')}",
+                version=VERSION["gitVersion"],
             )
             remove_stale_files(home, {pod["metadata"]["uid"] for pod in pods.list()})
             kubelets = _kubelets(machine, options)

@@ -24,6 +24,7 @@ from crds.job_status import Goodput, JobState
 from crds.phases import JobPhase, RendezvousPhase
 from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS
 from crds.rendezvous import Rendezvous
+from crds.replica_groups import Membership
 from reconcilers.conditions.slow import speaker_of
 from reconcilers.goodput.goodput import goodput_now, seconds_by_state
 from reconcilers.observed.ownership import BY_JOB
@@ -99,6 +100,10 @@ JOB_RESUMED = _define(
 )
 JOB_WORLD_SIZE = _define("dlr_job_world_size", JOB, "Training processes in the world; 0 while there is none")
 JOB_WORLD_WORKERS = _define("dlr_job_world_workers", JOB, "Workers in the world; 0 while there is none")
+JOB_GROUPS = _define("dlr_job_groups", (*JOB, "state"), "Replica groups by whether they train together")
+JOB_MEMBERSHIP_VERSION = _define(
+    "dlr_job_membership_version", JOB, "Changes so far of the replica groups that train together"
+)
 JOB_DESIRED_WORKERS = _define("dlr_job_desired_workers", (*JOB, "type"), "Workers that are wanted")
 JOB_WORKERS = _define("dlr_job_workers", (*JOB, "type", "phase"), "Workers by the phase of their Pod")
 WORKER_STEP = _define("dlr_worker_step", WORKER, "Training step that the worker told last")
@@ -175,6 +180,9 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     finished = status.phase is not None and status.phase.finished
     for phase in JobPhase:
         yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.PENDING))
+    if job.spec.elastic_policy.replica_groups is not None:
+        yield from _group_samples(key, job, finished)
+        return  # its groups are jobs, whose figures would count twice
     for class_ in FAILURES:
         yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
     yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))
@@ -192,6 +200,20 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     goodput = goodput_now(job, workers, now)
     until = (status.completion_time or goodput.since) if finished else now
     yield from _goodput_samples(key, goodput, until, finished)
+
+
+def _group_samples(key: Labels, job: ElasticJob, finished: bool) -> Iterator[Sample]:
+    status = job.status
+    membership = status.membership or Membership()
+    together = set() if finished else {place.index for place in membership.groups}
+    ended = sum(each.phase is not None and each.phase.finished for each in status.groups)
+    states = {"training": len(together), "ended": ended}
+    states["waiting"] = max(0, len(status.groups) - len(together) - ended)
+    for state, count in states.items():
+        yield Sample(JOB_GROUPS, (*key, state), count)
+    yield Sample(JOB_MEMBERSHIP_VERSION, key, membership.version)
+    for warning in () if finished else status.warnings:
+        yield Sample(JOB_WARNING, (*key, warning.type), 1)
 
 
 def _world_samples(key: Labels, world: Rendezvous, finished: bool) -> Iterator[Sample]:

@@ -94,7 +94,7 @@ def more_of_a_grouped_job(change: Change) -> bool:
 
 
 def more_of_a_group(change: Change) -> bool:
-    """What decides of a replica group: its world, how far its processes are, its end, and its spec."""
+    """What a job goes by of its replica group: world, progress of the processes, end, and spec."""
     return _part_in_groups(change.old) != _part_in_groups(change.new)
 
 
@@ -183,7 +183,10 @@ def _part_in_groups(group: dict[str, Any] | None) -> tuple[object, ...] | None:
     status = group.get("status") or {}
     world = status.get("rendezvous") or {}
     told, formed = (status.get(field) for field in _OF_GROUPS), (world.get(field) for field in _OF_WORLDS)
-    return *told, *formed, group["metadata"].get("generation"), group["metadata"].get("deletionTimestamp")
+    metadata = (
+        group["metadata"].get(key) for key in ("generation", "labels", "annotations", "deletionTimestamp")
+    )
+    return *told, *formed, (status.get("goodput") or {}).get("ratio"), *metadata
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
@@ -205,7 +208,7 @@ def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
     rounds = [(told["round"], told.get("nonFiniteStep")) for told in report.get("rounds") or ()]
     saved = (report.get("progress") or {}).get("checkpointStep")
     resumed, asked = (report.get("memory") or {}).get("resumed"), _asked_of_shards(report)
-    replicas = {k: v for k, v in (report.get("replicas") or {}).items() if k != "step"}
+    replicas = {k: v for k, v in (report.get("replicas") or {}).items() if k in ("round", "brokenVersion")}
     return _without_report(worker), rest, saved, rounds, resumed, asked, replicas
 
 

@@ -147,6 +147,7 @@ def add_groups(manager: Manager, clock: Clock) -> None:
         .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
         .owns(ELASTICJOBS, predicate=more_of_a_group)
         .owns(ELASTICWORLDS)
+        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "replicagroups", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))

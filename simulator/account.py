@@ -10,7 +10,7 @@ from crds.job_status import JobState
 
 
 class Part(StrEnum):
-    """What time goes to: dlr's states (docs/goodput.md), some of them in parts."""
+    """What time goes to: dlr's states (docs/metrics.md), some of them in parts."""
 
     PENDING = "Pending"
     CHECKING = "Checking"
@@ -136,7 +136,7 @@ class Outcome:
 
     @property
     def goodput(self) -> float:
-        """Share of the time that kept steps took (docs/goodput.md)."""
+        """Share of the time that kept steps took (docs/metrics.md)."""
         stepping = (Part.USEFUL, Part.SAVING, Part.SLOWED, Part.MISSING)
         return sum(self.account.seconds[part] for part in stepping) / self.seconds
 

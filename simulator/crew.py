@@ -48,6 +48,8 @@ class Crew:
     begun_work: float = 0.0
     begun_at: float = 0.0
     best_step: int = 0
+    number: int = 0
+    """Index of the replica group."""
     is_quiet: bool = False
     """All of it trains, and nothing of it is shown: `job` is the prototype."""
     prototype: PlannedJob | None = None
@@ -76,8 +78,10 @@ class Crew:
             if self.trains:
                 self.stop_training(planned=True)
             self._stop_idle()
+        state.look_at_group(self.number, job.job)
         if job.job.status.phase in (JobPhase.FAILED, JobPhase.SUCCEEDED):
-            state.end(self.job)
+            if state.is_single_group:
+                state.end(job.job)
             return
         self._wake_in(looked.plan.look_again_seconds)
 
@@ -105,7 +109,9 @@ class Crew:
         self.noticed = True
         everybody = fleet.policies.restart is Restart.EVERYBODY
         memory = self.survives and fleet.policies.memory_checkpoint_seconds is not None
-        seconds = fleet.times.round_start(len(self.nodes), fresh=self.fresh or everybody, from_memory=memory)
+        seconds = fleet.times.round_start(
+            len(self.nodes), fresh=self.fresh or everybody, from_memory=memory, heals=self._others_train
+        )
         if everybody and fleet.times.restart_seconds is None:
             seconds += fleet.times.pod_seconds
         round_ = self.job.world.round
@@ -144,9 +150,17 @@ class Crew:
         self.survives = self.survives and survives and in_place  # memory is the Pods'
         if planned:
             state.note_orderly_stop()
-        elif state.is_single_group:
+        elif not self._others_train:
             kept = state.saved_work(memory=self.survives, limit=limit)
             state.account.falls_back(kept)
+
+    @property
+    def _others_train(self) -> bool:
+        """Whether another replica group has the newest state."""
+        groups, active = self.state.groups, self.state.active
+        return groups is not None and (
+            len(active) < groups.count or any(each.trains for each in active if each is not self)
+        )
 
     def _report_steps(self) -> None:
         first = 1 + int(self.begun_work / self.state.fleet.times.step_seconds)
@@ -262,7 +276,8 @@ class Crew:
         """
         if self.prototype is None or self.is_quiet or not self.trains or not self.is_settled:
             return
-        if not self.state.is_single_group:
+        if self.state.groups is not None:
+            self.state.groups.forget(self.number, self.prototype.job)
             self.job, self.is_quiet = self.prototype, True
             self.slot_of, self.node_of = {}, {}
             self.state.active.remove(self)

@@ -12,6 +12,7 @@ from simulator.arrivals import Fault, begin, follow
 from simulator.bag import Bag
 from simulator.crew import Crew
 from simulator.fleet import Fleet
+from simulator.groups import GroupedJob
 from simulator.planned import PlannedJob
 from simulator.state import DAY, SimulationState
 
@@ -72,6 +73,10 @@ class Simulation:
         least = least_of(fleet)
         job = job_of(fleet, shown, hidden)
         prototype = trained(job, least, hidden) if hidden or not state.is_single_group else None
+        if not state.is_single_group:
+            assert prototype is not None
+            groups = dict.fromkeys(range(self._groups), prototype.job)
+            state.groups = GroupedJob(groups, fleet.times)
         if policies.node_check_before:
             for node in state.nodes.screened():
                 state.repair(node)
@@ -84,7 +89,9 @@ class Simulation:
             else:
                 assert prototype is not None
                 theirs = Bag(first[number * size : (number + 1) * size])
-                crew = Crew(state, prototype, theirs, prototype=prototype, is_quiet=True, trains=True)
+                crew = Crew(
+                    state, prototype, theirs, prototype=prototype, is_quiet=True, trains=True, number=number
+                )
             state.crew_of.update(dict.fromkeys(crew.nodes, crew))
 
     def _first_look(self, crew: Crew, first: Sequence[int]) -> None:
@@ -130,14 +137,24 @@ class Simulation:
             self._groups_pass(seconds)
 
     def _groups_pass(self, seconds: float) -> None:
-        state, account = self.state, self.state.account
-        share, idle = seconds / self._groups, 0
+        """Add time of a job with replica groups.
+
+        Those that take part train, unless one of them does not: the others wait for its gradients until a
+        membership without it is published.
+        """
+        state, account, groups = self.state, self.state.account, self.state.groups
+        assert groups is not None
+        share, idle, is_blocked = seconds / self._groups, 0, False
         for crew in state.active:
             if not crew.trains:
                 idle += 1
                 account.seconds[crew.part] += share
+                is_blocked = is_blocked or groups.takes_part(crew.number)
+            elif not groups.takes_part(crew.number):
+                idle += 1
+                account.seconds[Part.STALLED] += share
         working = (self._groups - idle) * share
-        if state.clock.now < state.stalled_until:
+        if is_blocked or state.clock.now < groups.stalled_until:
             account.seconds[Part.STALLED] += working
         else:
             slowest = min((crew.pace for crew in state.active if crew.trains), default=1.0)
@@ -171,7 +188,8 @@ def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
         "hangTimeoutSeconds": policies.hang_timeout_seconds,
     }
     check = {"enabled": policies.node_check_after, "excludeStragglers": policies.exclude_stragglers}
-    return objects.new_job(worker, {"elasticPolicy": elastic, "nodeCheck": check})
+    is_group = policies.group_nodes is not None
+    return objects.new_job(worker, {"elasticPolicy": elastic, "nodeCheck": check}, is_group=is_group)
 
 
 def trained(job: ElasticJob, least: int, hidden: int) -> PlannedJob:

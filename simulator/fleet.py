@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from crds.replica_groups import MAX_GROUPS
 from simulator.times import Section, Times
 
 MAX_NODES = 200_000
@@ -138,7 +139,7 @@ class Policies(Section):
     cordon: bool = True
     cordon_limit_percent: Annotated[int, Field(ge=0, le=100)] = 10
     group_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
-    """Replica groups of so many nodes train on while one of them restarts. A model: dlr has none."""
+    """Size of a replica group: `elasticPolicy.replicaGroups.workers` (docs/groups.md)."""
 
 
 class CapacityChange(Section):
@@ -181,6 +182,10 @@ class Fleet(Section):
         size = policies.group_nodes
         if size is not None and (self.nodes % size or size % unit or size >= self.nodes):
             raise ValueError("policies.groupNodes must divide nodes, be less, and be a multiple of nodeUnit")
+        if size is not None and self.nodes // size > MAX_GROUPS:
+            raise ValueError(
+                f"policies.groupNodes must be so large that there are at most {MAX_GROUPS} groups"
+            )
         if size is not None and (self.min_nodes is not None or self.max_nodes is not None):
             raise ValueError("policies.groupNodes goes without minNodes and maxNodes")
         return self

@@ -12,6 +12,7 @@ from typing import Any
 from crds.agent_report import PROTOCOL, AgentFailure, AgentReport, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.names import API_VERSION
 from crds.nodecheck import NodeCheck
 from reconcilers.observed.silence import Silence, Verdict
 from reconcilers.worker.worker_status import Observation, observe
@@ -30,8 +31,13 @@ def at(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
-def new_job(worker: Wire, spec: Wire) -> ElasticJob:
-    """A job with these fields of `replicaSpecs.worker` beside its template, and of the spec."""
+def new_job(worker: Wire, spec: Wire, *, is_group: bool = False) -> ElasticJob:
+    """A job with these fields of `replicaSpecs.worker` beside its template, and of the spec.
+
+    Args:
+        is_group: it is a replica group of another job.
+    """
+    owner = {"apiVersion": API_VERSION, "kind": "ElasticJob", "name": JOB, "uid": JOB, "controller": True}
     return ElasticJob.model_validate(
         {
             "metadata": {
@@ -41,6 +47,7 @@ def new_job(worker: Wire, spec: Wire) -> ElasticJob:
                 "resourceVersion": "1",
                 "generation": 1,
                 "creationTimestamp": EPOCH,
+                "ownerReferences": [owner] if is_group else [],
             },
             "spec": {"replicaSpecs": {"worker": {"template": _TEMPLATE} | worker}} | spec,
             "status": {},

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from crds.agent_report import AgentState, RoundProgress, StepProgress
+from crds.agent_report import AgentState, ReplicasReport, RoundProgress, StepProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ElasticWorkerSpec, WorkerPhase
 from crds.job_spec import ReplicaSpec
@@ -29,6 +29,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.nodecheck.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.workers import Workers, simply_runs
 from reconcilers.runtime.acts import Act, Verb
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
@@ -199,6 +200,7 @@ class PlannedJob:
     def run_round(self, first_step: int, now: datetime) -> None:
         """Let all members train the published round; the first of them, its speaker, reports the step."""
         world, speaker = self.world, None
+        part = ReplicasReport(world.round) if group_of(self.job) is not None else None
         for index in self.members():
             speaker = index if speaker is None else speaker
             self.workers[index] = objects.reporting(
@@ -207,6 +209,7 @@ class PlannedJob:
                 observed_round=world.round,
                 failure=None,
                 since=now,
+                replicas=part,
             )
             if self._simply_runs(index):
                 self._plain = self.workers[index]

@@ -44,7 +44,7 @@ def summary(result: Result) -> list[str]:
     lines = [
         f"{fleet.name}: {fleet.nodes} nodes and {fleet.spares} spares, {result.days:g} days, {runs}",
         "",
-        f"goodput     {percent(result.goodput)}   (steps kept × seconds a step ÷ time; docs/goodput.md)",
+        f"goodput     {percent(result.goodput)}   (steps kept × seconds a step ÷ time; docs/metrics.md)",
         f"full speed  {percent(result.full_speed)}   (of as many nodes that never fail, save or wait)",
         "",
     ]

@@ -122,7 +122,7 @@ def changes(fleet: Fleet) -> dict[str, Fleet]:
     size = GROUP_NODES - GROUP_NODES % fleet.node_unit
     if policies.group_nodes is None and fleet.nodes > size and size and not fleet.nodes % size:
         whole = fleet.model_copy(update={"min_nodes": None, "max_nodes": None})
-        on_off[f"replica groups of {size} nodes (a model)"] = whole.changed(group_nodes=size, standby=0)
+        on_off[f"replica groups of {size} nodes"] = whole.changed(group_nodes=size, standby=0)
     return on_off
 
 

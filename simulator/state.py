@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
+from crds.elasticjob import ElasticJob
 from crds.findings import Cause
 from simulator import objects
 from simulator.account import Outcome, PublishedWorld
 from simulator.clock import Clock
 from simulator.fleet import Fleet
+from simulator.groups import GroupedJob
 from simulator.nodes import Nodes, name_of
 from simulator.planned import PlannedJob
 
@@ -52,8 +54,8 @@ class SimulationState(Generic[C]):
     """Nodes that were taken away and come back."""
     convicted: dict[int, Cause] = field(default_factory=dict)
     """Nodes that a check found faulty, with the cause; they are repaired when their Pods leave."""
-    stalled_until: float = 0.0
-    """The end of the pause that an interruption of one group gives the others."""
+    groups: GroupedJob | None = None
+    """The job that owns the replica groups; None where there are none."""
     _left_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -81,10 +83,15 @@ class SimulationState(Generic[C]):
 
     def count_interruption(self) -> None:
         self.outcome.interruptions += 1
-        if not self.is_single_group:
-            stall = self.fleet.times.group_stall_seconds
-            self.stalled_until = max(self.stalled_until, self.clock.now + stall)
-            self.clock.after(stall, lambda: None)
+
+    def look_at_group(self, number: int, group: ElasticJob) -> None:
+        """Let the job with replica groups see what has become of one of them."""
+        if self.groups is None:
+            return
+        if stall := self.groups.look(number, group, self.clock.now):
+            self.clock.after(stall, lambda: None)  # time is accounted for up to then, and from then on
+        if self.groups.has_failed:
+            self.end(self.groups.job)
 
     def note_orderly_stop(self) -> None:
         """Note that all members left after the same step, and saved it."""
@@ -101,10 +108,10 @@ class SimulationState(Generic[C]):
                 PublishedWorld(self.clock.now, world.round, members, incarnations, failure)
             )
 
-    def end(self, job: PlannedJob) -> None:
+    def end(self, job: ElasticJob) -> None:
         """Note that the controller gave the job up, and why."""
         if not self.outcome.ended:
-            status = job.job.status
+            status = job.status
             failed = next((c for c in status.conditions if c.type == "Failed"), None)
             reason = f"{failed.reason}: {failed.message}" if failed is not None else str(status.phase)
             self.outcome.ended = f"after {self.clock.now / DAY:.1f} days: {reason}"

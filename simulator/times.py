@@ -16,6 +16,7 @@ LARGEST_SAVE_SHARE = 0.005
 """Share of the time for saves to memory that come as often as dlr chooses (`dlr/checkpoint/interval.py`)."""
 RECOVERY = "measured: docs/recovery.md, where dlr's time goes"
 FT_HSDP = "FT-HSDP, arXiv 2602.00277"
+GROUPS = "measured: docs/groups.md"
 H100 = "measured: one H100, torch 2.11, three runs"
 ASSUMED = "assumed; replace it by your own"
 
@@ -55,7 +56,11 @@ class Times(Section):
     check_seconds: float = _figure(120.0, f"{ASSUMED}: a node check of a job (docs/node-check-scale.md)")
     step_seconds: float = _figure(5.0, f"{ASSUMED}: one training step")
     preempted_seconds: float = _figure(3600.0, f"{ASSUMED}: until a preempted node is there again")
-    group_stall_seconds: float = _figure(180.0, f"{FT_HSDP}: the others stand still when a group fails")
+    group_stall_seconds: float = _figure(
+        0.1, f"{GROUPS}: a process dies, until the others' next committed step"
+    )
+    group_return_seconds: float = _figure(0.2, f"{GROUPS}: the others stand still when a group comes back")
+    group_heal_seconds: float = _figure(2.7, "as load_memory_seconds: the state comes from a living group")
     restart_seconds: float | None = Field(default=None, ge=0, lt=1e9)
     """Seconds from the next world to its first step, instead of the sum of the parts; to compare with others'
     models."""
@@ -77,16 +82,29 @@ class Times(Section):
         slope = (self.communicator_large_seconds - self.communicator_seconds) / (large - small)
         return self.communicator_seconds + slope * (gpus - small)
 
-    def round_start(self, nodes: int, *, fresh: bool, from_memory: bool) -> float:
+    def regroup_seconds(self, *, someone_left: bool) -> float:
+        """Return the seconds from a published membership of replica groups to their next committed step.
+
+        Args:
+            someone_left: a group is not in it any more; others have only come.
+        """
+        if not someone_left:
+            return self.group_return_seconds
+        return max(self.group_stall_seconds - self.detect_seconds, 0.0)
+
+    def round_start(self, nodes: int, *, fresh: bool, from_memory: bool, heals: bool = False) -> float:
         """Return the seconds from a published world to the first step of a world of so many nodes.
 
         Args:
             fresh: processes start in new Pods, and import torch first.
             from_memory: the checkpoint that they load is in the agents' memory.
+            heals: another replica group trains, and its state is what they take.
         """
         if self.restart_seconds is not None:
             return self.restart_seconds
         started = self.import_seconds if fresh else self.start_seconds
         loaded = self.load_memory_seconds if from_memory else self.load_storage_seconds
+        if heals:
+            loaded = self.group_heal_seconds
         parts = (self.publish_seconds, self.stop_seconds, started, self.device_start_seconds, loaded)
         return sum(parts) + self.communicator(nodes)

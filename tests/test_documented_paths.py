@@ -19,7 +19,16 @@ TOP = {folder.name for folder in FOLDERS if len(folder.parts) == 1}
 PAGES = sorted(path for path in FILES if path.suffix == ".md" and path.parts[0] in ("docs", "README.md"))
 SOURCES = sorted(path for path in FILES if path.suffix == ".py" and path.parts[0] in TOP - {"tests"})
 NAMED = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
-OTHERS = {"multigpu_torchrun.py", "train.py", "script.py", "x.py", "agent.py", ".venv/"}
+OTHERS = {
+    "multigpu_torchrun.py",
+    "train_ddp.py",
+    "train.py",
+    "script.py",
+    "x.py",
+    "agent.py",
+    ".venv/",
+    "dist/",
+}
 """Files of the user's, of other projects, or that something makes."""
 
 
@@ -39,7 +48,7 @@ def is_there(path: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_what_a_page_names_is_there(page: Path) -> None:
     named = named_in((ROOT / page).read_text())
-    if page.name == "from-dlrover.md":  # it lists DLRover's own examples
+    if page.name == "measured.md":  # it lists DLRover's own examples
         named = {path for path in named if not path.startswith("examples/")}
     assert {path for path in named if not is_there(path)} == set()
 

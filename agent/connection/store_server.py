@@ -33,6 +33,7 @@ KEPT_ROUNDS = 2
 """Rounds whose keys are kept: the newest, and the one whose copies a replacement may look for."""
 
 _LENGTH = struct.Struct("!I")
+_VERSIONS = b"replicas/"
 
 
 class Operation(IntEnum):
@@ -116,26 +117,27 @@ class Values:
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
-        self._kept: dict[str, list[str]] = {}
-        """The prefixes whose keys are kept, the oldest first, by kind."""
+        self._rounds: list[int] = []
         self._lock = threading.Lock()
 
     def open_round(self, round_: int) -> None:
         """Make room for the keys of a round, under `round_prefix`: those of old rounds are dropped."""
-        self._open("round", round_prefix(round_))
+        with self._lock:
+            if round_ not in self._rounds:
+                self._rounds.append(round_)
+            while len(self._rounds) > KEPT_ROUNDS:
+                prefix = round_prefix(self._rounds.pop(0)).encode()
+                for key in [key for key in self._values if key.startswith(prefix)]:
+                    del self._values[key]
 
     def open_version(self, version: int) -> None:
-        """Make room for the keys of a version of the replica groups, likewise."""
-        self._open("version", version_prefix(version))
+        """Drop the keys of versions of the replica groups but for this one, the one before, and newer ones.
 
-    def _open(self, kind: str, prefix: str) -> None:
+        Others may have seen versions that this agent has not, and left keys here.
+        """
         with self._lock:
-            kept = self._kept.setdefault(kind, [])
-            if prefix not in kept:
-                kept.append(prefix)
-            while len(kept) > KEPT_ROUNDS:
-                old = kept.pop(0).encode()
-                for key in [key for key in self._values if key.startswith(old)]:
+            for key in [key for key in self._values if key.startswith(_VERSIONS)]:
+                if int(key.split(b"/", 2)[1]) <= version - KEPT_ROUNDS:
                     del self._values[key]
 
     def has(self, key: bytes) -> bool:
@@ -188,7 +190,7 @@ def round_prefix(round_: int) -> str:
 
 def version_prefix(version: int) -> str:
     """Return the prefix of the keys of a version of the replica groups."""
-    return f"replicas/{version}/"
+    return f"{_VERSIONS.decode()}{version}/"
 
 
 @dataclass(eq=False)

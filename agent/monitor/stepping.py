@@ -1,7 +1,7 @@
 """The steps that training processes have reported, as raw figures in `status.agent` for the job's goodput.
 
 Each round has its first step, its highest step, and the time between the reports of the two. The controller
-computes from these what they come to over the life of the job (docs/goodput.md).
+computes from these what they come to over the life of the job (docs/metrics.md).
 """
 
 from __future__ import annotations

@@ -36,11 +36,14 @@ from agent.monitor import accelerators
 from agent.network import SocketInterfaces
 from agent.node_check.duties import ActiveCheck
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
+from agent.replicas.desk import ReplicasDesk
 from agent.report.report import Facts
 from agent.report.reporter import Reporter
 from agent.torch_compat import elastic
 from crds.agent_report import AgentState
 from crds.dlrover import OUR_BACKEND
+from crds.names import ENV_REPLICAS_SOCKET
+from crds.progress_record import ENV_ROUND
 
 logger = logging.getLogger(__name__)
 
@@ -274,11 +277,24 @@ def create_handler(
         listener, store = listen(me, cleanup)
         link = Link.start(me, os.environ, cleanup, api)
         interfaces = SocketInterfaces(os.environ)
+        replicas = ReplicasDesk.start(me, link.api, store, cleanup) if me.grouped_job else None
+        processes = elastic.launched_processes()
         reporter = link.reporter(
-            Facts(listener.port, elastic.launched_processes(), accelerators.detect()),
+            Facts(listener.port, processes, accelerators.detect()),
             cleanup,
-            sections={"network": interfaces.to_status},
+            sections={
+                "network": interfaces.to_status,
+                **({"replicas": replicas.to_status} if replicas is not None else {}),
+            },
         )
+
+        def note_meeting(_agents: Store, world: World) -> None:
+            if replicas is not None:  # torchrun's processes inherit its environment
+                replicas.begin(world.round, processes)
+                os.environ[ENV_REPLICAS_SOCKET], os.environ[ENV_ROUND] = replicas.path, str(world.round)
+
+        if replicas is not None:
+            replicas.serve(lambda: reporter.progress(within_seconds=0.0))
         return DlrRendezvousHandler(
             me,
             Membership(me.member, link.watcher, reporter),
@@ -288,5 +304,6 @@ def create_handler(
             interfaces,
             join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
             master_port=params.get_as_int("master_port") or 0,
+            on_meeting=note_meeting,
             end=cleanup.pop_all().close,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import socket
@@ -49,14 +50,18 @@ class Membership:
 
 
 class AgentChannel:
-    """The way to the agent, which `path` is the socket of.
+    """The way to the agent.
+
+    Args:
+        path: of its socket.
+        round_: of this process.
 
     Raises:
         OSError: the agent cannot be reached.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, round_: int) -> None:
+        self._path, self._round = path, round_
         self._line = Line(path)
         self._membership: Membership | None = None
         self._changed: Callable[[], None] = lambda: None
@@ -75,11 +80,13 @@ class AgentChannel:
             size: number of the group's processes.
         """
         self._changed = changed
-        self._line.send({"join": {"rank": rank, "size": size}})
+        self._line.send({"join": {"rank": rank, "size": size, "round": self._round}})
         threading.Thread(target=self._read, name="dlr-replicas-news", daemon=True).start()
 
     def open_store(self, version: int) -> Store:
         """Connect to the store of a version, through which its processes find each other.
+
+        Keep a reference: torch finds the methods of a store of Python's only while there is one.
 
         Raises:
             OSError: the agent cannot be reached.
@@ -125,7 +132,11 @@ class Line:
     def __init__(self, path: str, answer_seconds: float | None = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(CONNECT_SECONDS)
-        self._socket.connect(path)
+        try:
+            self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.settimeout(answer_seconds)
         self._received = b""
 
@@ -179,11 +190,20 @@ class LineStore(Store):
         return base64.b64decode(self._ask({"get": key})["value"])
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there."""
+        """Wait until all keys are there; for each as long as `timeout`, or as the agent waits at most."""
+        limit = {} if timeout is None else {"seconds": timeout.total_seconds()}
         for key in keys:
-            self.get(key)
+            self._ask({"get": key, **limit})
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tell whether all keys are there."""
+        return bool(self._ask({"check": list(keys)})["there"])
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         with self._lock:
-            self._line.send(request)
-            return self._line.receive()
+            with contextlib.suppress(OSError):  # it has ended, maybe after an answer that says why
+                self._line.send(request)
+            answer = self._line.receive()
+        if "failed" in answer:
+            raise ConnectionError(answer["failed"])
+        return answer

@@ -1,7 +1,7 @@
-"""The agent's side of the socket: who takes part, and the lead's store, through which processes meet.
+"""The agent's side of the socket: it passes on who takes part, and lets processes meet in the lead's store.
 
 A thread for each connection: there are a few for each training process. The watch's thread sends each new
-membership itself, and closes the store connections of older versions, so that nothing waits for the dead.
+membership itself, and ends the store connections of older versions, so that nothing waits for the dead.
 """
 
 from __future__ import annotations
@@ -10,52 +10,38 @@ import base64
 import contextlib
 import json
 import logging
+import math
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+from torch.distributed import DistError
+
+from agent.connection.handshake import connect
 from agent.connection.store import PeerStore
-from agent.connection.store_server import StoreServer, version_prefix
-from agent.environment import bound
+from agent.connection.store_server import SERVICE, StoreServer, version_prefix
+from agent.environment import Environment, bound
+from agent.kube.api import Api
+from agent.kube.watcher import Watcher
+from agent.replicas.facts import Groups, Training, summary
 from crds.agent_report import ReplicasReport
 
 logger = logging.getLogger(__name__)
 
-MAX_LINE_BYTES = 1 << 16
+MAX_LINE_BYTES = 1 << 20
+"""Length of the longest line. gloo writes some hundred bytes for each group into one value."""
 MAX_CONNECTIONS = 1_024
 KEY_SECONDS = 60.0
-"""Time limit for a key of the store to be there."""
-
-
-@dataclass(frozen=True)
-class GroupAddress:
-    """A group that takes part."""
-
-    index: int
-    round: int
-    address: str = ""
-    port: int = 0
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The groups that take part, as the grouped job's ElasticWorld has them."""
-
-    version: int = 0
-    groups: tuple[GroupAddress, ...] = ()
-
-    @classmethod
-    def parse(cls, world: Mapping[str, Any]) -> Groups:
-        """Read them from the ElasticWorld."""
-        replicas = (world.get("spec") or {}).get("replicas") or {}
-        groups = (
-            GroupAddress(each["index"], each["round"], each.get("address", ""), each.get("port", 0))
-            for each in replicas.get("groups") or ()
-        )
-        return cls(replicas.get("version", 0), tuple(groups))
+"""Longest wait for a key of the store."""
+LEAD_SECONDS = 2.0
+"""Time limit for a connection to the lead's store."""
+PAUSE_SECONDS = 0.1
+"""Pause after a connection that could not be accepted, as where no more files may be open."""
 
 
 @dataclass(eq=False)
@@ -63,12 +49,21 @@ class _Process:
     """The control connection of a process that is ready to take part."""
 
     connection: socket.socket
-    round: int
-    rank: int
-    version: int = 0
-    step: int = 0
-    broken: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    training: Training = field(default_factory=Training)
+
+
+@dataclass(eq=False)
+class _Relay:
+    """The store connection of a process."""
+
+    version: int
+    connection: socket.socket
+    to_lead: socket.socket | None = None
+
+    def end(self) -> None:
+        """Wake its thread and the process."""
+        for each in (self.connection, self.to_lead):
+            _shut(each)
 
 
 class ReplicasDesk:
@@ -87,13 +82,31 @@ class ReplicasDesk:
         """Path of the socket."""
         self._server.listen(64)
         self._lock = threading.Lock()
-        self._groups = Groups()
+        self._groups: Groups | None = None
         self._round, self._count = 0, 0
-        self._processes: list[_Process] = []
-        self._stores: dict[socket.socket, int] = {}
-        """Versions of the store connections."""
-        self._connections = 0
+        self._processes: dict[int, _Process] = {}
+        """The processes of the round that are ready, by rank."""
+        self._relays: set[_Relay] = set()
+        self._connections: set[socket.socket] = set()
+        self._reported: tuple[int, ...] | None = None
+        """Round and broken version that the agent was last asked to report."""
         self._tell: Callable[[], None] = lambda: None
+        self._closed = threading.Event()
+
+    @classmethod
+    def start(
+        cls, me: Environment, api: Api, store: StoreServer, cleanup: contextlib.ExitStack
+    ) -> ReplicasDesk:
+        """Return a desk that follows the ElasticWorld of this worker's grouped job until `cleanup`."""
+        desk = cls(me.group_index, me.key, store)
+        cleanup.callback(desk.close)
+        watcher = Watcher(
+            api, "elasticworlds", me.namespace, me.grouped_job, parse=Groups.parse, missing=Groups()
+        )
+        watcher.call_at_changes(lambda: desk.see(watcher.view() or Groups()))
+        watcher.start()
+        cleanup.callback(watcher.stop)
+        return desk
 
     def serve(self, tell: Callable[[], None]) -> None:
         """Begin to take connections.
@@ -105,150 +118,213 @@ class ReplicasDesk:
         threading.Thread(target=self._accept, name="dlr-replicas", daemon=True).start()
 
     def begin(self, round_: int, count: int) -> None:
-        """Expect the processes of a round, of which this agent has `count`."""
+        """Expect `count` processes of a round, and end the connections that earlier ones have left."""
         with self._lock:
-            self._round, self._count, self._processes = round_, count, []
+            self._round, self._count, self._processes = round_, count, {}
+            self._reported = None
+            for connection in self._connections:
+                _shut(connection)
+            for relay in self._relays:
+                relay.end()
 
     def see(self, groups: Groups) -> None:
         """Take in the groups that take part now; for the thread that watches them."""
         with self._lock:
+            if self._groups is not None and groups.version < self._groups.version:
+                return  # the object is not there for a moment
             self._groups = groups
-            self._values.open_version(groups.version)
-            processes = list(self._processes)
-            stale = [each for each, version in self._stores.items() if version < groups.version]
-        for process in processes:
-            self._send_membership(process)
-        for connection in stale:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            line = self._membership()
+            for process in self._processes.values():
+                _send_now(process.connection, line)
+            for relay in self._relays:
+                if relay.version < groups.version:
+                    relay.end()
+        self._values.open_version(groups.version)
 
     def to_status(self) -> ReplicasReport | None:
         """Return what the agent's next report has; None until all processes of the round are ready."""
         with self._lock:
-            there = list(self._processes)
-            if not there or len(there) < self._count:
-                return None
-            return ReplicasReport(
-                self._round,
-                min(each.version for each in there),
-                min(each.step for each in there),
-                max(each.broken for each in there),
-            )
+            return self._summary()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """End all connections, and take no more."""
+        self._closed.set()
+        _shut(self._server)  # it wakes the thread that accepts
         self._server.close()
+        with self._lock:
+            for connection in self._connections:
+                _shut(connection)
+            for relay in self._relays:
+                relay.end()
+        shutil.rmtree(Path(self.path).parent, ignore_errors=True)
+
+    def _summary(self) -> ReplicasReport | None:
+        return summary(self._round, self._count, [each.training for each in self._processes.values()])
+
+    def _membership(self) -> bytes:
+        """Return the line that processes of the round get."""
+        groups = self._groups or Groups()
+        members = [[each.index, each.round] for each in groups.groups]
+        me = [self._group, self._round]
+        membership = {"version": groups.version, "groups": members, "me": me}
+        return json.dumps({"membership": membership}).encode() + b"\n"
 
     # --- the threads -------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, _ = self._server.accept()
             except OSError as error:
-                logger.debug("the socket for replica groups is closed: %s", error)
-                return
+                if not self._closed.is_set():
+                    logger.warning("no process can connect for a moment to follow the groups: %s", error)
+                    self._closed.wait(PAUSE_SECONDS)
+                continue
             with self._lock:
-                is_welcome = self._connections < MAX_CONNECTIONS
-                self._connections += is_welcome
+                is_welcome = len(self._connections) < MAX_CONNECTIONS and not self._closed.is_set()
+                if is_welcome:
+                    self._connections.add(connection)
             if not is_welcome:
+                logger.warning("a process is turned away: %d follow the groups already", MAX_CONNECTIONS)
                 connection.close()
                 continue
-            threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
+            try:
+                threading.Thread(
+                    target=self._attend, args=(connection,), name="dlr-replicas-process", daemon=True
+                ).start()
+            except RuntimeError as error:  # no more threads may be started
+                logger.warning("a process is turned away: %s", error)
+                self._drop(connection)
 
     def _attend(self, connection: socket.socket) -> None:
         lines = connection.makefile("rb")
         try:
             first = _read(lines)
             if "join" in first:
-                self._control(connection, lines, int(first["join"]["rank"]))
+                self._control(connection, lines, int(first["join"]["rank"]), int(first["join"]["round"]))
             else:
                 self._relay(connection, lines, int(first["store"]))
-        except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        except OSError as error:
             logger.debug("a connection for replica groups has ended: %s", error)
+        except (LookupError, TypeError, ValueError) as error:
+            logger.warning("a process that follows the groups sends what makes no sense: %r", error)
         except Exception:
             logger.exception("a connection for replica groups was dropped")
         finally:
-            with self._lock:
-                self._connections -= 1
             lines.close()
-            connection.close()
+            self._drop(connection)
 
-    def _control(self, connection: socket.socket, lines: Any, rank: int) -> None:
-        connection.settimeout(None)
+    def _drop(self, connection: socket.socket) -> None:
         with self._lock:
-            process = _Process(connection, self._round, rank)
-            self._processes.append(process)
-            is_last = len(self._processes) == self._count
-        self._send_membership(process)
-        if is_last:
-            self._tell()
+            self._connections.discard(connection)
+        connection.close()
+
+    def _control(self, connection: socket.socket, lines: Any, rank: int, round_: int) -> None:
+        process = _Process(connection)
+        with self._lock:
+            if round_ != self._round:
+                raise ConnectionResetError(f"rank {rank} is of round {round_}, which is over")
+            self._processes[rank] = process
+            if self._groups is not None:
+                _send_now(connection, self._membership())
+        self._tell_news()
         try:
             while True:
-                self._hear(process, _read(lines))
+                message = _read(lines)
+                with self._lock:
+                    process.training = process.training.after(message)
+                self._tell_news()
         finally:
             with self._lock:
-                if process in self._processes:
-                    self._processes.remove(process)
+                # Where all were ready, one ends by a failure or with training: the agent reports that.
+                if self._processes.get(rank) is process and self._summary() is None:
+                    del self._processes[rank]
 
-    def _hear(self, process: _Process, message: Mapping[str, Any]) -> None:
-        before = _news(self.to_status())
+    def _tell_news(self) -> None:
+        """Have news that the controller decides by reported at once.
+
+        Steps and versions wait for the next report: all workers of all groups come to each new version.
+        """
         with self._lock:
-            if "at" in message:
-                process.version = max(int(message["at"]["version"]), 0)
-                process.step = max(int(message["at"]["step"]), 0)
-            else:
-                process.broken = max(int(message["broken"]), process.broken)
-        if before != _news(self.to_status()):
+            report = self._summary()
+            news = None if report is None else (report.round, report.broken_version)
+            is_news = news is not None and news != self._reported
+            self._reported = news
+        if is_news:
             self._tell()
-
-    def _send_membership(self, process: _Process) -> None:
-        with process.lock:
-            groups = self._groups
-            members = [[each.index, each.round] for each in groups.groups]
-            me = [self._group, process.round]
-            membership = {"version": groups.version, "groups": members, "me": me}
-            try:
-                line = json.dumps({"membership": membership}).encode() + b"\n"
-                if process.connection.send(line, socket.MSG_DONTWAIT) < len(line):
-                    raise BlockingIOError("it reads none")
-            except OSError as error:  # it is gone, or stopped: nobody waits for it here
-                logger.debug("a process takes no news of the groups: %s", error)
-                with contextlib.suppress(OSError):
-                    process.connection.shutdown(socket.SHUT_RDWR)
 
     # --- the lead's store --------------------------------------------------------------------------------
 
     def _relay(self, connection: socket.socket, lines: Any, version: int) -> None:
         """Pass requests on to the store of a version's lead, until there is a newer version."""
+        relay = _Relay(version, connection)
         with self._lock:
             groups = self._groups
-            if groups.version != version or not groups.groups:
+            if groups is None or groups.version != version or not groups.groups:
                 return
-            self._stores[connection] = version
+            self._relays.add(relay)
+        lead = groups.groups[0]
         try:
-            lead = groups.groups[0]
-            store = PeerStore.connect(lead.address, lead.port, self._key).under(version_prefix(version))
-            store.set_timeout(timedelta(seconds=KEY_SECONDS))
-            while True:
-                answer = _answer(store, _read(lines))
-                connection.sendall(json.dumps(answer).encode() + b"\n")
+            to_lead = connect(lead.address, lead.port, self._key, SERVICE, LEAD_SECONDS)
+            with to_lead:
+                with self._lock:
+                    relay.to_lead = to_lead
+                    if self._groups is None or self._groups.version != version:
+                        return
+                store = PeerStore(to_lead, version_prefix(version))
+                while True:
+                    _send(connection, _answer(store, _read(lines)))
+        except (OSError, DistError) as error:
+            # Of the two connections, the process's may be the one that has ended: then nobody reads this.
+            failure = f"the store of group {lead.index} at {lead.address}:{lead.port}: {error}"
+            with contextlib.suppress(OSError):
+                _send(connection, {"failed": failure})
         finally:
             with self._lock:
-                del self._stores[connection]
+                self._relays.discard(relay)
 
 
-def _news(report: ReplicasReport | None) -> tuple[int, int] | None:
-    """What is reported at once; steps may wait."""
-    return None if report is None else (report.version, report.broken_version)
+def _answer(store: PeerStore, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out one request.
 
-
-def _answer(store: PeerStore, request: Mapping[str, Any]) -> dict[str, str]:
+    Raises:
+        DistError: the store cannot be reached, or a key is not there in time.
+        LookupError, TypeError, ValueError: the request makes no sense.
+    """
     if "set" in request:
         key, value = request["set"]
         store.set(str(key), base64.b64decode(value))
         return {}
+    if "check" in request:
+        return {"there": store.check([str(key) for key in request["check"]])}
+    seconds = float(request.get("seconds", KEY_SECONDS))
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} seconds")
+    store.set_timeout(timedelta(seconds=min(max(seconds, 0.0), KEY_SECONDS)))
     return {"value": base64.b64encode(store.get(str(request["get"]))).decode()}
+
+
+def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _send_now(connection: socket.socket, line: bytes) -> None:
+    """Send a line without waiting; end the connection of a process that is gone, or has long read none."""
+    if connection.fileno() < 0:
+        return  # it has ended, and its thread has seen that
+    try:
+        if connection.send(line, socket.MSG_DONTWAIT) < len(line):
+            raise BlockingIOError("it reads none")
+    except OSError as error:
+        logger.warning("a process takes no news of the groups: %s", error)
+        _shut(connection)
+
+
+def _shut(connection: socket.socket | None) -> None:
+    """Wake who waits for a connection, on both sides."""
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _read(lines: Any) -> Mapping[str, Any]:
@@ -256,11 +332,13 @@ def _read(lines: Any) -> Mapping[str, Any]:
 
     Raises:
         ConnectionError: there is none.
-        ValueError: it is none.
+        TypeError, ValueError: it is none.
     """
     line = lines.readline(MAX_LINE_BYTES)
+    if len(line) == MAX_LINE_BYTES:
+        raise ValueError("a line is too long")
     if not line.endswith(b"\n"):
-        raise ConnectionResetError("it has ended, or its line is too long")
+        raise ConnectionResetError("it has ended")
     message = json.loads(line)
     if not isinstance(message, dict):
         raise TypeError(f"a line is no object: {line[:80]!r}")

@@ -57,7 +57,7 @@ class ProcessEnvironment:
         replicas = {}
         if self.replicas is not None:
             self.replicas.begin(start.round, len(ranks))
-            replicas = {ENV_REPLICAS_SOCKET: self.replicas.path}
+            replicas = {ENV_REPLICAS_SOCKET: self.replicas.path, ENV_ROUND: str(start.round)}
         shared = shards | replicas
         return [
             {**progress[rank], **stacks[rank], **self._recorder(rank), **shared, **checkpoints[rank]}

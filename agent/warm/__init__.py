@@ -1,4 +1,4 @@
-"""Warm start: training processes are forked from a parent that has imported torch (docs/warm-start.md)."""
+"""Warm start: training processes are forked from a parent that has imported torch (docs/from-torchrun.md)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ is found by its source, and its processes are started as new interpreters, in wh
 effect. To warn and go on would change what is trained; to guess the value and import torch anew with it would
 be wrong for any value that is computed.
 
-Only the script is read, not what it imports: docs/warm-start.md says what to do then.
+Only the script is read, not what it imports: docs/from-torchrun.md says what to do then.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ import crds
 import dlr
 import healthcheck
 from crds.names import AGENT_ZIP, ENV_TERMINATION_LOG, HAS_BEGUN
+from crds.release import DISTRIBUTION, VERSION
 from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated
 
 LAUNCHERS = {"dlr": "", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
@@ -42,7 +43,7 @@ _SDK = ("__init__.py", "pod.py", "progress.py", "ranks.py", "result.py", "torchr
 _PROTOCOL = (
     *("__init__.py", "agent_report.py", "checkpoint_files.py", "cluster.py", "dlrover.py"),
     *("failure_texts.py", "intervals.py", "leases.py", "log_parts.py", "names.py", "phases.py"),
-    *("progress_record.py", "ranges.py", "shard_set.py", "texts.py", "wire.py", "xids.py"),
+    *("progress_record.py", "ranges.py", "release.py", "shard_set.py", "texts.py", "wire.py", "xids.py"),
 )
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
 
@@ -235,10 +236,9 @@ def _own_name(package: str) -> str:
 
 def _distribution_info() -> Mapping[str, str]:
     """torchrun finds our rendezvous by the entry point; the licences of what is vendored travel with it."""
-    version = metadata.version("dlr")
-    folder = f"dlr-{version}.dist-info"
+    folder = f"{DISTRIBUTION.replace('-', '_')}-{VERSION}.dist-info"
     found = {
-        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: dlr\nVersion: {version}\n",
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {VERSION}\n",
         f"{folder}/entry_points.txt": "[torchrun.handlers]\ndlr = dlr.torchrun:get_handler\n",
     }
     for module, distribution in VENDORED.items():

@@ -11,6 +11,7 @@ from typing import Any
 from dlr.client.job import Job
 from dlr.client.manifest import Launch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
+from dlr.job.groups import tree
 from dlr.job.lookup import get_job, require_namespace
 from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api
 from dlr.kube.connection import connect
@@ -106,8 +107,8 @@ class Client:
         return Job(self._api, get_job(self._api, name))
 
     def jobs(self) -> list[Job]:
-        """All jobs of the namespace."""
-        return [Job(self._api, job) for job in self._api.find(ELASTICJOBS)]
+        """All jobs of the namespace; the replica groups of one are its `groups()`."""
+        return [Job(self._api, job) for job, is_group in tree(self._api.find(ELASTICJOBS)) if not is_group]
 
     def __repr__(self) -> str:
         return f"<dlr.Client {self._api.connection.server}, namespace {self.namespace}>"

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds import names
+from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.deletion import wait_until_gone
+from dlr.job.groups import group_count, refuse_group, training
 from dlr.job.logs import Following, Wanted, choose_workers, job_and_workers, log_lines, send_log
-from dlr.job.lookup import NoSuchJob, get_job, list_workers, set_replicas
+from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, list_workers, set_replicas, workers_of
 from dlr.job.progress import progress_of, total_steps
-from dlr.job.stacks import ask, merge, stack_lines, without_answer
+from dlr.job.stacks import ask_all, merge, stack_lines, together, without_answer
 from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
@@ -42,7 +44,7 @@ class JobStatus:
     """Workers that train, or are ready to."""
     desired_workers: int
     round: int
-    """The world's round; 0 before the first."""
+    """The world's round; 0 before the first, and for a job with replica groups."""
     step: int | None
     """The highest step that a worker has reported."""
     total_steps: int | None
@@ -51,6 +53,10 @@ class JobStatus:
     """Worlds that broke because training processes failed, by exit class."""
     why: str
     """The reason why the job does not train, or has failed; "" without one."""
+    groups: int = 0
+    """Replica groups that train together."""
+    desired_groups: int = 0
+    """Replica groups that the job is divided into; 0 for a job without any."""
 
     @property
     def finished(self) -> bool:
@@ -64,6 +70,8 @@ class JobStatus:
         parts = [self.phase]
         if not self.finished:
             parts.append(f"{self.workers}/{self.desired_workers} workers")
+        if self.desired_groups and not self.finished:
+            parts.append(f"{self.groups}/{self.desired_groups} groups")
         if self.step is not None:
             parts.append(f"step {self.step}" + (f" of {self.total_steps}" if self.total_steps else ""))
         if self.restarts:
@@ -91,6 +99,8 @@ def read_status(job: JSON, workers: Sequence[JSON]) -> JobStatus:
         total_steps=total_steps(job),
         restarts={name: int(count) for name, count in (status.get("restarts") or {}).items() if count},
         why=why,
+        groups=len(training(job)) if is_grouped(job) else 0,
+        desired_groups=group_count(job) if is_grouped(job) else 0,
     )
 
 
@@ -123,7 +133,7 @@ class Job:
     def status(self) -> JobStatus:
         """Return the job's present status."""
         job = self._fetch()
-        self._last = read_status(job, list_workers(self._api, self.name))
+        self._last = read_status(job, workers_of(self._api, job))
         return self._last
 
     def wait(self, timeout_seconds: float | None = None) -> JobStatus:
@@ -150,7 +160,8 @@ class Job:
         """Wait until the job has succeeded, and return the result of rank 0.
 
         That is what the function has returned, or what the script has given to `dlr.report_result`; None
-        without either. At most 8,192 characters of JSON are kept.
+        without either. At most 8,192 characters of JSON are kept. Of replica groups it is that of the first
+        one that has succeeded.
 
         Raises:
             JobFailed: the job has failed.
@@ -158,7 +169,23 @@ class Job:
             ValueError: the result is no JSON, or too long; the message says which.
         """
         self.wait(timeout_seconds)
-        return result_of(self._fetch(), list_workers(self._api, self.name))
+        job = self._fetch()
+        # All groups have trained the same model; one may have failed, or have ended before its last step.
+        ended = [each for each in groups_of(self._api, job) if report.phase(each) == "Succeeded"]
+        spoken_for = ended[0] if ended else job
+        return result_of(spoken_for, list_workers(self._api, spoken_for["metadata"]["name"]))
+
+    def groups(self) -> list[Job]:
+        """Return the job's replica groups in order, each a job of its own; none for a job without any."""
+        return [Job(self._api, each) for each in groups_of(self._api, self._fetch())]
+
+    def group(self, index: int) -> Job:
+        """Return one replica group.
+
+        Raises:
+            ValueError: the job has no such group.
+        """
+        return Job(self._api, get_group(self._api, self._fetch(), index))
 
     def logs(
         self, rank: int | None = None, *, follow: bool = False, tail_lines: int | None = None
@@ -166,7 +193,8 @@ class Job:
         """Yield the lines that the workers print; with several workers, each line names its own.
 
         Args:
-            rank: the node rank of the only worker to show; default: all.
+            rank: the node rank of the only worker to show; default: all. Replica groups have ranks of their
+                own: `job.group(0).logs(rank)`.
             follow: wait for the workers, and go on until the job ends, from each Pod to its successor.
             tail_lines: the number of last lines of each Pod to show; default: all.
 
@@ -181,18 +209,25 @@ class Job:
     def stacks(self, timeout_seconds: float = STACKS_SECONDS) -> str:
         """Return the present stacks of all training processes: equal ones once, the odd ones first.
 
+        Those of replica groups come group by group, each below the name of its job.
+
         Raises:
             TimeoutError: no agent has answered.
         """
-        self._fetch()
-        answers = ask(self._api, self.name, timeout_seconds)
-        if not answers.stacks:
-            raise TimeoutError(without_answer(self.name, answers, timeout_seconds))
-        return "\n".join(stack_lines(merge(answers.stacks), answers.where))
+        job = self._fetch()
+        asked = [each["metadata"]["name"] for each in groups_of(self._api, job)] or [self.name]
+        found = dict(zip(asked, ask_all(self._api, asked, timeout_seconds), strict=True))
+        if not any(answers.stacks for answers in found.values()):
+            raise TimeoutError(without_answer(self.name, together(found.values()), timeout_seconds))
+        lines = []
+        for name, answers in found.items():
+            lines += [f"{name}:"] if len(found) > 1 and answers.stacks else []
+            lines += stack_lines(merge(answers.stacks), answers.where)
+        return "\n".join(lines)
 
     def scale(self, workers: int) -> None:
         """Change the number of workers."""
-        self._fetch()
+        refuse_group(self._fetch(), "scale")
         set_replicas(self._api, self.name, workers)
 
     def delete(self, *, wait: bool = True, timeout_seconds: float = DELETE_SECONDS) -> None:
@@ -201,10 +236,11 @@ class Job:
         Raises:
             TimeoutError: some Pods are still there after `timeout_seconds`; the message says why.
         """
-        self._fetch()
+        job = self._fetch()
+        refuse_group(job, "delete")
         self._api.delete(ELASTICJOBS, self.name)
         if wait:
-            wait_until_gone(self._api, self.name, time.monotonic() + timeout_seconds)
+            wait_until_gone(self._api, job, time.monotonic() + timeout_seconds)
 
     def _fetch(self) -> JSON:
         """
@@ -246,7 +282,10 @@ class Job:
         last = self._last
         colour = PHASE_COLOURS.get(last.phase, OTHER_COLOUR)
         rows = {} if last.finished else {"workers": f"{last.workers}/{last.desired_workers}"}
-        rows["round"] = str(last.round)
+        if last.desired_groups:
+            rows["groups"] = f"{last.groups}/{last.desired_groups}"
+        else:
+            rows["round"] = str(last.round)
         if last.step is not None:
             rows["step"] = str(last.step) + (f" of {last.total_steps}" if last.total_steps else "")
         if last.restarts:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
+from crds.release import VERSION
 from dlr.commands.lazy import HELP_NAMES, Lazy, LazyGroup
 from dlr.kube.errors import UsageError
 
@@ -115,9 +116,7 @@ application = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"dlr {version('dlr')}")
+        print(f"dlr {VERSION}")
         raise typer.Exit
 
 

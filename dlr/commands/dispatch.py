@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from crds.names import POD_COMMANDS
+from crds.release import DISTRIBUTION
 from dlr.commands import interrupts
 from dlr.commands.errors import CommandError
 from dlr.kube.errors import ApiError, UsageError
@@ -41,6 +42,8 @@ def call_as_program() -> None:
     interrupts.begin_program()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another alphabet than UTF-8
+    if warning := other_distribution(os.path.dirname(os.path.dirname(interrupts.__file__))):  # noqa: PTH120
+        print(f"dlr: warning: {warning}", file=sys.stderr)
     try:
         call(sys.argv[1:])
     finally:
@@ -59,6 +62,24 @@ def call(words: Sequence[str]) -> None:
         code = 1 if enough else _failed(error)
     _drop_unwritten_output()
     sys.exit(code)
+
+
+def other_distribution(package: str) -> str | None:
+    """Return a sentence if pip has installed another project's `dlr` into the folder of our package.
+
+    By the names in that folder: importlib.metadata takes longer to import than a short command takes.
+    """
+    folder = os.path.dirname(package)  # noqa: PTH120
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:  # a zip
+        return None
+    if not any(name.startswith("dlr-") and name.endswith((".dist-info", ".egg-info")) for name in names):
+        return None
+    return (
+        f"{folder} also has the distribution `dlr`, another project's, and each has overwritten files of the "
+        f"other; keep one: pip uninstall dlr {DISTRIBUTION}; pip install '{DISTRIBUTION}[cli]'"
+    )
 
 
 def _failed(error: Exception) -> int:
@@ -134,6 +155,6 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
     how = (
         "pip install torch"
         if package == "torch"
-        else "install dlr with its extra, as in: pip install '.[cli]'"
+        else f"install dlr with its extra: pip install '{DISTRIBUTION}[cli]'"
     )
     return f"this command needs the package {package}, which is not installed here; {how}"

@@ -127,3 +127,6 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="What to print.")
 JobName = Annotated[
     str, typer.Argument(callback=object_name, help="The job's name.", autocompletion=complete_job_name)
 ]
+Group = Annotated[
+    int | None, typer.Option(min=0, metavar="I", help="Only this replica group of the job, by its index.")
+]

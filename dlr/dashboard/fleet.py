@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 from crds import names
+from crds.grouping import is_grouped
 from dlr.job import report
+from dlr.job.groups import groups_line, tree
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
 from dlr.job.timeline.episodes import COLORS, Clock, episodes_of
@@ -31,19 +33,37 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
         jobs: ElasticJobs of one namespace or of all.
         leads: those of their ElasticWorkers that LEAD_SELECTOR chooses.
     """
-    lead_of = {(each["metadata"]["namespace"], each["spec"].get("jobName")): each for each in leads}
+    lead_of = leads_by_job(leads)
     strip = strip_length(jobs, now)
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     ordered = sorted(ordered, key=report.is_finished)  # keeps the newest first
     return {
-        "jobs": [_line(job, lead_of, now, strip) for job in ordered[:MOST_JOBS]],
+        "jobs": [_line(job, lead_of, now, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
         "strip": strip.total_seconds(),
         "colors": COLORS,
     }
 
 
-def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, strip: timedelta) -> JSON:
+def leads_by_job(leads: Iterable[JSON]) -> dict[tuple[str, str], JSON]:
+    """Return the worker that speaks for each job; with replica groups, that of the group furthest on."""
+    found: dict[tuple[str, str], JSON] = {}
+    for each in leads:
+        namespace, labels = each["metadata"]["namespace"], each["metadata"].get("labels") or {}
+        found[namespace, each["spec"].get("jobName")] = each
+        if whole := labels.get(names.LABEL_GROUPED_JOB):
+            furthest = found.setdefault((namespace, whole), each)
+            found[namespace, whole] = max(furthest, each, key=_step)
+    return found
+
+
+def _step(lead: JSON) -> int:
+    return int((current_report(lead).get("progress") or {}).get("step") or 0)
+
+
+def _line(
+    job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, strip: timedelta, is_group: bool
+) -> JSON:
     metadata, status = job["metadata"], job.get("status") or {}
     lead = lead_of.get((metadata["namespace"], metadata["name"]))
     finished = report.is_finished(job)
@@ -52,6 +72,8 @@ def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, str
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
+        "isGroup": is_group,
+        "groups": groups_line(job) if is_grouped(job) else "",
         "phase": report.phase(job),
         "state": None if finished else (status.get("goodput") or {}).get("state"),
         "why": (report.why_line(job) or report.slow_line(job))[:MOST_WHY],

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from crds import names
+from crds.grouping import group_name, is_grouped
 from dlr.dashboard.ranks import grid
 from dlr.job import report
 from dlr.job.case import Case
@@ -19,6 +20,7 @@ from dlr.job.facts import facts_of
 from dlr.job.failures import heading
 from dlr.job.findings import findings
 from dlr.job.goodput import time_by_state
+from dlr.job.groups import COLUMNS, group_rows
 from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
@@ -36,7 +38,7 @@ MOST_SPANS = 60
 MOST_TEXT = 300
 MOST_LINES = 60
 MOST_STACK_LINES = 120
-FACTS = ("Phase", "Workers", "World", "Progress", "Goodput", "Checkpoints", "Failures")
+FACTS = ("Phase", "Workers", "World", "Groups", "Group", "Progress", "Goodput", "Checkpoints", "Failures")
 """The facts that no other part of the page shows."""
 EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
@@ -78,7 +80,8 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
             "slowSince": _slow_since(case, life) if life else None,
             "samples": [list(sample) for sample in samples],
         },
-        "ranks": grid(case.job, case.workers, case.now),
+        "groups": _groups(case),
+        "ranks": grid(case.job, [] if is_grouped(case.job) else case.workers, case.now),
         "nodes": _nodes(case),
         "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),
@@ -191,6 +194,15 @@ def _stacks(job: JSON, workers: Sequence[JSON]) -> JSON | None:
         "leftOut": max(0, len(lines) - MOST_STACK_LINES),
         "silent": len(answers.silent),
     }
+
+
+def _groups(case: Case) -> list[JSON] | None:
+    """Return the replica groups, those that do not train first; None for a job without any."""
+    if not is_grouped(case.job):
+        return None
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in group_rows(case.job, case.workers)]
+    rows.sort(key=lambda row: row["TRAINS"] != "no")
+    return [{**row, "job": group_name(case.name, int(str(row["GROUP"])))} for row in rows]
 
 
 def _nodes(case: Case) -> JSON:

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from crds import names
+from crds.grouping import is_grouped
 from crds.job_status import JobState
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
@@ -130,7 +131,7 @@ class JobView(View):
 
     def read(self) -> JSON:
         case, unread = self.ask(lambda api: read_case(api, self.name))
-        self.pods = _pods(case.job, case.workers)
+        self.pods = {} if is_grouped(case.job) else _pods(case.job, case.workers)
         uid = case.job["metadata"]["uid"]
         if self.steps is None or self.steps.uid != uid:
             self.steps = StepTimes(uid)
@@ -149,7 +150,7 @@ class JobView(View):
         if self.pods is None:
             self.pods = self.server.ask(self._read_pods)
         if rank not in self.pods:
-            raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank}.")
+            raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank} of its own.")
         worker, pod = self.pods[rank]
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}

@@ -14,12 +14,13 @@ from typing import Any
 
 from controller.wording import shortened
 from crds.further_nodes import whole
+from crds.grouping import is_grouped
 from crds.job_status import Goodput
 from dlr.job import report
 from dlr.job.advice import UNSCHEDULABLE
 from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of, redone
-from dlr.job.lookup import get_job, list_workers
+from dlr.job.lookup import get_job, workers_of
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
@@ -179,7 +180,8 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     Returns:
         The case, and a sentence for each kind of objects that may not be read.
     """
-    job, workers = get_job(api, name), report.sort_workers(list_workers(api, name))
+    job = get_job(api, name)
+    workers = in_order(job, workers_of(api, job))
     unread: list[str] = []
     events = _readable(lambda: api.find(EVENTS), "Events", unread)
     checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
@@ -189,6 +191,11 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
     case = Case(job, workers, report.job_events(events, job), utc_now(), checks, nodes, every)
     return case, list(dict.fromkeys(unread))
+
+
+def in_order(job: JSON, workers: Sequence[JSON]) -> list[JSON]:
+    """Return a job's workers in order; those of replica groups are so, group by group."""
+    return [*workers] if is_grouped(job) else report.sort_workers(workers)
 
 
 def _nodes(api: Api, hosts: set[str]) -> list[JSON]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from controller.wording import some_of
 from crds import names
+from crds.grouping import is_grouped
+from dlr.job.lookup import groups_of
 from dlr.job.report import FINISHED, is_ready
 from dlr.kube.api import ELASTICJOBS, NODES, PODS, Api
 from dlr.kube.errors import ApiError
@@ -23,25 +25,27 @@ LATE_SECONDS = 10.0
 """The time that the kubelet may take to report that a Pod has ended, after its grace period."""
 
 
-def wait_until_gone(api: Api, name: str, deadline: float) -> None:
+def wait_until_gone(api: Api, job: JSON, deadline: float) -> None:
     """
     Args:
+        job: the job as it was before its deletion.
         deadline: on the clock of `time.monotonic`.
 
     Raises:
         TimeoutError: by then something of the job is still there.
     """
     looked, printed, going = time.monotonic(), set[str](), dict[str, float]()
-    while remains := _remains(api, name):
+    name = job["metadata"]["name"]
+    while remains := _remains(api, job):
         if time.monotonic() > deadline:
-            why = " ".join(f"{each}." for each in _reasons(api, name, going))
+            why = " ".join(f"{each}." for each in _reasons(api, job, going))
             left = f"The job {name!r} is deleted, but not all of it is gone yet: {remains}."
             raise TimeoutError(f"{left} {why}".strip())
         first = f"elasticjob {api.namespace}/{name} is being deleted; waiting for {remains}"
         news = [] if printed else [first]
         if time.monotonic() - looked >= LOOK_SECONDS:
             looked = time.monotonic()
-            news += _reasons(api, name, going)
+            news += _reasons(api, job, going)
         for each in news:
             if each not in printed:
                 printed.add(each)
@@ -78,13 +82,13 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
     return f"pod/{name} should have ended by now, and its node {on} does not say so; {remedy}"
 
 
-def _reasons(api: Api, name: str, going: dict[str, float]) -> list[str]:
+def _reasons(api: Api, job: JSON, going: dict[str, float]) -> list[str]:
     """Return why Pods are left, a sentence each.
 
     Args:
         going: the time when each Pod was first seen to be deleted itself, by name; completed here.
     """
-    pods, now = _pods(api, name), time.monotonic()
+    pods, now = _pods(api, job), time.monotonic()
     for pod in pods:
         if pod["metadata"].get("deletionTimestamp"):
             going.setdefault(pod["metadata"]["name"], now)
@@ -102,13 +106,16 @@ def _node(api: Api, name: str | None) -> JSON | None:
         return None
 
 
-def _pods(api: Api, name: str) -> list[JSON]:
-    return api.find(PODS, label_selector=f"{names.LABEL_JOB}={name}")
+def _pods(api: Api, job: JSON) -> list[JSON]:
+    label = names.LABEL_GROUPED_JOB if is_grouped(job) else names.LABEL_JOB
+    return api.find(PODS, label_selector=f"{label}={job['metadata']['name']}")
 
 
-def _remains(api: Api, name: str) -> str:
+def _remains(api: Api, job: JSON) -> str:
     """Name what is left of the job; empty if it is gone."""
-    remains = [f"pod/{pod['metadata']['name']}" for pod in _pods(api, name)]
+    name = job["metadata"]["name"]
+    remains = [f"pod/{pod['metadata']['name']}" for pod in _pods(api, job)]
+    remains += [f"elasticjob/{group['metadata']['name']}" for group in groups_of(api, job)]
     try:
         api.get(ELASTICJOBS, name)
         remains.append(f"elasticjob/{name}")

@@ -8,11 +8,13 @@ from datetime import timedelta
 
 from controller.wording import counted
 from crds import names
+from crds.grouping import group_name, is_grouped
 from dlr.job import report
 from dlr.job.case import JSON, Case, Field, Sentence, of_worker, sentence
 from dlr.job.facts import facts_of
 from dlr.job.failures import broken_worlds, by_cause, ended_pods
 from dlr.job.findings import Finding
+from dlr.job.groups import training
 from dlr.job.nodes import cordon_field, mark_of, node_states, words_of_checks
 from dlr.job.report import state_of
 from dlr.job.timeline.life import clock_of
@@ -45,6 +47,7 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
         Section("Verdict", (found[0].sentence,)),
         Section("Also", tuple(each.sentence for each in found[1 : MOST + 1])),
         Section("State", tuple(_state(case))),
+        Section("Groups", tuple(_groups(case))),
         Section("Last failures", tuple(_failures(case))),
         Section("Warnings", tuple(_warnings(case))),
         Section("Conditions", tuple(_conditions(case))),
@@ -59,9 +62,27 @@ def sections(case: Case, found: Sequence[Finding]) -> list[Section]:
 
 
 def _state(case: Case) -> Iterator[Sentence]:
-    yield from _of_facts(case, "Phase", "Workers", "World", "Progress")
+    yield from _of_facts(case, "Phase", "Workers", "World", "Groups", "Group", "Progress")
     yield from _steps(case)
     yield from _of_facts(case, "Checkpoints")
+
+
+def _groups(case: Case) -> Iterator[Sentence]:
+    """Yield the replica groups that do not train with the others, with why."""
+    if not is_grouped(case.job) or report.is_finished(case.job):
+        return
+    together = set(training(case.job))
+    apart = [each for each in case.status.get("groups") or () if each["index"] not in together]
+    for each in apart[:MOST]:
+        index = each["index"]
+        why = f" ({each['message']})" if each.get("message") else ""
+        text = (
+            f"group {index} does not train with the others: it is {each.get('phase') or 'Unobserved'}{why}; "
+            f"why: dlr job diagnose {group_name(case.name, index)}"
+        )
+        yield sentence(text, case.of_job(f"status.groups[{index}]"))
+    if len(apart) > MOST:
+        yield sentence(f"and {counted(len(apart) - MOST, 'more group')}", case.of_job("status.groups"))
 
 
 def _of_facts(case: Case, *labels: str) -> Iterator[Sentence]:

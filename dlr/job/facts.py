@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from crds.grouping import is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.case import Case, Field, of_worker
 from dlr.job.failures import failures_line, job_failure_line
 from dlr.job.goodput import goodput_line, time_by_state, time_line
+from dlr.job.groups import group_line, groups_line
 from dlr.job.progress import progress_line, shards_line
 from dlr.job.wording import duration
 
@@ -30,8 +32,15 @@ def facts_of(case: Case) -> Iterator[Fact]:
     yield Fact("Phase", f"{report.phase_line(job, case.now)}{_state(case)}", _phase_fields(case))
     counts = "status.replicaStatuses" if status.get("replicaStatuses") else "spec.replicaSpecs"
     yield Fact("Workers", report.workers_line(job), case.of_job(counts))
-    world = case.of_job("status.rendezvous") if status.get("rendezvous") else ()
-    yield Fact("World", report.world_line(job, case.now), world)
+    if is_grouped(job):
+        membership = case.of_job("status.membership") if status.get("membership") else ()
+        yield Fact("Groups", groups_line(job), membership)
+    else:
+        world = case.of_job("status.rendezvous") if status.get("rendezvous") else ()
+        yield Fact("World", report.world_line(job, case.now), world)
+    if group := group_line(job):
+        part = "status.replicaGroup" if status.get("replicaGroup") else "metadata.ownerReferences"
+        yield Fact("Group", group, case.of_job(part))
     if case.progress:
         line = progress_line(case.progress, is_finished=report.is_finished(job))
         yield Fact("Progress", line, tuple(case.of_progress()))

@@ -1,4 +1,4 @@
-"""A job's goodput and its time by state (docs/goodput.md), computed as the controller does, up to now."""
+"""A job's goodput and its time by state (docs/metrics.md), computed as the controller does, up to now."""
 
 from __future__ import annotations
 

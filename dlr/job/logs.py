@@ -16,9 +16,11 @@ from datetime import datetime
 from typing import Any
 
 from crds import names
+from crds.grouping import is_grouped
 from crds.log_parts import is_log_part
 from dlr.job import report
-from dlr.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.job.groups import refuse_grouped
+from dlr.job.lookup import NoSuchJob, get_job, workers_of
 from dlr.job.wording import parse_time
 from dlr.kube.api import ELASTICWORKERS, PODS, Api
 from dlr.kube.connection import Connection
@@ -274,7 +276,7 @@ def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) ->
 
     def seen() -> tuple[JSON, list[JSON]]:
         job = fetch()
-        return job, list_workers(api, job["metadata"]["name"])
+        return job, workers_of(api, job)
 
     def are_made(found: tuple[JSON, list[JSON]]) -> bool:
         job, workers = found
@@ -294,9 +296,11 @@ def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) ->
 def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSON]:
     """Return the training workers in rank order, or one of them; with parameter servers all workers."""
     name = job["metadata"]["name"]
+    if rank is not None:
+        refuse_grouped(job, f"logs --rank {rank}")
     is_cluster = bool(job["spec"]["replicaSpecs"].get(names.PS, {}).get("replicas"))
     types = [names.CHIEF, names.WORKER, names.EVALUATOR, names.PS] if is_cluster else [names.WORKER]
-    ordered = report.sort_workers(workers)
+    ordered = workers if is_grouped(job) else report.sort_workers(workers)
     training = [worker for type_ in types for worker in ordered if worker["spec"]["type"] == type_]
     if is_cluster and rank is not None:
         raise UsageError(f"ElasticJob {name!r} has parameter servers, and so no ranks; drop --rank.")
@@ -304,7 +308,8 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
         raise ApiError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
     if rank is None:
         if len(training) > MOST_STREAMS:
-            raise UsageError(f"ElasticJob {name!r} has {len(training)} workers; choose one with --rank.")
+            option = "a group with --group" if is_grouped(job) else "one with --rank"
+            raise UsageError(f"ElasticJob {name!r} has {len(training)} workers; choose {option}.")
         return training
     # Before the first world the slot's index is what the rank will be.
     rank_of = report.ranks(job) or {worker["spec"]["index"]: worker["spec"]["index"] for worker in training}

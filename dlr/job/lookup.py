@@ -6,8 +6,10 @@ from typing import Any
 
 from controller.wording import counted
 from crds import names
+from crds.grouping import is_grouped, owner_of_group
+from crds.ranges import as_ranges
 from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, NAMESPACES, Api
-from dlr.kube.errors import ApiError
+from dlr.kube.errors import ApiError, UsageError
 
 JSON = dict[str, Any]
 
@@ -55,6 +57,46 @@ def require_namespace(api: Api) -> None:
 
 def list_workers(api: Api, job: str) -> list[JSON]:
     return api.find(ELASTICWORKERS, label_selector=f"{names.LABEL_JOB}={job}")
+
+
+def groups_of(api: Api, job: JSON) -> list[JSON]:
+    """Return the ElasticJobs of a job's replica groups, in order. Whom a group belongs to, its owner says."""
+    if not is_grouped(job):
+        return []
+    found = api.find(ELASTICJOBS, label_selector=f"{names.LABEL_GROUPED_JOB}={job['metadata']['name']}")
+    uid = job["metadata"]["uid"]
+    owned = [
+        (group.index, each)
+        for each in found
+        if (group := owner_of_group(each["metadata"])) and group.uid == uid
+    ]
+    return [each for _, each in sorted(owned, key=lambda pair: pair[0])]
+
+
+def get_group(api: Api, job: JSON, index: int) -> JSON:
+    """Return the ElasticJob of one of a job's replica groups.
+
+    Raises:
+        UsageError: the job has no such group.
+    """
+    name = job["metadata"]["name"]
+    if not is_grouped(job):
+        raise UsageError(f"ElasticJob {name!r} has no replica groups; drop --group.")
+    found = {group.index: each for each in groups_of(api, job) if (group := owner_of_group(each["metadata"]))}
+    if index not in found:
+        there = f"its groups are {as_ranges(sorted(found))}" if found else "none is made yet"
+        raise UsageError(f"ElasticJob {name!r} has no replica group {index}; {there}.")
+    return found[index]
+
+
+def workers_of(api: Api, job: JSON) -> list[JSON]:
+    """Return a job's workers; of a job with replica groups those of all groups, group by group."""
+    if not is_grouped(job):
+        return list_workers(api, job["metadata"]["name"])
+    order = {each["metadata"]["name"]: place for place, each in enumerate(groups_of(api, job))}
+    found = api.find(ELASTICWORKERS, label_selector=f"{names.LABEL_GROUPED_JOB}={job['metadata']['name']}")
+    workers = [worker for worker in found if worker["spec"].get("jobName") in order]
+    return sorted(workers, key=lambda worker: (order[worker["spec"]["jobName"]], worker["spec"]["index"]))
 
 
 def set_replicas(api: Api, name: str, replicas: int) -> int:

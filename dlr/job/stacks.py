@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -68,15 +68,30 @@ def read(request: str, workers: Sequence[JSON]) -> Answers:
 
 def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Answers:
     """Request stacks of all agents of a job, and wait at most so many seconds for their answers."""
+    (answers,) = ask_all(api, [name], timeout, native=native)
+    return answers
+
+
+def ask_all(api: Api, jobs: Sequence[str], timeout: float, *, native: bool = False) -> list[Answers]:
+    """Request stacks of some jobs, as `ask` does of one; replica groups are jobs of their own."""
     request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
-    api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
+    patch = {"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}}
+    for name in jobs:
+        api.patch(ELASTICJOBS, name, patch=patch)
     with waiting_for("the agents' answers"):
         *_, last = until_finished(
-            lambda: read(request, list_workers(api, name)),
-            lambda answers: not answers.silent,
+            lambda: [read(request, list_workers(api, name)) for name in jobs],
+            lambda answers: not any(each.silent for each in answers),
             within_seconds=timeout,
         )
     return last
+
+
+def together(found: Iterable[Answers]) -> Answers:
+    """Return who has not answered, of several jobs."""
+    every = [*found]
+    silent = [name for answers in every for name in answers.silent]
+    return Answers([], {}, silent, [name for answers in every for name in answers.idle])
 
 
 def asked_at(request: str) -> datetime | None:

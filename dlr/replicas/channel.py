@@ -10,6 +10,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from agent.replicas.client import AgentChannel, Membership
 from crds.names import ENV_REPLICAS_SOCKET
+from crds.progress_record import ENV_ROUND
 
 
 class Channel(Protocol):
@@ -63,4 +64,4 @@ def channel_of_process() -> Channel:
         OSError: the agent cannot be reached.
     """
     path = os.environ.get(ENV_REPLICAS_SOCKET)
-    return AgentChannel(path) if path else Alone()
+    return AgentChannel(path, int(os.environ[ENV_ROUND])) if path else Alone()

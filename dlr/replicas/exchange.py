@@ -6,6 +6,7 @@ news of another version ends its wait at once, whatever is blocked in the networ
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from agent.torch_compat import process_groups
+from dlr import progress
 from dlr.replicas.agreement import Member
 from dlr.replicas.transfer import Connection
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 60.0
 """Time limit of a collective, and for all to connect, where groups meet in each step. Deaths end it sooner,
 by the news of the next version or the dead peer's closed connections."""
+QUIET_SECONDS = 5.0
+"""Time of a wait after which the agent is told that no step is to be expected."""
 POLL_SECONDS = 0.0005
 """Between two looks at a GPU's stream."""
 
@@ -233,13 +237,17 @@ class Exchange:
         return task
 
     def _finish(self, task: _Task) -> Any:
-        with self._changed:
+        """Wait for a task; a long wait is for another group, so it is no hang of this one."""
+        with contextlib.ExitStack() as quiet, self._changed:
+            is_late = False
             while not task.is_done:
                 if self.is_overtaken:
                     raise OvertakenError
                 if self._error is not None:
                     raise BrokenError(f"version {self.seat.version}: {self._error}") from self._error
-                self._changed.wait(TIMEOUT_SECONDS)
+                if is_late:
+                    quiet.enter_context(progress.busy(TIMEOUT_SECONDS))
+                is_late = not self._changed.wait(QUIET_SECONDS)
         return task.result
 
 

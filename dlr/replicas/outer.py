@@ -16,15 +16,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from agent.replicas.client import Membership
-from dlr import progress
 from dlr.replicas.agreement import Agreement, Member, agree_on_round
 from dlr.replicas.channel import Channel
 from dlr.replicas.gradients import local
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.replicas import BUSY_SECONDS, OnCommit, Replicas, Version
+from dlr.replicas.replicas import OnCommit, Replicas, Version
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
+ROUND_SECONDS = 3_600.0
+"""Time limit of a wait for others, who may be slower in their inner steps."""
 INNER_STEP = "inner_step"
 """Name of the number of inner steps in the state that the groups have in common."""
 
@@ -86,7 +87,7 @@ class OuterReplicas(Replicas):
         start: number of inner steps that the state has.
     """
 
-    _patience_seconds = BUSY_SECONDS
+    _patience_seconds = ROUND_SECONDS
 
     def __init__(
         self,
@@ -154,14 +155,9 @@ class OuterReplicas(Replicas):
         version = self._current()
         self._contributing = self._following or version.membership.indices(version.counted(self.applied))
 
-    def _attempt(self, version: Version) -> tuple[bool, bool]:
-        with progress.busy(BUSY_SECONDS):  # others may be slower in their inner steps
-            return super()._attempt(version)
-
     def _meet(self, membership: Membership) -> Version | None:
         self._member = replace(self._member, inner_steps=self._state[INNER_STEP])
-        with progress.busy(BUSY_SECONDS):
-            return super()._meet(membership)
+        return super()._meet(membership)
 
     def _agree(self, members: Sequence[Member]) -> Agreement:
         return agree_on_round(members)

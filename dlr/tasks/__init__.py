@@ -1,1 +1,1 @@
-"""What runs in the Pods of `dlr map`: a command for each line of a list (docs/tasks.md)."""
+"""What runs in the Pods of `dlr map`: a command for each line of a list (docs/shards.md)."""

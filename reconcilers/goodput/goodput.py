@@ -1,4 +1,4 @@
-"""Goodput: what share of a job's life was effective training (docs/goodput.md). Pure."""
+"""Goodput: what share of a job's life was effective training (docs/metrics.md). Pure."""
 
 from __future__ import annotations
 

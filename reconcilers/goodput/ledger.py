@@ -1,4 +1,4 @@
-"""A job's account of its time and steps: `status.goodput` and `status.history` (docs/goodput.md).
+"""A job's account of its time and steps: `status.goodput` and `status.history` (docs/metrics.md).
 
 It is written when state, round or members change, and at the job's end. In between it is brought up to date
 with what is written anyway, at most once a minute: what agents tell stays in their reports. For itself it is

@@ -1,4 +1,4 @@
-"""What a job trained in each round, and when, by what its members told (docs/goodput.md). Pure.
+"""What a job trained in each round, and when, by what its members told (docs/metrics.md). Pure.
 
 Reports of earlier incarnations and Pods count too, as long as they are there: what they say has happened.
 """

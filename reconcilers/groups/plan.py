@@ -2,130 +2,104 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.job_status import MAX_MESSAGE, ElasticJobStatus, JobFailure, ReplicaStatus
-from crds.model import ConditionStatus
+from crds.grouping import group_name
+from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase, RendezvousPhase
-from crds.replica_groups import MAX_GROUP_MESSAGE, GroupStatus, Membership, ReplicaGroups
-from crds.texts import shortened
-from reconcilers.conditions.life import FAILED, RUNNING, SUCCEEDED, SUSPENDED
+from crds.replica_groups import Membership
+from crds.scaleplan import ScalePlan
+from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
-from reconcilers.observed.builder import owner_reference
-from reconcilers.observed.conditions import observed_at, with_condition
+from reconcilers.groups.summary import End, Groups, status_of, train_together
 from reconcilers.observed.run_policy import seconds_to_deadline
 from reconcilers.observed.status_patch import validated_patch
-from reconcilers.runtime.acts import Act, Event, Verb, create, deleted
+from reconcilers.runtime.acts import Act, Event, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.scale.verdicts import Verdict, judge
 
 MOST_ACTS = 100
-"""Groups that one look makes, changes or deletes at most."""
+"""Groups that one look makes or changes at most, or deletes."""
 
 
 @dataclass(frozen=True)
 class GroupsPlan:
-    """What one look comes to. The status comes first, then the ElasticWorld, then the acts."""
+    """What one look comes to. The status comes first, then the ElasticWorld, then all else."""
 
     status_patch: Object
-    acts: tuple[Act, ...] = ()
+    surplus: tuple[Act, ...] = ()
+    """Deletions of groups, which the published membership has left out."""
+    renewed: tuple[int, ...] = ()
+    """Indices of groups to make, or to make what the job wants them to be."""
+    verdicts: tuple[Verdict, ...] = ()
+    """Ends of ScalePlans for the job."""
     events: tuple[Event, ...] = ()
-    outdated: tuple[str, ...] = ()
-    """Names of groups made of an earlier generation of the job; to compare them takes the whole job."""
     look_again_seconds: float | None = None
 
-
-def group_name(job: str, index: int) -> str:
-    """Return the name of a group's ElasticJob."""
-    return f"{job}-group-{index}"
+    @property
+    def is_for_people(self) -> bool:
+        """Whether nothing but the status is written."""
+        return not (self.surplus or self.renewed or self.verdicts or self.events)
 
 
 def plan_groups(
-    job: ElasticJob, stored_status: Object, groups: Mapping[int, ElasticJob], now: datetime
+    job: ElasticJob,
+    stored_status: Object,
+    groups: Mapping[int, ElasticJob],
+    plans: Sequence[ScalePlan],
+    now: datetime,
 ) -> GroupsPlan:
     """Plan all that is to be done about a job with replica groups after this look.
 
     Args:
         stored_status: the job's, as it is stored.
         groups: the ElasticJobs that it owns, by index.
+        plans: ScalePlans for it that have no verdict yet.
     """
-    policy = _policy(job)
-    count = job.spec.replica_specs[names.WORKER].replicas // policy.workers
-    wanted = {index: groups[index] for index in range(count) if index in groups}
-    views = [view_of(index, each) for index, each in sorted(wanted.items())]
+    seen = _seen(job, groups)
     published = job.status.membership or Membership()
-    end = _end_of(job, views, policy.min, count, now)
-    membership = published if end else decide(published, views, policy.min)
-    status = _status(job, wanted, views, membership, end, now)
-    halted = job.spec.suspend or (status.phase is not None and status.phase.finished)
-    surplus = [deleted(ELASTICJOBS, each.metadata) for index, each in groups.items() if index >= count]
-    halting = [
-        _halt(each, halted)
-        for each in wanted.values()
-        if each.spec.suspend != halted and not (each.status.phase and each.status.phase.finished)
-    ]
-    missing = () if halted else [index for index in range(count) if index not in groups]
-    generation = str(job.metadata.generation)
+    end = _end_of(seen, published, now)
+    membership = published if end else decide(published, seen.views, seen.policy.min)
+    status = status_of(seen, membership, end, now)
+    assert status.phase is not None
+    halted = job.spec.suspend or status.phase.finished
+    surplus = [deleted(ELASTICJOBS, each.metadata) for index, each in groups.items() if index >= seen.count]
+    missing = [] if halted else [index for index in range(seen.count) if index not in groups]
     outdated = [
-        each.metadata.name
-        for each in wanted.values()
-        if each.metadata.annotations.get(names.ANNOTATION_GROUPED_GENERATION) != generation
+        index
+        for index, each in seen.jobs.items()
+        if not _has_ended(each) and is_outdated(job, index, each, halted)
     ]
-    deadline = seconds_to_deadline(job, now) if not end else None
-    more = 0.0 if max(len(missing), len(surplus), len(outdated)) > MOST_ACTS else None
-    waits = [wait for wait in (deadline, more) if wait is not None]
+    renewed = [*missing, *outdated]
+    is_more = len(renewed) > MOST_ACTS or len(surplus) > MOST_ACTS
+    deadline = None if end or job.spec.suspend else seconds_to_deadline(job, now)
+    waits = [wait for wait in (deadline, 0.0 if is_more else None) if wait is not None]
+    _, verdicts = judge(plans, job, (), ())
     return GroupsPlan(
         validated_patch(stored_status, status),
-        (*surplus[:MOST_ACTS], *halting),
-        _events(job, end),
-        (*(group_name(job.metadata.name, index) for index in missing[:MOST_ACTS]), *outdated[:MOST_ACTS]),
+        tuple(surplus[:MOST_ACTS]),
+        tuple(renewed[:MOST_ACTS]),
+        tuple(verdicts[:MOST_ACTS]),
+        tuple(_events(seen, published, status)),
         min(waits, default=None),
     )
 
 
-def group_job(job: Object, index: int) -> Object:
-    """Return the ElasticJob of a group.
+def _seen(job: ElasticJob, groups: Mapping[int, ElasticJob]) -> Groups:
+    policy = job.spec.elastic_policy.replica_groups
+    assert policy is not None
+    count = job.spec.replica_specs[names.WORKER].replicas // policy.workers
+    wanted = {index: groups[index] for index in range(count) if index in groups}
+    return Groups(job, count, wanted, [view_of(index, each) for index, each in wanted.items()])
 
-    Args:
-        job: the whole job, as it is stored.
-    """
-    metadata, spec = job["metadata"], job["spec"]
-    policy = {key: value for key, value in spec["elasticPolicy"].items() if key != "replicaGroups"}
-    worker = spec["replicaSpecs"][names.WORKER]
-    worker = worker | {"replicas": spec["elasticPolicy"]["replicaGroups"]["workers"]}
-    run = {
-        key: value
-        for key, value in (spec.get("runPolicy") or {}).items()
-        if key not in ("ttlSecondsAfterFinished", "activeDeadlineSeconds")
-    }
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": ELASTICJOBS.kind,
-        "metadata": {
-            "name": group_name(metadata["name"], index),
-            "namespace": metadata["namespace"],
-            "labels": (metadata.get("labels") or {})
-            | {
-                names.LABEL_MANAGED_BY: names.MANAGER,
-                names.LABEL_GROUPED_JOB: metadata["name"],
-                names.LABEL_GROUP_INDEX: str(index),
-            },
-            "annotations": {names.ANNOTATION_GROUPED_GENERATION: str(metadata["generation"])},
-            "ownerReferences": [owner_reference(ELASTICJOBS.kind, metadata["name"], metadata["uid"])],
-        },
-        "spec": spec
-        | {
-            "elasticPolicy": policy,
-            "replicaSpecs": {names.WORKER: worker},
-            "runPolicy": run,
-        },
-    }
+
+def _has_ended(group: ElasticJob) -> bool:
+    return group.status.phase is not None and group.status.phase.finished
 
 
 def view_of(index: int, group: ElasticJob) -> GroupView:
@@ -146,162 +120,47 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
     )
 
 
-def _policy(job: ElasticJob) -> ReplicaGroups:
-    assert job.spec.elastic_policy.replica_groups is not None
-    return job.spec.elastic_policy.replica_groups
-
-
-@dataclass(frozen=True)
-class _End:
-    phase: JobPhase
-    reason: str
-    message: str
-
-
-def _end_of(
-    job: ElasticJob, views: Sequence[GroupView], minimum: int, count: int, now: datetime
-) -> _End | None:
+def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
     """Return the end of the job. One that has ended stays so."""
-    before = job.status
+    job, before, views = seen.job, seen.job.status, seen.views
     if before.phase is not None and before.phase.finished:
-        return _End(before.phase, before.reason, before.message)
+        return End(before.phase, before.reason, before.message)
     if job.spec.suspend:
         return None
-    succeeded = [view.index for view in views if view.phase is JobPhase.SUCCEEDED]
-    members = {(each.index, each.round) for each in (before.membership or Membership()).groups}
+    members = {(each.index, each.round) for each in published.groups}
     still_train = any((view.index, view.round) in members and view.is_able for view in views)
-    if succeeded and not still_train:
-        return _End(JobPhase.SUCCEEDED, "TrainingSucceeded", "all groups that trained have finished")
+    if any(view.phase is JobPhase.SUCCEEDED for view in views) and not still_train:
+        return End(JobPhase.SUCCEEDED, "TrainingSucceeded", "all groups that trained have finished")
     failed = [view.index for view in views if view.phase is JobPhase.FAILED]
-    if failed and count - len(failed) < minimum:
+    if failed and seen.count - len(failed) < seen.policy.min:
         message = (
-            f"{len(failed)} of {count} groups have failed for good and training needs {minimum}: see "
-            f"{group_name(job.metadata.name, failed[0])}"
+            f"{len(failed)} of {seen.count} groups have failed for good and training needs "
+            f"{seen.policy.min}: see {group_name(job.metadata.name, failed[0])}"
         )
-        return _End(JobPhase.FAILED, "GroupsFailed", message)
+        return End(JobPhase.FAILED, "GroupsFailed", message)
     remaining = seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         limit = job.spec.run_policy.active_deadline_seconds
         message = f"the job was active for longer than activeDeadlineSeconds {limit}"
-        return _End(JobPhase.FAILED, "DeadlineExceeded", message)
+        return End(JobPhase.FAILED, "DeadlineExceeded", message)
     return None
 
 
-def _status(
-    job: ElasticJob,
-    groups: Mapping[int, ElasticJob],
-    views: Sequence[GroupView],
-    membership: Membership,
-    end: _End | None,
-    now: datetime,
-) -> ElasticJobStatus:
-    before, each = job.status, list(groups.values())
-    phase = end.phase if end else _phase(job, membership)
-    has_ended = end is not None
-    restarts = Counter[str]()
-    for group in each:
-        restarts.update(group.status.restarts)
-    failures = [group.status.last_failure for group in each if group.status.last_failure is not None]
-    message = end.message if end else _why(phase, membership, views, _policy(job).min)
-    status = before.model_copy(
-        update={
-            "phase": phase,
-            "reason": end.reason if end else "",
-            "message": shortened(message, MAX_MESSAGE),
-            "conditions": _conditions(job, phase, end, now),
-            "membership": membership,
-            "groups": [_group_status(view, groups[view.index]) for view in views],
-            "replica_statuses": {names.WORKER: _replicas(job, each)},
-            "replicas": sum(group.status.replicas or 0 for group in each),
-            "selector": f"{names.LABEL_GROUPED_JOB}={job.metadata.name},{names.LABEL_TYPE}={names.WORKER}",
-            "restarts": dict(restarts),
-            "last_failure": max(failures, key=_time_of, default=before.last_failure),
-            "start_time": before.start_time or (None if job.spec.suspend else now.replace(microsecond=0)),
-            "completion_time": (before.completion_time or now.replace(microsecond=0)) if has_ended else None,
-        }
-    )
-    return observed_at(status, job.metadata.generation)
-
-
-def _time_of(failure: JobFailure) -> Any:
-    return failure.time
-
-
-def _phase(job: ElasticJob, membership: Membership) -> JobPhase:
-    if job.spec.suspend:
-        return JobPhase.SUSPENDED
-    if membership.groups:
-        return JobPhase.RUNNING
-    return JobPhase.RESTARTING if membership.version else JobPhase.PENDING
-
-
-def _why(phase: JobPhase, membership: Membership, views: Sequence[GroupView], minimum: int) -> str:
-    if phase not in (JobPhase.PENDING, JobPhase.RESTARTING):
-        return ""
-    ready = sum(view.is_able for view in views)
-    return f"{ready} of {len(views)} groups are ready to train, and training needs {minimum}"
-
-
-def _group_status(view: GroupView, group: ElasticJob) -> GroupStatus:
-    status = group.status
-    message = ": ".join(filter(None, (status.reason, status.message)))
-    return GroupStatus(
-        index=view.index,
-        phase=view.phase,
-        round=view.round,
-        version=view.version,
-        restarts=sum(status.restarts.values()),
-        message=shortened(message, MAX_GROUP_MESSAGE),
-    )
-
-
-def _replicas(job: ElasticJob, groups: Sequence[ElasticJob]) -> ReplicaStatus:
-    statuses = [group.status.replica_statuses.get(names.WORKER) for group in groups]
-    there = [status for status in statuses if status is not None]
-    return ReplicaStatus(
-        desired=job.spec.replica_specs[names.WORKER].replicas,
-        pending=sum(status.pending for status in there),
-        active=sum(status.active for status in there),
-        succeeded=sum(status.succeeded for status in there),
-        failed=sum(status.failed for status in there),
-        standby=sum(status.standby for status in there),
-    )
-
-
-def _conditions(job: ElasticJob, phase: JobPhase, end: _End | None, now: datetime) -> list[Any]:
-    def status(is_true: bool) -> ConditionStatus:
-        return ConditionStatus.TRUE if is_true else ConditionStatus.FALSE
-
-    conditions = list(job.status.conditions)
-    is_running = phase is JobPhase.RUNNING
-    conditions = with_condition(conditions, RUNNING, status(is_running), phase.value, "", now)
-    if job.spec.suspend or any(each.type == SUSPENDED for each in conditions):
-        reason = "Suspended" if job.spec.suspend else "Resumed"
-        conditions = with_condition(conditions, SUSPENDED, status(job.spec.suspend), reason, "", now)
-    if end is not None:
-        type_ = SUCCEEDED if end.phase is JobPhase.SUCCEEDED else FAILED
-        conditions = with_condition(conditions, type_, ConditionStatus.TRUE, end.reason, end.message, now)
-    return conditions
-
-
-def _events(job: ElasticJob, end: _End | None) -> tuple[Event, ...]:
-    if end is None or job.status.phase is end.phase:
-        return ()
-    kind = "Normal" if end.phase is JobPhase.SUCCEEDED else "Warning"
-    return (Event(kind, end.reason, end.message),)  # type: ignore[arg-type]
-
-
-def _halt(group: ElasticJob, halted: bool) -> Act:
-    metadata = group.metadata
-    body: Object = {"spec": {"suspend": halted}}
-    return Act(Verb.PATCH, ELASTICJOBS, metadata.name, metadata.namespace, body)
-
-
-def made(job: Object, name: str) -> Act:
-    """Return the write that makes a group.
-
-    Args:
-        job: the whole job.
-        name: of the group.
-    """
-    return create(ELASTICJOBS, group_job(job, int(name.rpartition("-")[2])))
+def _events(seen: Groups, published: Membership, status: ElasticJobStatus) -> Iterator[Event]:
+    before, phase = seen.job.status, status.phase
+    membership = status.membership or published
+    if membership != published:
+        is_less = len(membership.groups) < len(published.groups) and phase is not JobPhase.SUSPENDED
+        yield Event(
+            "Warning" if is_less else "Normal", "GroupsChanged", train_together(membership, seen.count)
+        )
+    if phase is before.phase:
+        return
+    if phase is JobPhase.SUCCEEDED:
+        yield Event("Normal", status.reason, status.message)
+    elif phase is JobPhase.FAILED:
+        yield Event("Warning", status.reason, status.message)
+    elif phase is JobPhase.SUSPENDED and before.phase is not None:
+        yield Event("Normal", "Suspended", "the job is suspended: the Pods of its groups are being deleted")
+    elif before.phase is JobPhase.SUSPENDED and published.version:
+        yield Event("Normal", "Resumed", "the job is resumed: the Pods of its groups are being created")

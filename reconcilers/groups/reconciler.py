@@ -1,29 +1,34 @@
 """The reconciler of jobs with replica groups: see, plan, apply, as `reconcilers/job/reconciler.py` does.
 
-The status carries the resourceVersion that it was decided from; the ElasticWorld is a projection of what was
-written; the groups' ElasticJobs come last.
+The status comes first, with the resourceVersion that it was decided from, also where nothing in it changes:
+of two controllers one alone goes on to act. Next is the ElasticWorld, a projection of what was written, so a
+group is deleted only when the others have a membership without it. The groups' ElasticJobs come last.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from dataclasses import replace
+from math import inf
 
 from controller.cache import Cache
 from controller.client import Client
-from controller.errors import NotFound
+from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
+from controller.store import Memory
 from crds.elasticjob import ElasticJob
-from reconcilers.groups.plan import GroupsPlan, group_job, made, plan_groups
-from reconcilers.job.published import writes_of_world
-from reconcilers.observed.groups import group_of, is_grouped
-from reconcilers.observed.ownership import BY_OWNER
+from crds.grouping import index_of
+from reconcilers.groups.children import group_job, renewal
+from reconcilers.groups.plan import GroupsPlan, plan_groups
+from reconcilers.job.published import seconds_to_write, writes_of_world
+from reconcilers.observed.groups import is_grouped
+from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, is_leftover
 from reconcilers.observed.run_policy import seconds_to_expiry
-from reconcilers.observed.status_patch import merge_patch
-from reconcilers.runtime.acts import Act, Verb, carry_out, deleted, tell
+from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from reconcilers.scale.writer import JobPlans, ScaleWriter
 
 
 class ReplicaGroupsReconciler(Reconciler):
@@ -36,69 +41,104 @@ class ReplicaGroupsReconciler(Reconciler):
         self._jobs = cache.store(ELASTICJOBS)
         self._worlds = cache.store(ELASTICWORLDS)
         self._parse = cache.models(ELASTICJOBS, ElasticJob)
+        self._plans = JobPlans(cache)
+        self._scale = ScaleWriter(client, cache, recorder, clock)
+        self._written_at: Memory[float] = self._jobs.memory()
+        """Time of the last write of each job's status, on the monotonic clock."""
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp") or not is_grouped(raw):
-            return Result()
+            return Result()  # garbage collection takes the groups of one that is deleted
         job, now = self._parse.parse(raw), self._clock.now()
+        metadata = job.metadata
         remaining = seconds_to_expiry(job, now)
         if remaining is not None and remaining <= 0:
-            await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, job.metadata)])
+            await carry_out(self._client, self._recorder, raw, [deleted(ELASTICJOBS, metadata)])
             return Result()
-        plan = plan_groups(job, raw.get("status") or {}, self._groups_of(raw), now)
+        plans = self._plans.unjudged(metadata.namespace, metadata.name, metadata.uid)
+        plan = plan_groups(job, raw.get("status") or {}, self._groups_of(raw), plans, now)
+        plan, paced_seconds = self._paced(raw, plan)
         await self._apply(raw, plan)
-        waits = [wait for wait in (plan.look_again_seconds, remaining) if wait is not None]
+        waits = [wait for wait in (plan.look_again_seconds, remaining, paced_seconds) if wait is not None]
         return Result(min(waits, default=None))
 
     def _groups_of(self, raw: Object) -> dict[int, ElasticJob]:
+        """The job's groups, by index in ascending order. What the job owns under another name is none."""
         groups: dict[int, ElasticJob] = {}
-        for found in self._jobs.by_index(BY_OWNER, raw["metadata"]["uid"]):
-            is_here = found["metadata"]["namespace"] == raw["metadata"]["namespace"]
-            if (group := group_of(found)) is not None and is_here:
-                for each in self._parse.readable([found]):
-                    groups[group.index] = each
-        return groups
+        metadata = raw["metadata"]
+        for found in in_namespace(self._jobs.by_index(BY_OWNER, metadata["uid"]), metadata["namespace"]):
+            index = index_of(metadata["name"], found["metadata"]["name"])
+            if index is not None and not found["metadata"].get("deletionTimestamp"):
+                groups.update((index, each) for each in self._parse.readable([found]))
+        return dict(sorted(groups.items()))
+
+    def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:
+        """The plan, without a status that is for people alone and was written a moment ago; the time until
+        that is due."""
+        if not plan.is_for_people:
+            return plan, None
+        written_at = self._written_at.get(raw["metadata"]["uid"])
+        age_seconds = inf if written_at is None else self._clock.monotonic() - written_at
+        wait = seconds_to_write(plan.status_patch, raw.get("status") or {}, age_seconds)
+        return (replace(plan, status_patch={}), wait) if wait > 0 else (plan, None)
 
     async def _apply(self, raw: Object, plan: GroupsPlan) -> None:
         metadata = raw["metadata"]
-        if plan.status_patch:
-            body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": plan.status_patch}
-            raw = await self._client.patch(
-                ELASTICJOBS, metadata["name"], body, metadata["namespace"], subresource="status"
-            )
-            tell(self._recorder, raw, plan.events)
-        for act in writes_of_world(raw, self._worlds.get(metadata["namespace"], metadata["name"])):
+        world = self._worlds.get(metadata["namespace"], metadata["name"])
+        if not plan.status_patch and plan.is_for_people and not writes_of_world(raw, world):
+            return
+        raw = await self._write(raw, plan.status_patch)
+        tell(self._recorder, raw, plan.events)
+        for act in writes_of_world(raw, world):
             await carry_out(self._client, self._recorder, raw, [act])
-        await carry_out(self._client, self._recorder, raw, plan.acts)
-        if plan.outdated:
-            await self._renew(raw, plan.outdated)
+        await carry_out(self._client, self._recorder, raw, plan.surplus)
+        await self._scale.conclude(plan.verdicts)
+        await in_parallel(self._renew(raw, index) for index in plan.renewed)
 
-    async def _renew(self, raw: Object, names_of_groups: tuple[str, ...]) -> None:
-        """Make groups, or make them what the job wants them to be; the cache may have parts of both alone."""
+    async def _write(self, raw: Object, status_patch: Object) -> Object:
+        """Write the status, and return the whole job as it is stored now.
+
+        Raises:
+            Conflict: the job has changed.
+        """
         metadata = raw["metadata"]
-        whole = await self._client.get(ELASTICJOBS, metadata["name"], metadata["namespace"])
-        if whole["metadata"]["uid"] != metadata["uid"]:
-            return  # it is another job by now, which has a look of its own
-        for act in [act async for act in self._writes(whole, names_of_groups)]:
-            await carry_out(self._client, self._recorder, raw, [act])
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": status_patch}
+        written = await self._client.patch(
+            ELASTICJOBS, metadata["name"], body, metadata["namespace"], subresource="status"
+        )
+        if status_patch:
+            self._written_at.put(metadata["uid"], self._clock.monotonic())
+        return written
 
-    async def _writes(self, whole: Object, names_of_groups: tuple[str, ...]) -> AsyncIterator[Act]:
-        for name in names_of_groups:
+    async def _renew(self, job: Object, index: int) -> None:
+        """Make a group, or make it what the job wants it to be.
+
+        Args:
+            job: the whole of it; of large ones the cache has a part, and of their groups too.
+
+        Raises:
+            Forbidden: its name is taken by somebody else's.
+            Conflict: the group has changed meanwhile.
+        """
+        wanted = group_job(job, index)
+        name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
+        if self._jobs.get(namespace, name) is None:
             try:
-                found = await self._client.get(ELASTICJOBS, name, whole["metadata"]["namespace"])
-            except NotFound:
-                yield made(whole, name)
-                continue
-            group = group_of(found)
-            if group is None or group.uid != whole["metadata"]["uid"]:
-                continue  # somebody else's, of that name
-            wanted = group_job(whole, group.index)
-            patch = {
-                "metadata": {
-                    "resourceVersion": found["metadata"]["resourceVersion"],
-                    "annotations": wanted["metadata"]["annotations"],
-                },
-                "spec": merge_patch(found["spec"], wanted["spec"]),
-            }
-            yield Act(Verb.PATCH, ELASTICJOBS, name, whole["metadata"]["namespace"], patch)
+                await self._client.create(ELASTICJOBS, wanted)
+                return
+            except AlreadyExists:
+                pass
+        try:
+            found = await self._client.get(ELASTICJOBS, name, namespace)
+        except NotFound:
+            return  # its deletion wakes the job
+        if found["metadata"].get("deletionTimestamp"):
+            return  # the same
+        if belongs_to(found, job["metadata"]["uid"]):
+            await carry_out(self._client, self._recorder, job, [renewal(job, index, found)])
+        elif not is_leftover(found, wanted):  # a leftover's deletion wakes the job
+            message = (
+                f"the ElasticJob {name} is no group of this job: delete it, or use another name for the job"
+            )
+            raise Forbidden(403, "Forbidden", message)

@@ -33,12 +33,14 @@ WRITE_SECONDS = 1.0
 FOR_PEOPLE = frozenset(
     {
         *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses", "shardsDone"),
-        *("rendezvous", "goodput", "usage"),
+        *("rendezvous", "goodput", "usage", "groups", "replicaGroup"),
     }
 )
 """Fields of a job's status that may wait: counts, messages and figures, which the next look finds again."""
 WORDS_OF_WORLD = frozenset(map(to_camel, WORDS))
 """Fields of a world that may wait, too."""
+WORDS_OF_GROUP = frozenset(("version",))
+"""Fields of a replica group's progress that may wait: all its workers come to each new version."""
 STATE_OF_ACCOUNT = frozenset(("state", "since"))
 WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
 
@@ -75,7 +77,8 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
         stored: the job's status as it is stored.
         age_seconds: time since the status was last written.
     """
-    world, account = (status_patch.get(field, {}) for field in ("rendezvous", "goodput"))
+    parts = ("rendezvous", "goodput", "replicaGroup")
+    world, account, group = (status_patch.get(field, {}) for field in parts)
     is_for_people = (
         status_patch.keys() <= FOR_PEOPLE
         and _states(stored | status_patch) == _states(stored)
@@ -83,6 +86,8 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
         and world.keys() <= WORDS_OF_WORLD
         and account is not None
         and not account.keys() & STATE_OF_ACCOUNT
+        and group is not None
+        and group.keys() <= WORDS_OF_GROUP
     )
     return WRITE_SECONDS - age_seconds if is_for_people and status_patch else 0.0
 
@@ -90,12 +95,11 @@ def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -
 def world_of(job: Object) -> Object:
     """Return the ElasticWorld of a job."""
     metadata = owned_metadata(job, job["metadata"]["name"])
-    labels = group_labels(job["metadata"].get("labels") or {})
-    labels |= {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
+    labels = {names.LABEL_JOB_UID: job["metadata"]["uid"], names.LABEL_WORLD: FIRST_WORLD}
     return {
         "apiVersion": names.API_VERSION,
         "kind": ELASTICWORLDS.kind,
-        "metadata": metadata | {"labels": metadata["labels"] | labels},
+        "metadata": metadata | {"labels": metadata["labels"] | labels | group_labels(job)},
         "spec": world_spec(job),
     }
 
@@ -103,6 +107,8 @@ def world_of(job: Object) -> Object:
 def world_spec(job: Object) -> Object:
     """Return what the agents of a job act on; empty fields are left out."""
     spec, status = job.get("spec") or {}, job.get("status") or {}
+    if (membership := status.get("membership")) is not None:
+        return _present(jobPhase=status.get("phase"), replicas=membership)
     rendezvous = status.get("rendezvous") or {}
     policy = spec.get("elasticPolicy") or {}
     return {field: value for field, value in rendezvous.items() if field in WORLD_FIELDS} | _present(
@@ -113,7 +119,6 @@ def world_spec(job: Object) -> Object:
         shards=status.get("shards"),
         hangTimeoutSeconds=policy.get("hangTimeoutSeconds"),
         topologyLevels=len((spec.get("nodeCheck") or {}).get("topologyKeys") or ()),
-        replicas=status.get("membership"),
         failures=sum((status.get("restarts") or {}).values()),
         startedAt=status.get("startTime"),
         hasTrained=(status.get("goodput") or {}).get("lastStep") is not None,

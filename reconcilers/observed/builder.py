@@ -18,7 +18,6 @@ from controller.salvage import parsed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.observed.groups import group_labels
 
 TOKEN_VOLUME = "dlr-token"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -248,7 +247,6 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
                 names.LABEL_APP: names.APP,
                 **own_labels,
                 **ours,
-                **group_labels(worker.metadata.labels),
                 names.LABEL_INCARNATION: str(worker.spec.incarnation),
             },
             "annotations": metadata.get("annotations") or {},

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from controller.resources import Object
-from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.observed.ownership import number_label
-
-
-@dataclass(frozen=True)
-class GroupOf:
-    """The job that a group belongs to, by the group's controlling owner: its labels are for people."""
-
-    name: str
-    uid: str
-    index: int
+from crds.grouping import GroupOf, owner_of_group
+from crds.grouping import is_grouped as is_grouped
 
 
 def group_of(job: Object | ElasticJob) -> GroupOf | None:
     """Return the job that an ElasticJob is a replica group of; None for one that stands alone."""
     if isinstance(job, ElasticJob):
-        metadata: Object = {"labels": job.metadata.labels, "ownerReferences": job.metadata.owner_references}
-    else:
-        metadata = job["metadata"]
-    for owner in metadata.get("ownerReferences") or ():
-        is_job = owner.get("kind") == "ElasticJob" and owner.get("apiVersion") == names.API_VERSION
-        if owner.get("controller") and is_job:
-            index = number_label({"metadata": metadata}, names.LABEL_GROUP_INDEX) or 0
-            return GroupOf(owner["name"], owner["uid"], index)
-    return None
-
-
-def is_grouped(job: Object) -> bool:
-    """Return whether an ElasticJob is divided into groups, and so has no workers of its own."""
-    return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))
+        metadata = job.metadata
+        return owner_of_group({"name": metadata.name, "ownerReferences": metadata.owner_references})
+    return owner_of_group(job["metadata"])
 
 
 def key_uid(owner: Object) -> str:
@@ -45,6 +23,10 @@ def key_uid(owner: Object) -> str:
     return uid
 
 
-def group_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Return those of an object's labels that name its group."""
-    return {key: labels[key] for key in (names.LABEL_GROUPED_JOB, names.LABEL_GROUP_INDEX) if key in labels}
+def group_labels(job: Object | ElasticJob) -> dict[str, str]:
+    """Return the labels of all objects of a replica group; none for a job that stands alone.
+
+    They follow from the owner, not from the job's labels: NetworkPolicies of groups select Pods by them.
+    """
+    group = group_of(job)
+    return {} if group is None else group.labels

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-DEFAULT_CHECK_IMAGE = "dlr-worker:0.1.0"
-DEFAULT_AGENT_IMAGE = "dlr-agent:0.1.0"
+from crds.release import VERSION
+
+DEFAULT_CHECK_IMAGE = f"dlr-worker:{VERSION}"
+DEFAULT_AGENT_IMAGE = f"dlr-agent:{VERSION}"
 DEFAULT_AGENT_PATH = "/opt/dlr-agent"
 DEFAULT_MOUNT_PATH = "/dlr"
 

@@ -162,7 +162,7 @@ def new_worker(job: ElasticJob, type_: str, index: int) -> dict[str, Any]:
         "metadata": {
             "name": f"{job.metadata.name}-{type_}-{index}",
             "namespace": job.metadata.namespace,
-            "labels": labels(job.metadata.name, type_, index) | group_labels(job.metadata.labels),
+            "labels": labels(job.metadata.name, type_, index) | group_labels(job),
             "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
         },
         "spec": {"jobName": job.metadata.name, "type": type_, "index": index, "incarnation": 1},

@@ -18,6 +18,7 @@ from crds.elasticworker import ElasticWorker
 from crds.phases import JobPhase
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.observed.builder import pod_name
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.roles import ROLES, in_cluster
 from reconcilers.observed.slots import opportunity_of, slots_of, training_types, wanted_slots
@@ -67,7 +68,21 @@ def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
         return Refusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
     if job.spec.suspend:
         return Refusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
-    return None
+    return _of_groups(name, job)
+
+
+def _of_groups(name: str, job: ElasticJob) -> Refusal | None:
+    """Why no plan changes a job with replica groups, nor a group."""
+    whole, group = name, group_of(job)
+    if group is not None:
+        message = f"spec.ownerJob: the job {name} is a replica group of the job {group.name}"
+        whole = group.name
+    elif job.spec.elastic_policy.replica_groups is not None:
+        message = f"spec.ownerJob: the job {name} has replica groups"
+    else:
+        return None
+    how = f"scale it by whole groups, in spec.replicaSpecs.worker.replicas of {whole}"
+    return Refusal("ReplicaGroups", f"{message}, which no ScalePlan changes: {how}")
 
 
 def _asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:

@@ -1,4 +1,4 @@
-"""Worker count that a job's shard sets have work for (`elasticPolicy.shardScaling`, docs/tasks.md). Pure.
+"""Worker count that a job's shard sets have work for (`elasticPolicy.shardScaling`, docs/shards.md). Pure.
 
 What is decided here becomes a scale request of the job's own, which keeps within the job's limits.
 """

@@ -24,7 +24,7 @@ from reconcilers.observed.builder import (
     plain,
     pod_of,
 )
-from reconcilers.observed.groups import group_of
+from reconcilers.observed.groups import group_labels, group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.quantities import whole
 from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest
@@ -53,6 +53,7 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker, whole: ElasticJob | No
         template["spec"]["priorityClassName"] = priority_class
         template["spec"].pop("priority", None)
     pod = pod_of(worker, template, _environment(job, worker, template["spec"], written.envs))
+    pod["metadata"]["labels"] |= group_labels(job)
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)

@@ -74,7 +74,7 @@ def test_the_zip_needs_torch_alone(folder: Path) -> None:
     with zipfile.ZipFile(folder / agent_bundle.AGENT_ZIP) as archive:
         names = archive.namelist()
     first = {name.partition("/")[0].partition("-")[0] for name in names}
-    assert first == {"dlr", "__main__.py", "__main__.pyc"}
+    assert first == {"dlr", "dlr_training", "__main__.py", "__main__.pyc"}
     assert set(names) > FRAMEWORKS
     modules = [
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

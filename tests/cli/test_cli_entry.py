@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import deploy
 from crds import names
 from dlr.commands.application import Commands, application
+from dlr.commands.dispatch import other_distribution
 from dlr.commands.job.commands import JobCommands
 from dlr.commands.lazy import LazyGroup
 from localcluster import supervisor
@@ -69,7 +70,7 @@ def test_checking_this_machine_needs_no_kubernetes_client() -> None:
         (
             "typer",
             ["job", "list"],
-            "the package typer, which is not installed here; install dlr with its extra, as in: pip install '.[cli]'",
+            "the package typer, which is not installed here; install dlr with its extra: pip install 'dlr-training[cli]'",
         ),
     ],
 )
@@ -340,3 +341,18 @@ def test_the_default_namespace_of_a_new_embedded_cluster_may_cordon(
     first, later = ([each for each in made if each["kind"] == "Namespace"] for made in given)
     assert [each["metadata"]["labels"][names.LABEL_MAY_CORDON] for each in first] == ["true"]
     assert not later
+
+
+@pytest.mark.parametrize("names", [["dlr_training-0.1.0.dist-info"], ["dlr-1.10.0.dist-info", "numpy"]])
+def test_another_project_s_dlr_in_the_same_folder_is_reported(names: list[str], tmp_path: Path) -> None:
+    for name in [*names, "dlr"]:
+        (tmp_path / name).mkdir()
+    found = other_distribution(str(tmp_path / "dlr"))
+    if "dlr-1.10.0.dist-info" not in names:
+        assert found is None
+    else:
+        assert found is not None and found.startswith(f"{tmp_path} also has the distribution `dlr`, another")
+
+
+def test_the_agent_s_zip_has_no_other_distribution() -> None:
+    assert other_distribution("/dlr/dlr.pyz/dlr") is None

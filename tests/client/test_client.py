@@ -17,6 +17,7 @@ from dlr.client import ApiError, JobFailed
 from dlr.kube import following
 from dlr.result import MAX_RESULT, encoded
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
+from tests.cli.test_job_groups import group, grouped, of_group, step
 from tests.client import functions
 
 JSON = dict[str, Any]
@@ -198,3 +199,51 @@ def test_where_the_client_cannot_be_it_is_as_if_there_were_none() -> None:
     no, why = done.stdout.splitlines()
     assert no == "False"
     assert "dlr.Client submits jobs, which needs the package yaml" in why
+
+
+def with_groups(server: ScriptedServer, **status: Any) -> dlr.Job:
+    """A job of three replica groups of two workers."""
+    workers = [of_group(number, index, agent=step(100 + number)) for number in range(3) for index in range(2)]
+    server.answers |= {
+        f"GET {JOBS}/digits": grouped(**status),
+        f"GET {JOBS}": listing(
+            group(1), job(NAME), grouped(), group(0, phase="Failed"), group(2, phase="Succeeded")
+        ),
+        WORKERS: listing(*workers),
+    }
+    return dlr.Client().job("digits")
+
+
+def test_the_status_of_a_job_with_replica_groups_counts_those_that_train(server: ScriptedServer) -> None:
+    status = with_groups(server).status()
+    assert (status.groups, status.desired_groups, status.step, status.round) == (2, 3, 102, 0)
+    assert str(status) == "Running, 5/6 workers, 2/3 groups, step 102"
+
+
+def test_replica_groups_are_jobs_of_their_own_and_none_of_the_clients(server: ScriptedServer) -> None:
+    found = with_groups(server)
+    assert [each.name for each in dlr.Client().jobs()] == [NAME, "digits"]
+    assert [each.name for each in found.groups()] == [f"digits-group-{index}" for index in range(3)]
+    assert found.group(1).name == "digits-group-1"
+    server.answers[f"GET {JOBS}/digits-group-1"] = group(1)
+    with pytest.raises(ValueError, match="has no replica group 3; its groups are 0-2"):
+        found.group(3)
+    with pytest.raises(ValueError, match=r"name one, such as: dlr job logs digits-group-0 --rank 0\."):
+        list(found.logs(0))
+    with pytest.raises(ValueError, match=r"use the whole job: dlr job scale digits\."):
+        found.group(1).scale(4)
+
+
+def test_the_result_is_that_of_the_first_group_that_has_succeeded(server: ScriptedServer) -> None:
+    found = with_groups(server, phase="Succeeded")
+    world = {"round": 1, "phase": "Formed", "members": "0-1", "worldSize": 2}
+    last = group(2, phase="Succeeded", rendezvous=world)
+    server.answers[f"GET {JOBS}"] = listing(group(0, phase="Failed"), last)
+
+    def workers(request: Request) -> JSON:
+        is_last = request.query["labelSelector"].endswith("=digits-group-2")
+        result = json.dumps({"value": "of group 2" if is_last else "of another"})
+        return listing(of_group(2, 0, agent={"incarnation": 1, "result": result}), of_group(2, 1))
+
+    server.answers[WORKERS] = workers
+    assert found.result() == "of group 2"

@@ -18,6 +18,7 @@ from dlr.dashboard.ranks import MOST_CELLS, MOST_SAMPLES, StepTimes, cells_of, g
 from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import job, worker
+from tests.cli.test_job_groups import group, grouped, of_group, step
 from tests.cli.troubled import (
     NOW,
     RAISED,
@@ -301,3 +302,28 @@ def test_samples_stay_bounded_and_reach_back_to_the_first(count: int, interval: 
     assert times == sorted(set(times))
     assert times[0] == 0.0
     assert times[-1] >= (count - 1) * interval - max(2 * steps.interval_seconds, interval)
+
+
+def test_fleet_shows_groups_below_their_job_with_the_step_of_the_one_furthest_on() -> None:
+    first, second = of_group(0, 0, agent=step(100)), of_group(1, 0, agent=step(130))
+    page = fleet_page([group(1), job("other"), grouped(), group(0)], [first, second], NOW)
+    told = [(each["name"], each["isGroup"], each["step"], each["groups"]) for each in page["jobs"]]
+    assert ("digits", False, 130, "2 of 3 train together, version 7") in told
+    at_job = [name for name, *_ in told].index("digits")
+    assert told[at_job + 1 : at_job + 3] == [
+        ("digits-group-0", True, 100, ""),
+        ("digits-group-1", True, 130, ""),
+    ]
+
+
+def test_the_page_of_a_job_with_groups_leads_to_theirs_and_has_no_ranks() -> None:
+    workers = [of_group(number, index, agent=step(100 + number)) for number in range(3) for index in range(2)]
+    page = job_page(Case(grouped(), workers, [], NOW), [], [])
+    assert [(each["job"], each["TRAINS"], each["STEP"]) for each in page["groups"]] == [
+        ("digits-group-1", "no", 101),
+        ("digits-group-0", "version 7", 100),
+        ("digits-group-2", "version 7", 102),
+    ]
+    assert page["ranks"]["workers"] == 0
+    assert ("Groups", "2 of 3 train together, version 7") in page["facts"]
+    assert job_page(case(), [], [])["groups"] is None

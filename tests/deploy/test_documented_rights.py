@@ -1,4 +1,4 @@
-"""The tables of rights in docs/install.md are what the manifests grant, verb by verb."""
+"""The tables of rights in docs/security.md are what the manifests grant, verb by verb."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import deploy
 Grant = tuple[str, str, str]
 """Resource, the name that it is limited to, verb."""
 
-PAGE = (Path(deploy.__file__).parents[1] / "docs" / "install.md").read_text()
+PAGE = (Path(deploy.__file__).parents[1] / "docs" / "security.md").read_text()
 
 
 def granted(kind: str) -> set[Grant]:

@@ -1,4 +1,4 @@
-"""What /metrics shows is well named, and is what docs/metrics.md, the dashboard and the alerts speak of.
+"""What /metrics shows is well named, and is what docs/metrics.md, docs/runbook.md, the dashboard and the alerts speak of.
 
 The rules are those of `promtool check metrics` and of prometheus.io/docs/practices/naming.
 """
@@ -22,6 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import deploy
 from controller.manager import Manager, ManagerOptions
+from crds.job_spec import ElasticPolicy
+from deploy.kustomize import render
 from reconcilers.conditions.table import SIZES, WARNINGS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_all
@@ -31,6 +33,7 @@ from tests.reconcilers.test_job_metrics import FORMED, agent, running_job, worke
 FOLDER = Path(deploy.__file__).parent / "metrics"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 DOCS = FOLDER.parents[1] / "docs" / "metrics.md"
+RUNBOOK = DOCS.with_name("runbook.md")
 
 UPSTREAM = ("controller_runtime_", "workqueue_", "rest_client_", "leader_election_", "process_")
 """Names that are not ours to choose."""
@@ -91,8 +94,16 @@ def scraped() -> str:
                 shards=[{"name": "files", "size": 3, "digest": "", "retries": 3, "maxFailed": 0, "epoch": 0}],
                 warnings=warnings,
             )
+            elastic = {"elastic_policy": ElasticPolicy.model_validate({"replicaGroups": {"workers": 1}})}
+            whole = job.model_copy(
+                update={
+                    "metadata": job.metadata.model_copy(update={"name": "whole", "uid": "whole"}),
+                    "spec": job.spec.model_copy(update=elastic),
+                }
+            )
             for resource, model in (
                 (ELASTICJOBS, job),
+                (ELASTICJOBS, whole),
                 (ELASTICWORKERS, worker(0, agent=reported, restarts={"OOM": 1})),
             ):
                 raw = model.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -248,7 +259,7 @@ def test_every_metric_of_ours_is_on_the_dashboard(shown: dict[str, Shown]) -> No
 
 
 def test_alerts_say_what_is_the_matter_and_are_documented(shown: dict[str, Shown]) -> None:
-    documented = re.findall(r"^\| (Dlr\w+) \| (critical|warning|info) \|", DOCS.read_text(), re.MULTILINE)
+    documented = re.findall(r"^\| (Dlr\w+) \| (critical|warning|info) \|", RUNBOOK.read_text(), re.MULTILINE)
     assert sorted(documented) == sorted((rule["alert"], rule["labels"]["severity"]) for rule in rules())
     for rule in rules():
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
@@ -288,6 +299,7 @@ def test_kustomize_renders_what_is_shipped() -> None:
     command = [str(KUBECTL), "kustomize", str(FOLDER)]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     documents = {document["kind"]: document for document in yaml.safe_load_all(rendered)}
+    assert documents == {document["kind"]: document for document in render(FOLDER)}
     assert documents.keys() == {
         *("ConfigMap", "PodMonitor", "PrometheusRule"),
         *("ServiceAccount", "Secret", "ClusterRoleBinding"),

@@ -266,7 +266,6 @@ def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: s
         ("GET", f"/api/v1/{DEFAULT}/configmaps"),
         ("POST", "/api/v1/nodes"),
         ("DELETE", "/api/v1/nodes/node-0"),
-        ("POST", f"{GROUP}/{DEFAULT}/elasticjobs"),
         ("PATCH", f"{GROUP}/{DEFAULT}/scaleplans/any"),
         ("PATCH", f"{LEASES}/rights-worker-0"),
         ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),

@@ -267,6 +267,8 @@ def _say(api: Api, worker: JSON, pod: JSON, state: str, observed_round: int, **m
         "since": api.now(),
         "accelerators": {"kind": "cpu", "count": 2, "model": "a CPU"},
     }
+    if names.LABEL_GROUPED_JOB in pod["metadata"]["labels"] and state == "Running":
+        report["replicas"] = {"round": observed_round}  # its processes are ready to take part at once
     _patch_report(api, worker, report | more)
 
 

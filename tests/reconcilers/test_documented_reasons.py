@@ -29,6 +29,7 @@ COMPUTED = {
     },
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("events.py", "end.reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
+    ("plan.py", "status.reason"): {"TrainingSucceeded", "GroupsFailed", "DeadlineExceeded"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
     ("reconciled.py", "REASON"): {"Unreadable"},
     ("maker.py", "POD_REFUSED"): {"PodRefused"},

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from controller.cache import Cache
 from crds.agent_report import AgentState
+from crds.job_spec import ElasticPolicy
 from crds.model import Model
 from reconcilers.metrics import DEFINITIONS, JobMetrics
 from reconcilers.runtime.clock import Clock
@@ -121,6 +122,23 @@ def test_numbers_of_rank_0_and_warnings_are_told(scraped: Scraped) -> None:
     assert scraped.samples()["dlr_job_warning"] == {("Slow",): 1, ("NoSteps",): 1}
     scraped.put(running_job(warnings=warnings, phase="Failed"))
     assert "dlr_job_warning" not in scraped.samples(), "nothing is to be done about it any more"
+
+
+def test_a_job_with_replica_groups_counts_no_worker_of_theirs(scraped: Scraped) -> None:
+    groups = [
+        {"index": 0, "phase": "Running"},
+        {"index": 1, "phase": "Restarting"},
+        {"index": 2, "phase": "Failed"},
+    ]
+    membership = {"version": 7, "groups": [{"index": 0, "round": 1}]}
+    whole = running_job(groups=groups, membership=membership)
+    spec = {"elastic_policy": ElasticPolicy.model_validate({"replicaGroups": {"workers": 1}})}
+    scraped.put(whole.model_copy(update={"spec": whole.spec.model_copy(update=spec)}))
+    found = scraped.samples()
+    assert found["dlr_job_groups"] == {("training",): 1, ("waiting",): 1, ("ended",): 1}
+    assert found["dlr_job_membership_version"] == {(): 7}
+    assert found["dlr_job_phase"][("Running",)] == 1
+    assert not {"dlr_job_desired_workers", "dlr_job_workers", "dlr_job_restarts_total"} & {*found}
 
 
 def test_goodput_is_as_of_now(scraped: Scraped) -> None:

@@ -183,6 +183,9 @@ class View:
     def __init__(self, found: Seen) -> None:
         self.found = found
 
+    def is_grouped(self, _: Request) -> bool:
+        return False
+
     async def of(self, _: Request) -> Seen:
         return self.found
 

@@ -61,6 +61,15 @@ def test_what_a_pod_uses_wakes_nobody() -> None:
     assert not more_than_progress(change) and not more_than_the_agents_report(change)
 
 
+def test_of_the_training_in_groups_what_decides_wakes_the_job_and_versions_do_not() -> None:
+    ready = raw(state="Running", replicas={"round": 1})
+    further = raw(state="Running", replicas={"round": 1, "version": 7, "step": 30})
+    broken = raw(state="Running", replicas={"round": 1, "version": 7, "step": 30, "brokenVersion": 7})
+    assert more_than_progress(Change(raw(state="Running"), ready))
+    assert not more_than_progress(Change(ready, further))
+    assert more_than_progress(Change(further, broken))
+
+
 def test_an_agents_first_report_wakes_its_pods_reconciler_and_later_ones_do_not() -> None:
     silent, first = raw(), raw(state="Ready", podUid="a")
     assert more_than_an_agents_later_reports(Change(silent, first))

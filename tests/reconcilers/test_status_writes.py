@@ -49,6 +49,20 @@ def test_counts_and_sentences_wait_until_a_second_has_passed() -> None:
     assert seconds_to_write({}, {}, 0.0) == 0
 
 
+@pytest.mark.parametrize(
+    ("group", "waits"),
+    [
+        ({"version": 7}, True),
+        ({"round": 2, "ready": False}, False),
+        ({"version": 7, "ready": True}, False),
+        ({"brokenVersion": 7}, False),
+        (None, False),
+    ],
+)
+def test_of_a_replica_groups_progress_versions_wait_alone(group: dict[str, Any] | None, waits: bool) -> None:
+    assert (seconds_to_write({"replicaGroup": group}, {}, 0.0) > 0) == waits
+
+
 @given(st.sets(st.sampled_from(FIELDS), min_size=1))
 def test_what_agents_see_and_the_phase_never_wait(fields: set[str]) -> None:
     """Whatever the next look could not find again is written at once, too."""

@@ -29,6 +29,8 @@ def test_the_examples_are_fleets(path: Path) -> None:
         ({"nodes": 8, "times": {"podSecond": 1}}, "f.yaml: times.podSecond: there is no such field"),
         ({"nodes": 8, "times": {"podSeconds": "soon"}}, "f.yaml: times.podSeconds: it must be a number, without a comma or a unit"),
         ({"nodes": 9, "policies": {"groupNodes": 4}}, "f.yaml: policies.groupNodes must divide nodes"),
+        ({"nodes": 4002, "policies": {"groupNodes": 2}},
+         "f.yaml: policies.groupNodes must be so large that there are at most 1000 groups"),
         ({"nodes": 8, "faults": {"kinds": {k: 0 for k in ("process", "hang", "device", "node", "switch")}}},
          "f.yaml: faults.kinds: one kind at least must have a share above 0"),
         ({"nodes": 8, "policies": {"memoryCheckpointSeconds": "often"}},

@@ -207,7 +207,7 @@ def _skew(facts: Facts) -> Iterator[Line]:
             Level.WARN,
             "controller",
             f"Its image is of version {', '.join(sorted(map(str, running)))}, this dlr is "
-            f"{', '.join(sorted(map(str, wanted)))}: docs/upgrading.md tells which go together.",
+            f"{', '.join(sorted(map(str, wanted)))}: docs/install.md tells which go together.",
         )
 
 

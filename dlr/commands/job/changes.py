@@ -19,6 +19,7 @@ from dlr.commands.options import (
     object_names,
 )
 from dlr.job.deletion import wait_until_gone
+from dlr.job.groups import refuse_group
 from dlr.job.lookup import get_job, get_unfinished_job, set_replicas
 from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.connection import connect
@@ -33,6 +34,7 @@ def scale(
 ) -> None:
     """Change the number of a job's workers."""
     api = Api(connect(kubeconfig, context, namespace))
+    refuse_group(get_job(api, name), "scale")
     before = set_replicas(api, name, replicas)
     after = counted(replicas, "worker")
     done = f"wants {after} already" if before == replicas else f"scaled from {before} to {after}"
@@ -57,6 +59,7 @@ def resume(
 
 def _set_suspend(api: Api, name: str, value: bool, done: str, already: str) -> None:
     job = get_unfinished_job(api, name)
+    refuse_group(job, "suspend" if value else "resume")
     if bool(job["spec"].get("suspend")) is value:
         done = f"is {already}"
     else:
@@ -84,8 +87,9 @@ def delete(
 ) -> None:
     """Delete ElasticJobs with everything they made."""
     api = Api(connect(kubeconfig, context, namespace))
-    for name in job_names:
-        get_job(api, name)
+    found = {name: get_job(api, name) for name in job_names}
+    for job in found.values():
+        refuse_group(job, "delete")
     for name in job_names:
         api.delete(ELASTICJOBS, name)
         if not wait:
@@ -95,7 +99,7 @@ def delete(
     deadline = time.monotonic() + timeout_seconds
     for place, name in enumerate(job_names):
         try:
-            wait_until_gone(api, name, deadline)
+            wait_until_gone(api, found[name], deadline)
         except TimeoutError as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:

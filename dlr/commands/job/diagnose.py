@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC
-from importlib.metadata import version
 
 from controller.wording import counted
+from crds.release import VERSION
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json
 from dlr.job.case import JSON, Case, Sentence, read_case
@@ -48,7 +48,7 @@ def page(case: Case, made: Sequence[Section], unread: Sequence[str]) -> list[str
     """Lines of text."""
     metadata = case.job["metadata"]
     moment = f"{case.now.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    lines = [f"ElasticJob {metadata['namespace']}/{metadata['name']} at {moment}, by dlr {version('dlr')}"]
+    lines = [f"ElasticJob {metadata['namespace']}/{metadata['name']} at {moment}, by dlr {VERSION}"]
     for section in made:
         lines += ["", section.title]
         for each in section.sentences:

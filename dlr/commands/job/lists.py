@@ -10,6 +10,7 @@ import typer
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, is_narrow, print_json, show_table
 from dlr.job import report
+from dlr.job.groups import GROUP_MARK, list_row, tree
 from dlr.job.lookup import get_job, require_namespace
 from dlr.job.wording import plain, utc_now
 from dlr.kube.api import ELASTICJOBS, EVENTS, Api
@@ -40,13 +41,14 @@ def list_jobs(
     narrow, now = is_narrow(), utc_now()
     columns = report.NARROW_LIST_COLUMNS if narrow else report.LIST_COLUMNS
     rows = []
-    for job in found:
-        row = dict(zip(report.LIST_COLUMNS, report.list_row(job, now), strict=True))
+    for job, is_group in tree(found):
+        row = dict(zip(report.LIST_COLUMNS, list_row(job, now), strict=True))
+        row["NAME"] = f"{GROUP_MARK if is_group else ''}{row['NAME']}"
         first = [job["metadata"]["namespace"]] if all_namespaces else []
         rows.append([*first, *(row[column] for column in columns)])
     show_table((*(["NAMESPACE"] if all_namespaces else []), *columns), rows, one_line=True)
     if narrow:
-        for job in found:
+        for job, _ in tree(found):
             if why := report.why_line(job):
                 print(f"{job['metadata']['name']}: {plain(why)}")
 

@@ -15,7 +15,7 @@ import typer
 
 from controller.wording import counted
 from dlr.commands.errors import CommandError
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
+from dlr.commands.options import Context, Group, JobName, Kubeconfig, Namespace, not_empty
 from dlr.commands.output import show
 from dlr.job.failures import Culprit, find_culprit, heading
 from dlr.job.logs import (
@@ -28,7 +28,7 @@ from dlr.job.logs import (
     log_lines,
     send_log,
 )
-from dlr.job.lookup import get_job, list_workers
+from dlr.job.lookup import get_group, get_job, workers_of
 from dlr.job.stacks import merge, stack_lines
 from dlr.job.wording import printable_line, utc_now
 from dlr.kube.api import PODS, Api
@@ -47,6 +47,7 @@ CLOSE_BEHIND = timedelta(seconds=1)
 def logs(
     name: JobName,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the worker with this node rank.")] = None,
+    group: Group = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends, from Pod to Pod.")
     ] = False,
@@ -70,6 +71,8 @@ def logs(
     """Print what a job's workers print."""
     connection = connect(kubeconfig, context, namespace)
     api = Api(connection)
+    if group is not None:
+        name = get_group(api, get_job(api, name), group)["metadata"]["name"]
     if failed:
         if rank is not None or follow or previous:
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
@@ -98,7 +101,7 @@ def _print_line(line: str) -> None:
 
 def _print_failed(api: Api, name: str, wanted: Wanted) -> None:
     job = get_job(api, name)
-    culprit = find_culprit(job, list_workers(api, name))
+    culprit = find_culprit(job, workers_of(api, job))
     if culprit is None:
         print(_without_culprit(job), file=sys.stderr)
         return

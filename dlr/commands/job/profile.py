@@ -18,6 +18,7 @@ from crds.agent_report import MAX_PROFILE_SECONDS
 from crds.log_parts import from_log
 from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.job.groups import refuse_grouped
 from dlr.job.logs import default_container
 from dlr.job.lookup import get_unfinished_job, list_workers
 from dlr.job.report import current_report
@@ -65,6 +66,7 @@ def profile(
     """Record what one process does for some seconds, as a file to open in Perfetto (ui.perfetto.dev)."""
     api = Api(connect(kubeconfig, context, namespace))
     job = get_unfinished_job(api, name, "none of its processes runs any more")
+    refuse_grouped(job, f"profile --rank {rank}")
     world = (job.get("status") or {}).get("rendezvous") or {}
     if world.get("phase") != "Formed" or rank >= world.get("worldSize", 0):
         formed = world.get("phase") == "Formed"

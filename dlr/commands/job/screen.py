@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.wording import counted
+from crds.grouping import group_name, is_grouped
 from dlr.commands.output import NARROW_WIDTH, cell, table
-from dlr.job import report, workers
+from dlr.job import groups, report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of
 from dlr.job.goodput import time_by_state
@@ -30,6 +31,8 @@ LINES_AROUND_TABLES = 5
 def render(case: Case, console: Console) -> RenderableType:
     """Draw all of it, or on a terminal as much as there is room for."""
     head = _head(case, with_bars=console.is_terminal)
+    if is_grouped(case.job):
+        return _with_groups(case, console, head)
     notes = [cell(note) for note in workers.notes(case.workers)]
     shown, event_count, taken = case.workers, MOST_EVENTS, 0
     if console.is_terminal:
@@ -44,11 +47,38 @@ def render(case: Case, console: Console) -> RenderableType:
         if left_out:
             parts.append(Text(f"… and {counted(left_out, 'more worker')}: dlr job status … | less", "dim"))
         parts += notes
-    if events := case.events[-event_count:]:
-        rows = [report.event_row(event, case.job, case.now) for event in events]
-        width = console.width if console.is_terminal else None
-        parts += [Text(""), table(report.EVENT_COLUMNS, rows, width)]
-    return Group(*parts)
+    return Group(*parts, *_events(case, console, event_count))
+
+
+def _with_groups(case: Case, console: Console, head: Table) -> Group:
+    """Draw a job with replica groups: a line for each group in place of the workers'."""
+    rows, event_count = groups.group_rows(case.job, case.workers), MOST_EVENTS
+    columns: Sequence[str] = groups.COLUMNS
+    width: int | None = None
+    left_out = 0
+    if console.is_terminal:
+        lines = console.height - len(console.render_lines(head)) - LINES_AROUND_TABLES
+        most, event_count = room(lines, len(rows), min(len(case.events), MOST_EVENTS))
+        left_out, width = max(0, len(rows) - most), console.width
+        rows = groups.most_telling(rows, most)
+        if console.width <= NARROW_WIDTH:
+            columns, rows = groups.NARROW_COLUMNS, [groups.narrow(row) for row in rows]
+    parts: list[RenderableType] = [head]
+    if rows:
+        parts += [Text(""), table(columns, rows, width)]
+        if left_out:
+            parts.append(Text(f"… and {counted(left_out, 'more group')}: dlr job status … | less", "dim"))
+        one = group_name(case.name, 0)
+        parts.append(Text(f"one group and its workers: dlr job status {one}", "dim"))
+    return Group(*parts, *_events(case, console, event_count))
+
+
+def _events(case: Case, console: Console, count: int) -> list[RenderableType]:
+    events = case.events[-count:]
+    if not events:
+        return []
+    rows = [report.event_row(event, case.job, case.now) for event in events]
+    return [Text(""), table(report.EVENT_COLUMNS, rows, console.width if console.is_terminal else None)]
 
 
 def _workers(rows: Sequence[workers.Row], console: Console, other_lines: int) -> Table:

@@ -14,18 +14,24 @@ import typer
 from rich.text import Text
 
 from controller.wording import some_of
+from crds.grouping import is_grouped
 from dlr.commands.errors import CommandError
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.options import Context, Group, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json, show
-from dlr.job.lookup import get_unfinished_job
-from dlr.job.stacks import MOST_NAMED, Answers, ask, merge, stack_lines, without_answer
+from dlr.job.groups import index_of, refuse_grouped
+from dlr.job.lookup import get_group, get_unfinished_job, groups_of
+from dlr.job.report import is_finished
+from dlr.job.stacks import MOST_NAMED, Answers, ask, ask_all, merge, stack_lines, together, without_answer
 from dlr.job.wording import printable_line
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
+from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
 
 
+MOST_GROUPS = 32
+"""Replica groups whose stacks are shown at once."""
 ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
 
 
@@ -34,6 +40,7 @@ def stacks(
     rank: Annotated[
         int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
     ] = None,
+    group: Group = None,
     native: Annotated[
         bool,
         typer.Option(
@@ -54,8 +61,15 @@ def stacks(
     """Show where all training processes are at this moment: equal stacks once, the odd ones first."""
     api = Api(connect(kubeconfig, context, namespace))
     ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
-    get_unfinished_job(api, name, ended)
+    job = get_unfinished_job(api, name, ended)
     timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
+    if group is not None:
+        name = get_group(api, job, group)["metadata"]["name"]
+    elif is_grouped(job):
+        if rank is not None:
+            refuse_grouped(job, f"stacks --rank {rank}")
+        _stacks_of_groups(api, job, timeout, output, native=native)
+        return
     answers = ask(api, name, timeout, native=native)
     if not answers.stacks:
         raise CommandError(without_answer(name, answers, timeout))
@@ -67,6 +81,31 @@ def stacks(
     else:
         _print_places(shown, answers)
     _tell_who_is_missing(answers, timeout)
+
+
+def _stacks_of_groups(api: Api, job: JSON, timeout: float, output: Format, *, native: bool) -> None:
+    """Show the stacks of all replica groups, group by group."""
+    name = job["metadata"]["name"]
+    groups = [each for each in groups_of(api, job) if not is_finished(each)]
+    if len(groups) > MOST_GROUPS:
+        raise UsageError(f"ElasticJob {name!r} has {len(groups)} replica groups; choose one with --group.")
+    found = ask_all(api, [each["metadata"]["name"] for each in groups], timeout, native=native)
+    if not any(answers.stacks for answers in found):
+        raise CommandError(without_answer(name, together(found), timeout))
+    pairs = [*zip(groups, found, strict=True)]
+    if output is Format.JSON:
+        print_json(
+            [
+                {**stack, "group": index_of(group), "where": answers.where[stack["rank"]]}
+                for group, answers in pairs
+                for stack in answers.stacks
+            ]
+        )
+    for group, answers in pairs:
+        if output is Format.TABLE and answers.stacks:
+            show(Text(f"Group {index_of(group)}, {group['metadata']['name']}:", style="bold"))
+            _print_places(answers.stacks, answers)
+        _tell_who_is_missing(answers, timeout)
 
 
 def _print_places(stacks: Sequence[JSON], answers: Answers) -> None:

@@ -11,14 +11,16 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
+from crds.grouping import is_grouped
 from dlr.commands.errors import JobFailed
 from dlr.commands.job.screen import render
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show
 from dlr.job import report
-from dlr.job.case import Case
+from dlr.job.case import Case, in_order
 from dlr.job.failures import broken_worlds, ended_pods
-from dlr.job.lookup import get_job, list_workers
+from dlr.job.groups import groups_line
+from dlr.job.lookup import get_job, workers_of
 from dlr.job.wording import utc_now
 from dlr.kube.api import EVENTS, Api
 from dlr.kube.connection import connect
@@ -49,7 +51,7 @@ def status(
 
 def _look(api: Api, name: str) -> Case:
     job = get_job(api, name)
-    workers = report.sort_workers(list_workers(api, name))
+    workers = in_order(job, workers_of(api, job))
     return Case(job, workers, report.job_events(api.find(EVENTS), job), utc_now())
 
 
@@ -96,9 +98,11 @@ def change_line(job: JSON, workers: Sequence[JSON]) -> str:
     """Return a watch's line without a terminal; it changes when something worth a line happens."""
     world = job.get("status", {}).get("rendezvous") or {}
     broken, pods = sum(broken_worlds(job).values()), sum(ended_pods(job, workers).values())
+    together = f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}"
+    if is_grouped(job):
+        together = f"groups {groups_line(job)}"
     line = (
-        f"{report.phase(job)}, workers {report.workers_line(job)}, "
-        f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}, "
+        f"{report.phase(job)}, workers {report.workers_line(job)}, {together}, "
         f"failures of processes {broken}, of Pods {pods}"
     )
     why = report.why_line(job)

@@ -11,6 +11,7 @@ from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import show_table
 from dlr.job.goodput import account_of, redone
+from dlr.job.groups import refuse_grouped
 from dlr.job.lookup import get_job, list_workers
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import Life, NoHistory, life_of, title
@@ -65,6 +66,7 @@ def timeline(
 
 def _life(api: Api, name: str) -> Life:
     job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
+    refuse_grouped(job, "timeline", "lives")
     account = account_of(job, workers, now)
     try:
         return life_of(job, workers, account.ratio if account else None, now, redone(account))

@@ -1,1 +1,1 @@
-"""`dlr map`: a command for each line, in workers that grow and shrink with the work (docs/tasks.md)."""
+"""`dlr map`: a command for each line, in workers that grow and shrink with the work (docs/shards.md)."""

@@ -1,1 +1,1 @@
-"""`dlr-queue.pl`: Kaldi's queue.pl, for its scripts as they are (docs/tasks.md)."""
+"""`dlr-queue.pl`: Kaldi's queue.pl, for its scripts as they are (docs/shards.md)."""

@@ -105,10 +105,12 @@ function renderFleet(page) {
     parts = new Map();
   }
   const words = filter.value.trim().toLowerCase();
+  const total = page.jobs.filter((job) => !job.isGroup).length;
   const jobs = page.jobs.filter((job) => !words || `${job.namespace}/${job.name} ${job.phase} ${job.why}`.toLowerCase().includes(words));
-  part("fleet-title", [jobs.length, page.jobs.length, page.namespace], () => {
+  const shown = jobs.filter((job) => !job.isGroup).length;
+  part("fleet-title", [shown, total, page.namespace], () => {
     const place = page.namespace === null ? "all namespaces" : `namespace ${page.namespace}`;
-    return document.createTextNode(`${jobs.length === page.jobs.length ? "" : `${jobs.length} of `}${page.jobs.length} jobs in ${place}`);
+    return document.createTextNode(`${shown === total ? "" : `${shown} of `}${total} jobs in ${place}`);
   });
   part("fleet", [jobs, page.leftOut], () => [
     jobs.length ? el("table", { class: "fleet" }, fleetHead(page.strip), el("tbody", {}, jobs.map((job) => fleetRow(job, page)))) : el("p", { class: "quiet" }, words ? "No job fits the filter." : "There are no ElasticJobs here. `dlr dashboard -A` looks in all namespaces."),
@@ -122,7 +124,8 @@ function fleetHead(strip) {
 }
 
 function fleetRow(job, page) {
-  const name = page.namespace === null ? `${job.namespace}/${job.name}` : job.name;
+  const full = page.namespace === null ? `${job.namespace}/${job.name}` : job.name;
+  const name = job.isGroup ? `└ ${full}` : full;
   const address = `#/job/${encodeURIComponent(job.namespace)}/${encodeURIComponent(job.name)}`;
   const state = job.state && job.state !== job.phase ? ` (${job.state})` : "";
   const step = job.step === null || job.step === undefined ? "" : job.total ? `${job.step} of ${job.total}` : `${job.step}`;
@@ -137,7 +140,7 @@ function fleetRow(job, page) {
     cell("steps/s", job.secondsPerStep ? `${short(1 / job.secondsPerStep)}` : ""),
     cell("left", job.secondsLeft ? duration(job.secondsLeft) : ""),
     cell("outages", job.outages ? `${job.outages}` : ""),
-    el("td", { class: "wide why" }, job.why));
+    el("td", { class: "wide why" }, [job.groups, job.why].filter(Boolean).join("; ")));
 }
 
 function legend(colors, states) {
@@ -151,13 +154,13 @@ function legend(colors, states) {
 
 /* ---- one job ---- */
 
-const SECTIONS = ["verdict", "life", "steps", "failures", "culprit", "waits", "ranks", "stacks", "nodes", "log", "events"];
+const SECTIONS = ["verdict", "groups", "life", "steps", "failures", "culprit", "waits", "ranks", "stacks", "nodes", "log", "events"];
 
 function renderJob(page) {
   if (!document.getElementById("verdict")) {
     const section = (name) => el("section", { id: name, tabindex: -1, "aria-label": name });
     main.replaceChildren(
-      section("verdict"), section("life"),
+      section("verdict"), section("groups"), section("life"),
       el("div", { class: "columns" }, section("steps"), section("failures")),
       section("culprit"),
       el("div", { class: "columns" }, section("waits"), section("nodes")),
@@ -167,6 +170,9 @@ function renderJob(page) {
     makeLog();
   }
   part("verdict", [page.verdict, page.also, page.advice, page.facts, page.share, page.phase, page.unread], () => verdictPart(page));
+  part("groups", page.groups, (groups) => groups && groupsPart(page, groups));
+  document.getElementById("groups").hidden = !page.groups;
+  for (const name of ["ranks", "log"]) document.getElementById(name).hidden = Boolean(page.groups);
   renderLife(page);
   renderSteps(page);
   part("failures", [page.failures, page.lost, page.life?.submitted, page.life && page.life.seconds > 7200], () => failuresPart(page));
@@ -195,6 +201,19 @@ function verdictPart(page) {
     el("dl", { class: "facts" }, page.facts.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
     page.share === null ? null : bar,
     page.unread.length ? el("p", { class: "warn" }, page.unread.join(" ")) : null,
+  ];
+}
+
+/* The replica groups of a job: each is a job with a page of its own. */
+function groupsPart(page, groups) {
+  const columns = ["PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "WHY"];
+  return [
+    el("h2", {}, "Replica groups"),
+    el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Replica groups" }, el("table", {},
+      el("thead", {}, el("tr", {}, ["GROUP", ...columns].map((title) => el("th", { scope: "col" }, title)))),
+      el("tbody", {}, groups.map((group) => el("tr", {},
+        el("td", {}, el("a", { href: `#/job/${encodeURIComponent(page.namespace)}/${encodeURIComponent(group.job)}`, "data-key": group.job }, group.job)),
+        columns.map((column) => el("td", { class: column === "PHASE" ? tone(group.PHASE) : column === "WHY" ? "wide" : "" }, `${group[column] ?? ""}`))))))),
   ];
 }
 

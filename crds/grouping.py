@@ -1,0 +1,56 @@
+"""Which ElasticJob is a replica group of which: read from plain objects, with the standard library alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crds import names
+
+MAX_GROUPS = 1_000
+
+
+@dataclass(frozen=True)
+class GroupOf:
+    """The job that a group belongs to, by the group's controlling owner and name: labels are for people."""
+
+    name: str
+    uid: str
+    index: int
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of all its objects."""
+        return {names.LABEL_GROUPED_JOB: self.name, names.LABEL_GROUP_INDEX: str(self.index)}
+
+
+def owner_of_group(metadata: Mapping[str, Any]) -> GroupOf | None:
+    """Return the job that an ElasticJob with these metadata is a replica group of; None for any other."""
+    for owner in metadata.get("ownerReferences") or ():
+        is_job = owner.get("kind") == "ElasticJob" and owner.get("apiVersion") == names.API_VERSION
+        if owner.get("controller") and is_job:
+            index = index_of(owner["name"], metadata["name"])
+            return None if index is None else GroupOf(owner["name"], owner["uid"], index)
+    return None
+
+
+def index_of(job: str, name: str) -> int | None:
+    """Return the index of the group of this name; None if it is no group's.
+
+    The name is all that nobody can edit.
+    """
+    digits = name.removeprefix(group_name(job, 0)[:-1])
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
+        return None
+    return int(digits) if name == group_name(job, int(digits)) else None
+
+
+def is_grouped(job: Mapping[str, Any]) -> bool:
+    """Return whether an ElasticJob is divided into groups, and so has no workers of its own."""
+    return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))
+
+
+def group_name(job: str, index: int) -> str:
+    """Return the name of a group's ElasticJob."""
+    return f"{job}-group-{index}"

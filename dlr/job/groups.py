@@ -1,0 +1,173 @@
+"""Replica groups: the ElasticJobs that a job owns, and what its status says of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from controller.wording import counted
+from crds import names
+from crds.grouping import GroupOf, group_name, is_grouped, owner_of_group
+from dlr.job import report
+from dlr.job.report import current_report, is_finished
+from dlr.kube.errors import UsageError
+
+JSON = dict[str, Any]
+Row = tuple[object, ...]
+
+GROUP_MARK = "└ "
+"""Precedes the name of a group in a list, below its job."""
+
+COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "WHY")
+NARROW_COLUMNS = ("GROUP", "PHASE", "TRAINS", "STEP", "RESTARTS")
+
+
+def group_of(job: JSON) -> GroupOf | None:
+    """Return the job that this one is a replica group of; None if it is none."""
+    return owner_of_group(job["metadata"])
+
+
+def index_of(item: JSON) -> int:
+    """Return the index of the group that a job or a worker is of; -1 for none."""
+    text = (item["metadata"].get("labels") or {}).get(names.LABEL_GROUP_INDEX) or ""
+    return int(text) if text.isdecimal() else -1
+
+
+def group_count(job: JSON) -> int:
+    """Return the number of groups that a job with groups is divided into."""
+    workers = job["spec"]["elasticPolicy"]["replicaGroups"]["workers"]
+    return int(job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0)) // int(workers)
+
+
+def training(job: JSON) -> list[int]:
+    """Return the indices of the groups that train together."""
+    membership = (job.get("status") or {}).get("membership") or {}
+    return [] if is_finished(job) else [each["index"] for each in membership.get("groups") or ()]
+
+
+def groups_line(job: JSON) -> str:
+    """The number of groups that train together, and the version of their membership."""
+    version = ((job.get("status") or {}).get("membership") or {}).get("version", 0)
+    line = f"{len(training(job))} of {group_count(job)} train together"
+    return f"{line}, version {version}" if version else line
+
+
+def group_line(job: JSON) -> str:
+    """The job whose group this one is, and how far it is as such; empty for a job that is none."""
+    group = group_of(job)
+    if group is None:
+        return ""
+    part = (job.get("status") or {}).get("replicaGroup") or {}
+    line = f"{group.index} of {group.name}"
+    if is_finished(job) or not part.get("ready"):
+        return line
+    return f"{line}, in version {part['version']}" if part.get("version") else f"{line}, ready to train"
+
+
+def group_rows(job: JSON, workers: Sequence[JSON]) -> list[Row]:
+    """Return a row for COLUMNS of each group.
+
+    Args:
+        workers: of all groups.
+    """
+    steps: dict[int, int] = {}
+    for worker in workers:
+        if (step := (current_report(worker).get("progress") or {}).get("step")) is not None:
+            steps[index_of(worker)] = max(step, steps.get(index_of(worker), 0))
+    together = set(training(job))
+    return [
+        (
+            each["index"],
+            each.get("phase"),
+            f"version {each.get('version', 0)}" if each["index"] in together else "no",
+            each.get("round"),
+            steps.get(each["index"]),
+            each.get("restarts", 0),
+            each.get("message") or None,
+        )
+        for each in (job.get("status") or {}).get("groups") or ()
+    ]
+
+
+def list_row(job: JSON, now: datetime) -> Row:
+    """Return a job's row for `report.LIST_COLUMNS`; one with replica groups has no world of its own."""
+    row = report.list_row(job, now)
+    if not is_grouped(job):
+        return row
+    cells = dict(zip(report.LIST_COLUMNS, row, strict=True))
+    cells["ROUND"] = None
+    cells["WORLD"] = None if is_finished(job) else f"{len(training(job))}/{group_count(job)} groups"
+    return tuple(cells.values())
+
+
+def narrow(row: Row) -> Row:
+    """Return the row for a narrow terminal."""
+    cells = dict(zip(COLUMNS, row, strict=True))
+    return tuple(cells[column] for column in NARROW_COLUMNS)
+
+
+def most_telling(rows: Sequence[Row], most: int) -> list[Row]:
+    """Choose rows for a screen: those of groups that do not train first, then those that restarted."""
+    if len(rows) <= most:
+        return [*rows]
+    shown = sorted(rows, key=lambda row: (row[2] != "no", not row[5]))[:most]
+    return [row for row in rows if row in shown]
+
+
+def tree(jobs: Iterable[JSON]) -> list[tuple[JSON, bool]]:
+    """Return the jobs in their order, each followed by its groups.
+
+    With each comes whether it is a group of the job above it; one whose job is not among them stands alone.
+    """
+    found = [*jobs]
+    uids = {job["metadata"].get("uid") for job in found}
+    groups: dict[str, list[JSON]] = {}
+    alone: list[JSON] = []
+    for job in found:
+        group = group_of(job)
+        if group is not None and group.uid in uids:
+            groups.setdefault(group.uid, []).append(job)
+        else:
+            alone.append(job)
+    ordered: list[tuple[JSON, bool]] = []
+    for job in alone:
+        ordered.append((job, False))
+        of_job = groups.get(str(job["metadata"].get("uid")), [])
+        ordered += [(each, True) for each in sorted(of_job, key=index_of)]
+    return ordered
+
+
+def refuse_group(job: JSON, act: str) -> None:
+    """
+    Args:
+        act: the command that changes a whole job, such as `delete`.
+
+    Raises:
+        UsageError: the job is a replica group, which its owner keeps as it is.
+    """
+    group = group_of(job)
+    if group is not None:
+        raise UsageError(
+            f"ElasticJob {job['metadata']['name']!r} is a replica group of {group.name!r}, which keeps it as "
+            f"it is; use the whole job: dlr job {act} {group.name}."
+        )
+
+
+def refuse_grouped(job: JSON, command: str, parts: str = "ranks") -> None:
+    """
+    Args:
+        command: with its options, such as `logs --rank 0`; the job's name comes after the first word.
+        parts: what each group has of its own.
+
+    Raises:
+        UsageError: the job has replica groups; the message names a command for one of them.
+    """
+    if is_grouped(job):
+        name = job["metadata"]["name"]
+        first, _, options = command.partition(" ")
+        of_one = " ".join(filter(None, (f"dlr job {first} {group_name(name, 0)}", options)))
+        raise UsageError(
+            f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with {parts} of "
+            f"their own; name one, such as: {of_one}."
+        )

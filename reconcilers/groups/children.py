@@ -1,0 +1,98 @@
+"""The ElasticJobs of a job's replica groups: what they should be, and the writes that make them so. Pure."""
+
+from __future__ import annotations
+
+from controller.resources import Object
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.grouping import GroupOf, group_name
+from reconcilers.observed.builder import owner_reference
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.acts import Act, Verb
+from reconcilers.runtime.kinds import ELASTICJOBS
+
+OF_THE_WHOLE = ("ttlSecondsAfterFinished", "activeDeadlineSeconds")
+"""Fields of a runPolicy that end the job with all its groups, and so no single group."""
+
+
+def is_halted(job: Object) -> bool:
+    """Return whether the groups should be suspended: the job is, or it has ended."""
+    return bool(job["spec"].get("suspend")) or (job.get("status") or {}).get("phase") in (
+        "Succeeded",
+        "Failed",
+    )
+
+
+def is_outdated(job: ElasticJob, index: int, group: ElasticJob, halted: bool) -> bool:
+    """Return whether a group is not what its job wants it to be.
+
+    Its spec is not compared, of which the cache may have a part alone: each write notes the generations that
+    it was made of and leads to.
+    """
+    metadata, whole = group.metadata, job.metadata
+    made_of = metadata.annotations.get(names.ANNOTATION_GROUPED_GENERATION)
+    return (
+        made_of != generations(whole.generation, metadata.generation)
+        or group.spec.suspend is not halted
+        or not GroupOf(whole.name, whole.uid, index).labels.items() <= metadata.labels.items()
+    )
+
+
+def generations(job: int, group: int) -> str:
+    """Return the annotation of a group of this generation that was made of a job of that one."""
+    return f"{job}.{group}"
+
+
+def group_job(job: Object, index: int) -> Object:
+    """Return the ElasticJob of a group.
+
+    Args:
+        job: the whole job, as it is stored.
+    """
+    metadata, spec = job["metadata"], job["spec"]
+    policy = dict(spec["elasticPolicy"])
+    workers = policy.pop("replicaGroups")["workers"]
+    worker = spec["replicaSpecs"][names.WORKER] | {"replicas": workers, "minReplicas": workers}
+    run = {key: value for key, value in (spec.get("runPolicy") or {}).items() if key not in OF_THE_WHOLE}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": ELASTICJOBS.kind,
+        "metadata": {
+            "name": group_name(metadata["name"], index),
+            "namespace": metadata["namespace"],
+            "labels": (metadata.get("labels") or {})
+            | {names.LABEL_MANAGED_BY: names.MANAGER}
+            | GroupOf(metadata["name"], metadata["uid"], index).labels,
+            "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(metadata["generation"], 1)},
+            "ownerReferences": [owner_reference(ELASTICJOBS.kind, metadata["name"], metadata["uid"])],
+        },
+        "spec": spec
+        | {
+            "elasticPolicy": policy,
+            "replicaSpecs": {names.WORKER: worker},
+            "runPolicy": run,
+            "suspend": is_halted(job),
+        },
+    }
+
+
+def renewal(job: Object, index: int, group: Object) -> Act:
+    """Return the write that makes a group what the job wants it to be.
+
+    Args:
+        job: the whole job, as it is stored.
+        group: the whole group, as it is stored; the write is refused if it has changed since.
+    """
+    wanted, metadata = group_job(job, index), group["metadata"]
+    spec = merge_patch(group["spec"], wanted["spec"])
+    generation = metadata["generation"] + bool(spec)
+    made_of = generations(job["metadata"]["generation"], generation)
+    body = {
+        "metadata": {
+            "resourceVersion": metadata["resourceVersion"],
+            "labels": wanted["metadata"]["labels"],
+            "annotations": {names.ANNOTATION_GROUPED_GENERATION: made_of},
+        },
+        "spec": spec,
+    }
+    return Act(Verb.PATCH, ELASTICJOBS, metadata["name"], metadata["namespace"], body)

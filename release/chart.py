@@ -1,0 +1,234 @@
+"""Writes the Helm chart from the manifests that kustomize and `dlr install` use.
+
+A template is the YAML of such a manifest. Where a value changes it, the lines that differ stand in an `if`,
+with both renderings taken from the manifests. Namespaces and images are text that a value replaces, as in
+`deploy.documents`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import deploy
+from crds.release import VERSION
+from deploy.kustomize import Document, render, resources
+
+NAME = "dlr"
+
+CONDITIONS = {
+    "../crds": ".Values.crds",
+    "users": ".Values.userRoles",
+    "admission": ".Values.admissionPolicies",
+    "flowcontrol": ".Values.flowSchemas",
+    "namespaced": ".Values.jobsNamespace",
+    "network": ".Values.networkPolicy",
+    "priority": ".Values.priorityClass",
+    "metrics": ".Values.metrics",
+}
+"""Folders of `deploy/`, and what has to be true for their objects to be in the cluster."""
+
+TEXTS = {
+    deploy.DEFAULT_NAMESPACE: "{{ .Release.Namespace }}",
+    deploy.DEFAULT_JOBS_NAMESPACE: "{{ .Values.jobsNamespace }}",
+    deploy.DEFAULT_IMAGE: "{{ .Values.images.controller }}",
+    deploy.DEFAULT_AGENT_IMAGE: "{{ .Values.images.agent }}",
+    deploy.DEFAULT_CHECK_IMAGE: "{{ .Values.images.worker }}",
+}
+_TEXT = re.compile("|".join(map(re.escape, TEXTS)))
+_ACTION = re.compile(r"\{\{|\}\}")
+_FOLDER = Path(deploy.__file__).parent
+
+CHART = f"""\
+apiVersion: v2
+name: {NAME}
+description: Elastic, self-healing PyTorch training on Kubernetes, without a per-job master
+type: application
+version: {VERSION}
+appVersion: {VERSION}
+kubeVersion: ">=1.30.0-0"
+"""
+
+VALUES = f"""\
+# Images, where your cluster pulls them from; best by digest: registry.example/dlr-controller@sha256:…
+images:
+  controller: {deploy.DEFAULT_IMAGE}
+  # Brings the agent into the Pods of jobs.
+  agent: {deploy.DEFAULT_AGENT_IMAGE}
+  # Nodes are checked in it.
+  worker: {deploy.DEFAULT_CHECK_IMAGE}
+
+# Controllers: one leads, the others stand by. More than one have a PodDisruptionBudget.
+replicas: 2
+
+# The one namespace that the controller looks after, with rights there alone. Empty: all namespaces.
+jobsNamespace: ""
+
+# The CRDs. They stay when the chart is uninstalled, since the jobs would go with them.
+crds: true
+
+# Rights of people: dlr's kinds in the ClusterRoles view, edit and admin.
+userRoles: true
+
+# Policies that keep a worker from writing in another worker's name.
+admissionPolicies: true
+
+# Priorities of the controller and of workers at the API server.
+flowSchemas: true
+
+# A NetworkPolicy for the controller's Pods.
+networkPolicy: false
+
+# A PriorityClass above that of training.
+priorityClass: false
+
+# For the Prometheus Operator and Grafana: PodMonitor, alerts, dashboard, and an account that reads metrics.
+metrics: false
+"""
+
+NOTES = """\
+dlr {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}. Whether it is ready:
+
+  dlr doctor -n {{ .Release.Namespace }}
+
+Helm makes a namespace without labels. So that its Pods are restricted, and its node checks may cordon:
+
+  kubectl label namespace {{ .Release.Namespace }} pod-security.kubernetes.io/enforce=restricted \\
+    elastic.iml.github.io/may-cordon=true
+"""
+
+
+def files() -> dict[str, str]:
+    """The files of the chart by their paths."""
+    templates = {f"templates/{name}.yaml": text for name, text in _templates()}
+    schema = json.dumps(_schema(yaml.safe_load(VALUES)), indent=2) + "\n"
+    return {
+        "Chart.yaml": CHART,
+        "values.yaml": VALUES,
+        "values.schema.json": schema,
+        "templates/NOTES.txt": NOTES,
+        **templates,
+    }
+
+
+def _schema(value: Any) -> Document:
+    """A JSON schema that takes no values but those of values.yaml, with the types that they have there."""
+    if isinstance(value, dict):
+        properties = {name: _schema(each) for name, each in value.items()}
+        return {"type": "object", "additionalProperties": False, "properties": properties | _SUBCHART}
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    return {"type": "integer", "minimum": 1} if isinstance(value, int) else {"type": "string"}
+
+
+_SUBCHART: Document = {"global": {"type": "object"}}
+"""What Helm itself adds where this chart is a dependency of another."""
+
+
+def _templates() -> Iterator[tuple[str, str]]:
+    """Name and text of each template: one a folder, with its documents in their order there."""
+    texts: dict[str, list[str]] = {}
+    for folder, document in _extras():
+        texts.setdefault(folder, []).extend(_lines(document, names_jobs=folder == "namespaced"))
+    variants = zip(
+        *(
+            _base(*components)
+            for components in ((), ("priority",), ("namespaced",), ("namespaced", "priority"))
+        ),
+        strict=True,
+    )
+    for folder, documents in zip(_folders(), variants, strict=True):
+        if folder == "namespace.yaml":  # Helm has to make it before anything else, and without our help
+            continue
+        everywhere, everywhere_first, in_one, in_one_first = map(_lines, documents)
+        lines = either(
+            either(everywhere, everywhere_first, CONDITIONS["priority"]),
+            either(in_one, in_one_first, CONDITIONS["priority"]),
+            CONDITIONS["namespaced"],
+        )
+        if documents[0]["kind"] == "PodDisruptionBudget":
+            lines = _if("gt (int .Values.replicas) 1", lines)
+        texts.setdefault(folder, []).extend(lines)
+    for folder, lines in texts.items():
+        name = folder.removeprefix("../")
+        if condition := CONDITIONS.get(folder):
+            # No dash before `end`: it would take the last newline of a text away.
+            lines = [f"{{{{- if {condition} }}}}", *lines, "{{ end }}"]
+        yield name, "\n".join(lines) + "\n"
+
+
+def _base(*components: str) -> list[Document]:
+    """The objects of every installation, as these components patch them."""
+    return render(_FOLDER, [_FOLDER / name for name in components])[: len(_folders())]
+
+
+def _folders() -> list[str]:
+    """The resource of the base that each of its objects is from."""
+    (base,) = yaml.safe_load_all((_FOLDER / "kustomization.yaml").read_text())
+    return [name for name in base["resources"] for _ in resources(_FOLDER, {"resources": [name]})]
+
+
+def _extras() -> Iterator[tuple[str, Document]]:
+    """The objects beside the base, each with its folder."""
+    for folder in ("namespaced", "network", "priority", "metrics"):
+        for document in render(_FOLDER / folder):
+            yield folder, document
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what a value replaces, so that any text may stand there, and writes out what is there twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.Node:
+        style = "|" if "\n" in text else '"' if _TEXT.search(text) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _lines(document: Document, *, names_jobs: bool = True) -> list[str]:
+    """The lines of a document as a template.
+
+    names_jobs: its text `dlr-jobs` is the namespace of jobs; a group of alerts has that name too.
+    """
+    kind = document["kind"]
+    if kind == "CustomResourceDefinition":
+        annotated = {
+            "annotations": {**document["metadata"].get("annotations", {}), "helm.sh/resource-policy": "keep"}
+        }
+        document = {**document, "metadata": document["metadata"] | annotated}
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    text = _ACTION.sub(lambda found: f'{{{{ "{found.group()}" }}}}', text)
+    kept = set() if names_jobs else {deploy.DEFAULT_JOBS_NAMESPACE}
+    text = _TEXT.sub(lambda found: found.group() if found.group() in kept else TEXTS[found.group()], text)
+    if kind == "Deployment":
+        text = re.sub(r"^  replicas: \d+$", "  replicas: {{ .Values.replicas }}", text, flags=re.MULTILINE)
+    return ["---", *text.splitlines()]
+
+
+def either(off: Sequence[str], on: Sequence[str], condition: str) -> list[str]:
+    """Lines that are the first ones where a condition is false, and the second ones where it is true."""
+    found: list[str] = []
+    matcher = difflib.SequenceMatcher(a=off, b=on, autojunk=False)
+    for operation, begin, end, on_begin, on_end in matcher.get_opcodes() if off != on else ():
+        if operation == "equal":
+            found += off[begin:end]
+        elif begin == end:
+            found += _if(condition, on[on_begin:on_end])
+        else:
+            instead = ["{{- else }}", *on[on_begin:on_end]] if on_begin < on_end else []
+            found += _if(f"not {condition}", [*off[begin:end], *instead])
+    return found or list(off)
+
+
+def _if(condition: str, lines: Sequence[str]) -> list[str]:
+    return [f"{{{{- if {condition} }}}}", *lines, "{{- end }}"]

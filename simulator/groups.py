@@ -1,0 +1,114 @@
+"""A job with replica groups: which of them train together, and when they go on after a change.
+
+Each group is a job that `planned.PlannedJob` decides about. `reconcilers/groups` decides who takes part, and
+when the whole job has failed; how long the others stand still comes from the table of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from crds.elasticjob import ElasticJob
+from crds.job_status import ElasticJobStatus
+from crds.replica_groups import Membership
+from reconcilers.groups.membership import GroupView, decide
+from reconcilers.groups.plan import plan_groups, view_of
+from simulator import objects
+from simulator.times import Times
+
+MINIMUM = 1
+"""Number of groups below which none trains: the default of `elasticPolicy.replicaGroups.min`."""
+
+
+class GroupedJob:
+    """The job that owns the groups.
+
+    Args:
+        groups: all groups by number, which train.
+    """
+
+    def __init__(self, groups: Mapping[int, ElasticJob], times: Times) -> None:
+        # Only the number of groups counts; a real job may not have so many workers.
+        elastic = {"replicaGroups": {"workers": 1, "min": MINIMUM}}
+        self.job = objects.new_job({"replicas": len(groups)}, {"elasticPolicy": elastic})
+        self.stalled_until = 0.0
+        """End of the pause that the newest version of the membership means for those in it."""
+        self._groups = dict(groups)
+        self._views = {number: view_of(number, group) for number, group in groups.items()}
+        self._rounds_before = dict.fromkeys(groups, 0)
+        self._times = times
+        self.membership = Membership()
+        self._publish(decide(self.membership, self._all_views(), MINIMUM))
+
+    @property
+    def count(self) -> int:
+        return len(self._groups)
+
+    @property
+    def has_failed(self) -> bool:
+        phase = self.job.status.phase
+        return phase is not None and phase.finished
+
+    def takes_part(self, number: int) -> bool:
+        return number in self._members
+
+    def look(self, number: int, group: ElasticJob, now: float) -> float:
+        """Look at one group. Return the seconds for which those that take part stand still from now on.
+
+        Args:
+            number: of the group.
+            group: its ElasticJob.
+            now: second of the simulation.
+        """
+        before, self._groups[number] = self._groups[number], group
+        view = self._view(number, group)
+        if view == self._views[number]:
+            return 0.0
+        self._views[number] = view
+        if group.status.phase is not before.status.phase and view.phase is not None and view.phase.finished:
+            self._look_at_all(now)
+        members = self._members
+        if not self._publish(decide(self.membership, self._all_views(), MINIMUM)):
+            return 0.0
+        seconds = self._times.regroup_seconds(someone_left=bool(members.items() - self._members.items()))
+        self.stalled_until = max(self.stalled_until, now + seconds)
+        return seconds
+
+    def forget(self, number: int, group: ElasticJob) -> None:
+        """Let a group that trains be one to which nothing has ever happened, in the round that it is in.
+
+        Args:
+            number: of the group.
+            group: the ElasticJob as it is from now on.
+        """
+        shown = view_of(number, group)
+        self._rounds_before[number] = self._views[number].round - shown.round
+        self._groups[number] = group
+        self._views[number] = self._view(number, group)
+
+    def _view(self, number: int, group: ElasticJob) -> GroupView:
+        view, before = view_of(number, group), self._rounds_before[number]
+        return replace(
+            view,
+            round=view.round + before,
+            broken_round=view.broken_round + before,
+            ready_round=view.ready_round + before if view.ready_round else 0,
+        )
+
+    def _all_views(self) -> list[GroupView]:
+        return list(self._views.values())
+
+    def _publish(self, membership: Membership) -> bool:
+        """Take over a membership. Return whether it is a new one."""
+        is_new = membership is not self.membership
+        self.membership = membership
+        if is_new:
+            self._members = {place.index: place.round for place in membership.groups}
+        return is_new
+
+    def _look_at_all(self, now: float) -> None:
+        """Decide whether the whole job has ended, since one group has."""
+        plan = plan_groups(self.job, self.job.status.to_wire(), self._groups, (), objects.at(now))
+        status = objects.patched(self.job.status.to_wire(), plan.status_patch)
+        self.job = self.job.model_copy(update={"status": ElasticJobStatus.model_validate(status)})

@@ -1,0 +1,474 @@
+"""Processes of replica groups and their agents, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from queue import Queue
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from agent.connection.listener import Listener
+from agent.connection.store import PeerStore
+from agent.connection.store_server import StoreServer, version_prefix
+from agent.replicas import desk as desk_module
+from agent.replicas.client import AgentChannel, Membership
+from agent.replicas.desk import ReplicasDesk
+from agent.replicas.facts import GroupAddress, Groups
+from agent.torch_compat import process_groups
+from crds.agent_report import ReplicasReport
+
+KEY = bytes(range(32))
+WITHIN_SECONDS = 10.0
+ROUND = 4
+
+
+class Agent:
+    """The agent of a group, with its desk, and its processes in this one."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.listener = Listener("127.0.0.1", KEY)
+        self.store = StoreServer(self.listener)
+        self.desk = ReplicasDesk(index, KEY, self.store)
+        self.told: Queue[ReplicasReport | None] = Queue()
+        """What the agent reported at once."""
+        self.desk.serve(lambda: self.told.put(self.desk.to_status()))
+
+    def address(self, round_: int = ROUND) -> GroupAddress:
+        return GroupAddress(self.index, round_, self.listener.host, self.listener.port)
+
+    def process(self, rank: int = 0, size: int = 1, round_: int = ROUND) -> Process:
+        return Process(self.desk.path, rank, size, round_)
+
+    def close(self) -> None:
+        self.desk.close()
+        self.store.close()
+        self.listener.close()
+
+
+class Process:
+    """A training process that has joined."""
+
+    def __init__(self, path: str, rank: int, size: int, round_: int) -> None:
+        self.channel = AgentChannel(path, round_)
+        self.changed = threading.Condition()
+        self.times: list[float] = []
+        self.channel.follow(self._note, rank, size)
+
+    def _note(self) -> None:
+        with self.changed:
+            self.times.append(time.monotonic())
+            self.changed.notify_all()
+
+    def wait_for(self, version: int) -> Membership:
+        def is_there() -> bool:
+            return self.channel.membership is not None and self.channel.membership.version >= version
+
+        with self.changed:
+            assert self.changed.wait_for(is_there, WITHIN_SECONDS), self.channel.membership
+        assert self.channel.membership is not None
+        return self.channel.membership
+
+    def die(self) -> None:
+        """Close its connection, as its end does."""
+        self.channel._line._socket.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[[int], Agent]]:
+    agents: list[Agent] = []
+
+    def made(index: int) -> Agent:
+        agents.append(Agent(index))
+        return agents[-1]
+
+    yield made
+    for agent in agents:
+        agent.close()
+
+
+@pytest.fixture
+def agent(make: Callable[[int], Agent]) -> Agent:
+    made = make(0)
+    made.desk.begin(ROUND, 1)
+    return made
+
+
+@pytest.fixture
+def two(make: Callable[[int], Agent]) -> tuple[Agent, Agent]:
+    """The lead, and an agent of another group."""
+    pair = make(0), make(1)
+    for each in pair:
+        each.desk.begin(ROUND, 1)
+        each.desk.see(together(1, *pair))
+    return pair
+
+
+def together(version: int, *agents: Agent) -> Groups:
+    return Groups(version, tuple(each.address() for each in agents))
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def in_thread(call: Callable[[], object]) -> Queue[object]:
+    result: Queue[object] = Queue()
+
+    def run() -> None:
+        try:
+            result.put(call())
+        except BaseException as error:
+            result.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result
+
+
+def relays(agent: Agent) -> int:
+    return len(agent.desk._relays)
+
+
+def waits(agent: Agent) -> bool:
+    """Whether somebody waits for a key in the agent's store."""
+    return bool(agent.store._waiting)
+
+
+def raw(agent: Agent) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(WITHIN_SECONDS)
+    connection.connect(agent.desk.path)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+# --- membership ----------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_joins_gets_the_membership_and_each_change(agent: Agent) -> None:
+    agent.desk.see(Groups(1, (agent.address(), GroupAddress(3, 7))))
+    process = agent.process()
+    first = process.wait_for(1)
+    assert first == Membership(1, ((0, ROUND), (3, 7)), (0, ROUND))
+    assert first.place == 0
+    agent.desk.see(Groups(2, (GroupAddress(3, 7),)))
+    assert process.wait_for(2).place is None
+
+
+def test_a_process_joins_before_there_is_any_membership(agent: Agent) -> None:
+    process = agent.process()
+    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
+    assert process.channel.membership is None
+    agent.desk.see(together(1, agent))
+    assert process.wait_for(1).place == 0
+
+
+def test_an_elasticworld_that_is_gone_for_a_moment_takes_nothing_back(agent: Agent) -> None:
+    process = agent.process()
+    agent.desk.see(together(5, agent))
+    process.wait_for(5)
+    agent.desk.see(Groups())
+    agent.desk.see(Groups(6))
+    assert process.wait_for(6) == Membership(6, (), (0, ROUND))
+    assert len(process.times) == 2
+
+
+def test_a_stopped_process_holds_up_neither_the_watch_nor_the_others(agent: Agent) -> None:
+    agent.desk.begin(ROUND, 2)
+    stopped = raw(agent)  # it reads nothing
+    stopped.sendall(json.dumps({"join": {"rank": 0, "size": 2, "round": ROUND}}).encode() + b"\n")
+    process = agent.process(1, 2)
+    agent.told.get(timeout=WITHIN_SECONDS)
+    others = tuple(GroupAddress(index, 1) for index in range(1, 1_000))
+    longest = 0.0
+    for version in range(1, 30):
+        begun_at = time.monotonic()
+        agent.desk.see(Groups(version, others))
+        longest = max(longest, time.monotonic() - begun_at)
+        process.wait_for(version)
+    assert longest < WITHIN_SECONDS  # a send that waited for it would never end
+    assert is_closed(stopped)
+
+
+def test_the_desk_of_an_agent_that_ends_leaves_no_socket_and_no_thread(agent: Agent) -> None:
+    process = agent.process()
+    agent.told.get(timeout=WITHIN_SECONDS)
+    agent.desk.close()
+    wait_until(lambda: not agent.desk._connections)
+    assert not Path(agent.desk.path).parent.exists()
+    with pytest.raises(OSError):
+        process.channel.open_store(1)
+
+
+# --- reports -------------------------------------------------------------------------------------------------
+
+
+def test_the_agent_reports_ready_once_all_its_processes_have_joined(agent: Agent) -> None:
+    agent.desk.begin(ROUND, 2)
+    agent.process(0, 2)
+    agent.process(0, 2)  # the same one, again
+    wait_until(lambda: len(agent.desk._connections) == 2)
+    assert agent.desk.to_status() is None
+    agent.process(1, 2)
+    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
+
+
+def test_a_broken_version_is_reported_at_once_and_versions_and_steps_with_the_next_report(
+    agent: Agent,
+) -> None:
+    agent.desk.begin(ROUND, 2)
+    one, other = agent.process(0, 2), agent.process(1, 2)
+    agent.told.get(timeout=WITHIN_SECONDS)
+    one.channel.at(1, 5)
+    other.channel.at(1, 4)
+    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 1, 4))
+    other.channel.at(1, 6)
+    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 1, 5))
+    assert agent.told.empty()
+    one.channel.broken(1)
+    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND, 1, 5, 1)
+    assert agent.told.empty()
+
+
+def test_a_process_that_dies_before_all_have_joined_does_not_count(agent: Agent) -> None:
+    agent.desk.begin(ROUND, 2)
+    first = agent.process(0, 2)
+    wait_until(lambda: agent.desk._processes)
+    first.die()
+    wait_until(lambda: not agent.desk._processes)
+    agent.process(1, 2)
+    wait_until(lambda: agent.desk._processes)
+    assert agent.desk.to_status() is None
+    agent.process(0, 2)
+    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND)
+
+
+def test_a_group_whose_training_ends_stays_ready_while_its_processes_end_one_by_one(agent: Agent) -> None:
+    agent.desk.begin(ROUND, 2)
+    first = agent.process(0, 2)
+    agent.process(1, 2)
+    agent.told.get(timeout=WITHIN_SECONDS)
+    first.die()
+    wait_until(lambda: len(agent.desk._connections) == 1)
+    assert agent.desk.to_status() == ReplicasReport(ROUND)
+
+
+def test_a_new_round_begins_from_nothing(agent: Agent) -> None:
+    old = agent.process()
+    agent.told.get(timeout=WITHIN_SECONDS)
+    old.channel.at(3, 9)
+    wait_until(lambda: agent.desk.to_status() == ReplicasReport(ROUND, 3, 9))
+    agent.desk.begin(ROUND + 1, 1)
+    assert agent.desk.to_status() is None
+    old.channel.at(4, 10)
+    wait_until(lambda: not agent.desk._connections)
+    late = agent.process()  # of the round before
+    wait_until(lambda: is_closed(late.channel._line._socket))
+    assert agent.desk.to_status() is None
+    agent.desk.see(together(4, agent))
+    assert agent.process(round_=ROUND + 1).wait_for(4).me == (0, ROUND + 1)
+    assert agent.told.get(timeout=WITHIN_SECONDS) == ReplicasReport(ROUND + 1)
+    assert old.channel.membership is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"join": {}}\n',
+        b'{"store": "x"}\n',
+        b"\xff\n",
+        b'"join"\n',
+        b'{"join": {"rank": 1, "size": 3, "round": 4}}\n{"at": {"version": -1, "step": 0}}\n',
+    ],
+)
+def test_a_connection_that_makes_no_sense_ends_and_no_other(
+    agent: Agent, text: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.desk.begin(ROUND, 3)
+    process = agent.process(0, 3)
+    wait_until(lambda: agent.desk._processes)
+    stranger = raw(agent)
+    stranger.sendall(text)
+    assert is_closed(stranger)
+    wait_until(lambda: "makes no sense" in caplog.text)
+    assert list(agent.desk._processes) == [0]
+    agent.desk.see(together(1, agent))
+    process.wait_for(1)
+
+
+def test_a_line_without_end_is_not_kept(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = raw(agent)
+    with pytest.raises(OSError):
+        for _ in range(100):
+            stranger.sendall(b"x" * (1 << 18))
+    wait_until(lambda: "too long" in caplog.text)
+
+
+def test_more_connections_than_there_may_be_are_turned_away(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "MAX_CONNECTIONS", 2)
+    process, other = agent.process(), raw(agent)
+    wait_until(lambda: len(agent.desk._connections) == 2)
+    assert is_closed(raw(agent))
+    agent.desk.see(together(1, agent))
+    process.wait_for(1)
+    other.close()
+    wait_until(lambda: len(agent.desk._connections) == 1)
+    process.channel.open_store(1).set("key", "value")
+
+
+# --- the store -----------------------------------------------------------------------------------------------
+
+
+def test_processes_of_two_groups_meet_in_the_leads_store(two: tuple[Agent, Agent]) -> None:
+    lead, other = two
+    there, here = lead.process().channel.open_store(1), other.process().channel.open_store(1)
+    got = in_thread(lambda: here.get("address"))
+    wait_until(lambda: waits(lead))
+    assert not here_is_blocked(other)
+    there.set("address", b"\x00\xff")
+    assert got.get(timeout=WITHIN_SECONDS) == b"\x00\xff"
+    assert here.check(["address"])
+    assert not here.check(["address", "nothing"])
+    here.wait(["address"], timedelta(seconds=1))
+    assert lead.store.values.has(f"{version_prefix(1)}address".encode())
+    assert not other.store.values.has(f"{version_prefix(1)}address".encode())
+
+
+def here_is_blocked(agent: Agent) -> bool:
+    """Whether a request that waits holds up another connection, or news."""
+    process = agent.process()
+    process.channel.open_store(1).set("other", "value")
+    return process.wait_for(1) is None
+
+
+def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent]) -> None:
+    lead, other = two
+    process = other.process()
+    store = process.channel.open_store(1)
+    got = in_thread(lambda: store.get("never"))
+    wait_until(lambda: waits(lead))
+    begun_at = time.monotonic()
+    other.desk.see(together(2, lead, other))
+    assert isinstance(got.get(timeout=WITHIN_SECONDS), ConnectionError)
+    assert time.monotonic() - begun_at < 1.0
+    assert process.wait_for(2).place == 1
+    wait_until(lambda: not relays(other))  # its thread, which waited for the lead, has ended too
+    wait_until(lambda: not waits(lead))
+    with pytest.raises(ConnectionError):
+        store.set("key", "value")
+    with pytest.raises(ConnectionError):
+        process.channel.open_store(1).get("key")  # it is over
+    process.channel.open_store(2).set("key", "value")
+
+
+def test_a_key_that_does_not_come_in_time_is_an_error_that_names_the_store(two: tuple[Agent, Agent]) -> None:
+    lead, other = two
+    store = other.process().channel.open_store(1)
+    with pytest.raises(ConnectionError, match=f"store of group 0 at 127.0.0.1:{lead.listener.port}.*0.05 s"):
+        store.wait(["never"], timedelta(seconds=0.05))
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["refuses", "is silent"])
+def test_a_lead_that_cannot_be_reached_is_an_error_soon(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    monkeypatch.setattr(desk_module, "LEAD_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts, and sends nothing
+        port = server.getsockname()[1]
+        if not listens:
+            server.close()
+        agent.desk.see(Groups(1, (GroupAddress(0, 1, "127.0.0.1", port), agent.address())))
+        process = agent.process()
+        begun_at = time.monotonic()
+        with pytest.raises(ConnectionError, match=f"store of group 0 at 127.0.0.1:{port}"):
+            process.channel.open_store(1).get("key")
+        assert time.monotonic() - begun_at < 3.0
+    agent.desk.see(Groups(2))
+    process.wait_for(2)
+
+
+def test_a_lead_that_dies_is_an_error_at_once(two: tuple[Agent, Agent]) -> None:
+    lead, other = two
+    store = other.process().channel.open_store(1)
+    got = in_thread(lambda: store.get("never"))
+    wait_until(lambda: waits(lead))
+    lead.store.close()
+    error = got.get(timeout=WITHIN_SECONDS)
+    assert isinstance(error, ConnectionError)
+    assert "store of group 0" in str(error)
+
+
+def test_a_store_request_that_makes_no_sense_ends_its_connection(two: tuple[Agent, Agent]) -> None:
+    _, other = two
+    for text in (b'{"get": "k", "seconds": 1e999}\n', b'{"set": 3}\n', b"{}\n"):
+        stranger = raw(other)
+        stranger.sendall(b'{"store": 1}\n' + text)
+        assert is_closed(stranger)
+    wait_until(lambda: not relays(other))
+
+
+def test_a_new_round_ends_what_its_processes_predecessors_waited_for(two: tuple[Agent, Agent]) -> None:
+    lead, other = two
+    store = other.process().channel.open_store(1)
+    got = in_thread(lambda: store.get("never"))
+    wait_until(lambda: waits(lead))
+    other.desk.begin(ROUND + 1, 1)
+    assert isinstance(got.get(timeout=WITHIN_SECONDS), ConnectionError)
+    wait_until(lambda: not waits(lead))
+
+
+def test_the_lead_keeps_the_keys_of_two_versions_and_of_those_it_has_not_seen(agent: Agent) -> None:
+    stores = agent.store.values
+    for version in (1, 2, 3, 10, 11, 12):
+        agent.desk.see(together(version, agent))
+        agent.process().channel.open_store(version).set("key", "value")
+    late = f"{version_prefix(20)}key".encode()
+    agent_of_another_group_sets(agent, late)
+    agent.desk.see(together(13, agent))
+    kept = [version for version in range(21) if stores.has(f"{version_prefix(version)}key".encode())]
+    assert kept == [12, 20]
+
+
+def agent_of_another_group_sets(lead: Agent, key: bytes) -> None:
+    PeerStore.connect(lead.listener.host, lead.listener.port, KEY).set(key.decode(), b"")
+
+
+def test_gloo_connects_two_groups_through_their_agents(
+    two: tuple[Agent, Agent],
+) -> None:
+    def total(agent: Agent, place: int) -> float:
+        process = agent.process()
+        process.wait_for(1)
+        store = process.channel.open_store(1)
+        group = process_groups.gloo(dist.PrefixStore("0", store), place, 2, 20.0)
+        number = torch.tensor([float(place + 1)])
+        group.allreduce([number]).wait()
+        return float(number)
+
+    sums = [in_thread(partial(total, agent, place)) for place, agent in enumerate(two)]
+    assert [each.get(timeout=WITHIN_SECONDS) for each in sums] == [3.0, 3.0]

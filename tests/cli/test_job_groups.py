@@ -1,0 +1,223 @@
+"""Jobs with replica groups, as the commands show and change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crds import names
+from dlr.job import deletion
+from dlr.kube import following
+from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, pod, refusal, worker
+
+JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+JOBS = f"{GROUP_PATH}/default/elasticjobs"
+WORKERS = f"{GROUP_PATH}/default/elasticworkers"
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(deletion, "POLL_SECONDS", 0.01)
+
+
+def grouped(name: str = "digits", **status: Any) -> JSON:
+    """A job of three groups of two workers, of which the second restarts."""
+    told: JSON = {
+        "phase": "Running",
+        "replicaStatuses": {"worker": {"desired": 6, "active": 5}},
+        "membership": {"version": 7, "groups": [{"index": 0, "round": 1}, {"index": 2, "round": 1}]},
+        "groups": [
+            {"index": 0, "phase": "Running", "round": 1, "version": 7},
+            {
+                "index": 1,
+                "phase": "Restarting",
+                "round": 4,
+                "version": 6,
+                "restarts": 3,
+                "message": "Waits: x",
+            },
+            {"index": 2, "phase": "Running", "round": 1, "version": 7},
+        ],
+    }
+    made = job(name, workers=6, **{**told, **status})
+    made["spec"]["elasticPolicy"] = {"replicaGroups": {"workers": 2, "min": 1}}
+    return made
+
+
+def group(index: int, of: str = "digits", uid: str = "uid-digits", **status: Any) -> JSON:
+    told = {"phase": "Running", "replicaGroup": {"round": 1, "ready": True, "version": 7}}
+    made = job(f"{of}-group-{index}", workers=2, **{**told, **status})
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticJob",
+        "name": of,
+        "uid": uid,
+        "controller": True,
+    }
+    made["metadata"]["ownerReferences"] = [owner]
+    made["metadata"]["labels"] = {names.LABEL_GROUPED_JOB: of, names.LABEL_GROUP_INDEX: str(index)}
+    return made
+
+
+def of_group(number: int, index: int, **status: Any) -> JSON:
+    made = worker(index, job_name=f"digits-group-{number}", **status)
+    made["metadata"]["labels"] = {names.LABEL_GROUPED_JOB: "digits", names.LABEL_GROUP_INDEX: str(number)}
+    return made
+
+
+def step(value: int) -> JSON:
+    return {"incarnation": 1, "state": "Running", "progress": {"step": value, "time": "2026-01-01T00:00:00Z"}}
+
+
+def script(server: ScriptedServer, **status: Any) -> None:
+    stranger = group(5, uid="uid-of-another")
+    workers = [of_group(number, index, agent=step(100 + number)) for number in (2, 0, 1) for index in (1, 0)]
+    theirs = worker(0, job_name="digits-group-5")
+    server.answers |= {
+        f"GET {JOBS}/digits": grouped(**status),
+        f"GET {JOBS}": listing(group(2), stranger, group(0), group(1)),
+        f"GET {WORKERS}": listing(*workers, theirs),
+        f"GET {EVENTS}": listing(),
+    }
+    for number in range(3):
+        server.answers[f"GET {JOBS}/digits-group-{number}"] = group(number)
+        for index in range(2):
+            name = f"digits-group-{number}-worker-{index}-1"
+            server.answers[f"GET {PODS}/{name}"] = pod(name)
+            server.answers[f"GET {PODS}/{name}/log"] = f"2026-01-01T00:00:01Z line of {number}.{index}\n"
+
+
+def test_status_has_a_line_for_each_group_in_place_of_a_world(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server)
+    lines = [" ".join(line.split()) for line in dlr("job", "status", "digits").out.splitlines()]
+    assert "Groups 2 of 3 train together, version 7" in lines
+    assert not any(line.startswith("World") for line in lines)
+    head = lines.index("GROUP PHASE TRAINS ROUND STEP RESTARTS WHY")
+    assert lines[head + 1 : head + 4] == [
+        "0 Running version 7 1 100 0 -",
+        "1 Restarting no 4 101 3 Waits: x",
+        "2 Running version 7 1 102 0 -",
+    ]
+    assert "one group and its workers: dlr job status digits-group-0" in lines
+
+
+def test_the_status_of_a_group_names_its_job(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server)
+    server.answers[f"GET {WORKERS}"] = listing(of_group(1, 0), of_group(1, 1))
+    lines = [" ".join(line.split()) for line in dlr("job", "status", "digits-group-1").out.splitlines()]
+    assert "Group 1 of digits, in version 7" in lines
+
+
+def test_a_list_shows_groups_below_their_job_and_strangers_alone(server: ScriptedServer, dlr: Dlr) -> None:
+    stranger = group(5, uid="uid-of-another")
+    server.answers[f"GET {JOBS}"] = listing(
+        job("alone"), grouped(), group(10), stranger, group(2), job("later")
+    )
+    lines = dlr("job", "list").out.splitlines()[1:]
+    assert [line.partition("  ")[0] for line in lines] == [
+        "alone", "digits", "└ digits-group-2", "└ digits-group-10", "digits-group-5", "later",
+    ]  # fmt: skip
+    assert lines[1].split()[2:6] == ["5/6", "-", "2/3", "groups"]
+
+
+def test_logs_are_of_all_groups_or_of_one(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server)
+    lines = dlr("job", "logs", "digits").out.splitlines()
+    assert lines == [
+        f"[digits-group-{number}-worker-{index}] line of {number}.{index}"
+        for number in range(3)
+        for index in range(2)
+    ]
+    server.answers[f"GET {WORKERS}"] = listing(of_group(1, 0), of_group(1, 1))
+    one = dlr("job", "logs", "digits", "--group", "1", "--rank", "1")
+    assert one.out == "line of 1.1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("logs", "digits", "--rank", "0"), "name one, such as: dlr job logs digits-group-0 --rank 0."),
+        (("stacks", "digits", "--rank", "3"), "name one, such as: dlr job stacks digits-group-0 --rank 3."),
+        (
+            ("timeline", "digits"),
+            "with lives of their own; name one, such as: dlr job timeline digits-group-0.",
+        ),
+        (("profile", "digits"), "name one, such as: dlr job profile digits-group-0 --rank 0."),
+        (
+            ("logs", "digits", "--group", "5"),
+            "ElasticJob 'digits' has no replica group 5; its groups are 0-2.",
+        ),
+        (("scale", "digits-group-1", "--replicas", "3"), "use the whole job: dlr job scale digits."),
+        (("suspend", "digits-group-1"), "use the whole job: dlr job suspend digits."),
+        (("delete", "digits-group-1"), "use the whole job: dlr job delete digits."),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_the_command_that_has(
+    server: ScriptedServer, dlr: Dlr, words: tuple[str, ...], sentence: str
+) -> None:
+    script(server)
+    done = dlr("job", *words)
+    assert done.exit_code == 2 and sentence in done.err
+    assert all(request.method == "GET" for request in server.requests)
+
+
+def test_group_without_groups_is_refused(server: ScriptedServer, dlr: Dlr) -> None:
+    server.answers[f"GET {JOBS}/digits"] = job(phase="Running")
+    assert "has no replica groups; drop --group" in dlr("job", "logs", "digits", "--group", "0").err
+
+
+def test_stacks_come_group_by_group_with_ranks_of_their_own(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server)
+    asked: list[str] = []
+
+    def answered(number: int) -> JSON:
+        stack = {"rank": 0, "step": 9, "inCollective": False, "frames": f"in step_{number}"}
+        report = step(9) | {"askedStacks": {"request": asked[-1], "stacks": [stack]}}
+        return of_group(number, 0, agent=report)
+
+    def ask(request: Any) -> JSON:
+        asked.append(request.body["metadata"]["annotations"][names.ANNOTATION_STACKS])
+        return group(0)
+
+    def workers(request: Any) -> JSON:
+        _, _, name = request.query["labelSelector"].partition("=")
+        return listing(answered(int(name[-1])))
+
+    server.answers |= {f"PATCH {JOBS}/digits-group-{number}": ask for number in range(3)}
+    server.answers[f"GET {WORKERS}"] = workers
+    out = dlr("job", "stacks", "digits").out
+    assert len(asked) == 3 and len(set(asked)) == 1
+    heads = [line for line in out.splitlines() if line.startswith("Group")]
+    assert heads == [f"Group {number}, digits-group-{number}:" for number in range(3)]
+    assert [f"in step_{number}" in out for number in range(3)] == [True] * 3
+    found = dlr("job", "stacks", "digits", "-o", "json").json
+    assert [(each["group"], each["rank"]) for each in found] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_diagnosis_names_the_groups_that_do_not_train(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server)
+    out = " ".join(dlr("job", "diagnose", "digits").out.split())
+    assert "Groups: 2 of 3 train together, version 7. [status.membership]" in out
+    why = "group 1 does not train with the others: it is Restarting (Waits: x); why: dlr job diagnose digits-group-1."
+    assert f"{why} [status.groups[1]]" in out
+
+
+def test_delete_waits_for_the_groups_and_their_pods(server: ScriptedServer, dlr: Dlr) -> None:
+    gone = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits", kind="elasticjobs")
+    server.answers |= {
+        f"GET {JOBS}/digits": [grouped(), gone],
+        f"DELETE {JOBS}/digits": grouped(),
+        f"GET {PODS}": [listing(pod("digits-group-0-worker-0-1")), listing(), listing()],
+        f"GET {JOBS}": [listing(group(0)), listing(group(0)), listing()],
+    }
+    done = dlr("job", "delete", "digits")
+    assert done.exit_code == 0 and "digits deleted" in done.out
+    assert "pod/digits-group-0-worker-0-1, elasticjob/digits-group-0" in done.err
+    selector = next(each.query["labelSelector"] for each in server.requests if each.path == PODS)
+    assert selector == f"{names.LABEL_GROUPED_JOB}=digits"

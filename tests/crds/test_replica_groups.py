@@ -1,0 +1,136 @@
+"""What is refused at apply of a job with replica groups, each in one sentence with the field."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import crds
+from localcluster.builtin import components
+from localcluster.schema import CompiledSchema
+from tests.crds.test_cluster import RUNS, Object, faults
+
+BESIDE = "has no place beside elasticPolicy.replicaGroups: "
+SHRINKS = "the number of groups shrinks and grows, down to replicaGroups.min"
+FIXED = "elasticPolicy.replicaGroups cannot be added, taken away or given other workers; make another job"
+Edit = Callable[[Object, Object, Object], Any]
+BAD: dict[str, tuple[Edit, str]] = {
+    "no whole number of groups": (
+        lambda spec, worker, groups: worker.update(replicas=5),
+        "replicaSpecs.worker.replicas must be a multiple of elasticPolicy.replicaGroups.workers",
+    ),
+    "fewer groups than the minimum": (
+        lambda spec, worker, groups: groups.update(min=4),
+        "elasticPolicy.replicaGroups.min must not be more than the number of groups, which is "
+        "replicaSpecs.worker.replicas / elasticPolicy.replicaGroups.workers",
+    ),
+    "no group at all": (
+        lambda spec, worker, groups: worker.update(replicas=0),
+        "elasticPolicy.replicaGroups.min must not be more than the number of groups, which is "
+        "replicaSpecs.worker.replicas / elasticPolicy.replicaGroups.workers",
+    ),
+    "too many groups": (
+        lambda spec, worker, groups: worker.update(replicas=2_002),
+        "elasticPolicy.replicaGroups may make 1000 groups at most",
+    ),
+    "an evaluator": (
+        lambda spec, worker, groups: spec["replicaSpecs"].update(evaluator={"template": RUNS}),
+        "elasticPolicy.replicaGroups divides workers: replicaSpecs.evaluator has no place in a group",
+    ),
+    "a minimum of workers": (
+        lambda spec, worker, groups: worker.update(minReplicas=2),
+        f"replicaSpecs.worker.minReplicas {BESIDE}{SHRINKS}",
+    ),
+    "a maximum of workers": (
+        lambda spec, worker, groups: worker.update(maxReplicas=8),
+        f"replicaSpecs.worker.maxReplicas {BESIDE}{SHRINKS}",
+    ),
+    "workers by shards": (
+        lambda spec, worker, groups: spec["elasticPolicy"].update(shardScaling={}),
+        "elasticPolicy has replicaGroups or shardScaling, and not both",
+    ),
+    "groups that are no whole units": (
+        lambda spec, worker, groups: spec["elasticPolicy"].update(nodeUnit=3),
+        "elasticPolicy.replicaGroups.workers must be a multiple of elasticPolicy.nodeUnit: each group is a world",
+    ),
+    "a count by earlier jobs": (
+        lambda spec, worker, groups: spec.update(optimizeMode="cluster"),
+        f"optimizeMode cluster {BESIDE}it changes the count of workers, and each group has the same",
+    ),
+}
+CHANGES: dict[str, Edit] = {
+    "other workers": lambda spec, worker, groups: groups.update(workers=3),
+    "groups taken away": lambda spec, worker, groups: spec["elasticPolicy"].pop("replicaGroups"),
+}
+
+
+@pytest.fixture(scope="module")
+def schema() -> CompiledSchema:
+    (found,) = (each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticJob")
+    return CompiledSchema(
+        found["spec"]["versions"][0]["schema"]["openAPIV3Schema"], components(), custom=True
+    )
+
+
+def grouped(name: str = "wide") -> Object:
+    """A job of three groups of two."""
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name, "namespace": "ads"},
+        "spec": {
+            "replicaSpecs": {"worker": {"replicas": 6, "template": RUNS}},
+            "elasticPolicy": {"replicaGroups": {"workers": 2, "min": 2}},
+        },
+    }
+
+
+def edited(job: Object, edit: Edit) -> Object:
+    job = copy.deepcopy(job)
+    spec = job["spec"]
+    edit(spec, spec["replicaSpecs"]["worker"], spec["elasticPolicy"]["replicaGroups"])
+    return job
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_groups_that_cannot_be_are_refused_in_one_sentence(schema: CompiledSchema, case: str) -> None:
+    edit, sentence = BAD[case]
+    assert faults(schema, grouped()) == []
+    assert f"spec: Invalid value: {sentence}" in faults(schema, edited(grouped(), edit))
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_no_two_rules_say_the_same(schema: CompiledSchema, case: str) -> None:
+    expected = 2 if case in ("no whole number of groups", "groups that are no whole units") else 1
+    assert len(faults(schema, edited(grouped(), BAD[case][0]))) <= expected
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_the_size_of_groups_is_for_life(schema: CompiledSchema, case: str) -> None:
+    job = grouped()
+    assert f"spec: Invalid value: {FIXED}" in _update_faults(schema, job, edited(job, CHANGES[case]))
+    plain = edited(job, CHANGES["groups taken away"])
+    assert f"spec: Invalid value: {FIXED}" in _update_faults(schema, plain, job)
+
+
+def test_count_and_minimum_of_groups_may_change(schema: CompiledSchema) -> None:
+    job = grouped()
+    other = edited(job, lambda spec, worker, groups: (worker.update(replicas=10), groups.update(min=5)))
+    assert _update_faults(schema, job, other) == []
+
+
+def test_a_name_that_leaves_no_room_for_the_groups_is_refused(schema: CompiledSchema) -> None:
+    assert faults(schema, grouped("x" * 35)) == []
+    (fault,) = faults(schema, grouped("x" * 36))
+    assert "beside elasticPolicy.replicaGroups it may have 35 characters" in fault
+
+
+def _update_faults(schema: CompiledSchema, old: Object, new: Object) -> list[str]:
+    return [str(error) for error in schema.validate(_complete(schema, new), _complete(schema, old))]
+
+
+def _complete(schema: CompiledSchema, job: Object) -> Object:
+    return schema.default(job)

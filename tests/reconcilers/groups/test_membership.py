@@ -1,0 +1,167 @@
+"""Which groups train together, decided of any statuses of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.phases import JobPhase, RendezvousPhase
+from crds.replica_groups import GroupPlace, Membership
+from reconcilers.groups.membership import GroupView, decide
+
+GROUPS = 4
+PHASES = [None, *(phase for phase in JobPhase if phase is not JobPhase.SUCCEEDED)]
+
+
+def able(index: int, round_: int = 1, broken_version: int = 0) -> GroupView:
+    return GroupView(
+        index=index,
+        phase=JobPhase.RUNNING,
+        round=round_,
+        world=RendezvousPhase.FORMED,
+        address=f"10.0.0.{index}",
+        port=29_400,
+        ready_round=round_,
+        broken_version=broken_version,
+    )
+
+
+@st.composite
+def views(draw: st.DrawFn, phases: Sequence[JobPhase | None] = PHASES) -> list[GroupView]:
+    """Any groups, of each of which one thing or none speaks against its taking part."""
+
+    def view(index: int) -> GroupView:
+        group = able(index, draw(st.integers(1, 3)), draw(st.integers(0, 5)))
+        flaws = {
+            "phase": st.sampled_from(phases),
+            "world": st.sampled_from(RendezvousPhase),
+            "round": st.integers(0, 3),
+            "broken_round": st.integers(0, group.round),
+            "ready_round": st.integers(0, 3),
+        }
+        flaw = draw(st.sampled_from([None, *flaws]))
+        return group if flaw is None else replace(group, **{flaw: draw(flaws[flaw])})
+
+    indices = draw(st.sets(st.integers(0, GROUPS - 1)))
+    return [view(index) for index in sorted(indices)]
+
+
+@st.composite
+def memberships(draw: st.DrawFn) -> Membership:
+    version = draw(st.integers(0, 5))
+    indices = draw(st.sets(st.integers(0, GROUPS - 1))) if version else set()
+    places = [
+        GroupPlace(index=index, round=draw(st.integers(1, 3)), address=f"10.0.0.{index}", port=29_400)
+        for index in sorted(indices)
+    ]
+    return Membership(version=version, groups=places)
+
+
+minimums = st.integers(1, GROUPS)
+
+
+@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_versions_only_rise_and_by_one(published: Membership, groups: list[GroupView], minimum: int) -> None:
+    assert decide(published, groups, minimum).version - published.version in (0, 1)
+
+
+@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_two_versions_of_one_number_are_equal(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    decided = decide(published, groups, minimum)
+    assert decided == published or decided.version > published.version
+
+
+@given(memberships(), views(), minimums)
+def test_a_version_changes_exactly_when_who_takes_part_changes_or_its_exchange_broke(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    decided = decide(published, groups, minimum)
+    members = {(place.index, place.round) for place in decided.groups}
+    broke = [group for group in groups if (group.index, group.round) in members]
+    is_broken = any(group.broken_version == published.version for group in broke)
+    changed = decided.groups != published.groups
+    assert (decided.version > published.version) == (changed or (is_broken and published.version > 0))
+
+
+@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_no_broken_or_unready_or_ended_round_takes_part(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    by_index = {group.index: group for group in groups}
+    for place in decide(published, groups, minimum).groups:
+        group = by_index[place.index]
+        assert group.world is RendezvousPhase.FORMED
+        assert place.round == group.round == group.ready_round > group.broken_round
+        assert group.phase is None or not (group.phase.finished or group.phase is JobPhase.SUSPENDED)
+
+
+@given(memberships(), views(), minimums)
+def test_all_able_groups_take_part_or_none_while_fewer_than_the_minimum_could(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    could = [group.index for group in groups if group.is_able]
+    taking_part = [place.index for place in decide(published, groups, minimum).groups]
+    assert taking_part == (could if len(could) >= minimum else [])
+
+
+@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_the_lead_is_the_lowest_index(published: Membership, groups: list[GroupView], minimum: int) -> None:
+    indices = [place.index for place in decide(published, groups, minimum).groups]
+    assert indices == sorted(set(indices))
+
+
+@given(memberships(), views(), minimums, st.integers(0, 5))
+def test_a_report_of_another_versions_break_changes_nothing(
+    published: Membership, groups: list[GroupView], minimum: int, reported: int
+) -> None:
+    other = reported if reported != published.version else reported + 1
+    spoken = [replace(group, broken_version=other) for group in groups]
+    silent = [replace(group, broken_version=published.version + 1) for group in groups]
+    assert decide(published, spoken, minimum) == decide(published, silent, minimum)
+
+
+@given(memberships(), st.data(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_the_order_in_which_groups_are_seen_does_not_matter(
+    published: Membership, data: st.DataObject, groups: list[GroupView], minimum: int
+) -> None:
+    shuffled = data.draw(st.permutations(groups))
+    assert decide(published, shuffled, minimum) == decide(published, groups, minimum)
+
+
+@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_a_second_look_at_the_same_changes_nothing(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    decided = decide(published, groups, minimum)
+    if all(group.broken_version != decided.version for group in groups):
+        assert decide(decided, groups, minimum) is decided
+
+
+@given(memberships(), views([*PHASES, JobPhase.SUCCEEDED]), minimums)
+def test_no_group_joins_once_one_has_succeeded(
+    published: Membership, groups: list[GroupView], minimum: int
+) -> None:
+    if any(group.phase is JobPhase.SUCCEEDED for group in groups):
+        before = {(place.index, place.round) for place in published.groups}
+        after = {(place.index, place.round) for place in decide(published, groups, minimum).groups}
+        assert after <= before
+
+
+def test_groups_leave_and_return_and_a_broken_exchange_is_made_again() -> None:
+    first = decide(Membership(), [able(0), able(1), able(2)], 2)
+    assert (first.version, [place.index for place in first.groups]) == (1, [0, 1, 2])
+    broken = replace(able(0), broken_round=1)
+    second = decide(first, [broken, able(1), able(2)], 2)
+    assert (second.version, second.groups[0].address) == (2, "10.0.0.1"), "the next one leads"
+    third = decide(second, [able(0, round_=2), able(1), able(2)], 2)
+    assert (third.version, [place.round for place in third.groups]) == (3, [2, 1, 1])
+    again = decide(third, [able(0, 2), able(1, broken_version=3), able(2)], 2)
+    assert (again.version, again.groups) == (4, third.groups)
+    assert decide(again, [able(0, 2), able(1, broken_version=3), able(2)], 2) is again
+    few = decide(again, [able(2)], 2)
+    assert (few.version, few.groups) == (5, [])

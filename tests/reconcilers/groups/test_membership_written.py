@@ -1,0 +1,149 @@
+"""Who takes part, from the groups' statuses to the ElasticWorld that their agents watch."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controller.errors import Conflict
+from controller.reconciler import Request
+from reconcilers.groups.children import group_job
+from reconcilers.groups.reconciler import ReplicaGroupsReconciler
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
+from tests.reconcilers.api import merged
+from tests.reconcilers.build import NOW, job
+from tests.reconcilers.worker_stage import NAMESPACE, Api, Controller
+
+JOB = "big"
+GROUPS = 3
+
+
+class GroupsController(Controller):
+    """A controller of grouped jobs."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(api)
+        clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
+        me: Any = self
+        self._groups = ReplicaGroupsReconciler(me, me.cache, me, clock)
+
+    async def look_at_job(self, *, late: bool = False) -> None:
+        """With what the cache has, or with all there is."""
+        if not late:
+            self.deliver()
+        await self._groups.reconcile(Request(NAMESPACE, JOB))
+
+    def deliver_worlds(self) -> None:
+        """The watch of ElasticWorlds has caught up, and no other."""
+        rest = [news for news in self._news if news[0] is not ELASTICWORLDS]
+        for news in [news for news in self._news if news[0] is ELASTICWORLDS]:
+            self.cache.take(*news)
+        self._news.clear()
+        self._news.extend(rest)
+
+
+@pytest.fixture
+def api() -> Api:
+    api = Api()
+    policy = {"replicaGroups": {"workers": 2, "min": 2}}
+    made = job(JOB, replicas=2 * GROUPS, elasticPolicy=policy).to_wire()
+    made["metadata"] |= {"generation": 1}
+    api.put(ELASTICJOBS, made)
+    for index in range(GROUPS):
+        made = group_job(api.get(ELASTICJOBS, JOB), index)
+        api.put(ELASTICJOBS, made | {"metadata": made["metadata"] | {"generation": 1}})
+        trains(api, index)
+    return api
+
+
+def trains(api: Api, index: int, round_: int = 1, **part: Any) -> None:
+    """A group's world is formed, and its processes are ready."""
+    world = {
+        "round": round_,
+        "phase": "Formed",
+        "masterAddress": f"10.0.0.{index}",
+        "masterPort": 29_400,
+        "members": "0-1",
+    }
+    replica_group = {"round": round_, "ready": True} | part
+    status = {"phase": "Running", "rendezvous": world, "replicaGroup": replica_group}
+    group = api.get(ELASTICJOBS, f"{JOB}-group-{index}")
+    api.put(ELASTICJOBS, merged(group, {"status": status}))
+
+
+def published(api: Api) -> tuple[int, list[tuple[int, int]]]:
+    replicas = api.get(ELASTICWORLDS, JOB)["spec"]["replicas"]
+    return replicas["version"], [(each["index"], each["round"]) for each in replicas.get("groups", ())]
+
+
+async def test_one_look_writes_status_and_world_and_the_next_writes_nothing(api: Api) -> None:
+    controller = GroupsController(api)
+    await controller.look_at_job()
+    assert published(api) == (1, [(0, 1), (1, 1), (2, 1)])
+    lead = api.get(ELASTICWORLDS, JOB)["spec"]["replicas"]["groups"][0]
+    assert (lead["address"], lead["port"]) == ("10.0.0.0", 29_400)
+    assert api.get(ELASTICJOBS, JOB)["status"]["phase"] == "Running"
+    api.requests.clear()
+    await controller.look_at_job()
+    assert api.requests == []
+
+
+async def test_a_look_that_costs_two_writes_leaves_out_a_group_whose_process_died(api: Api) -> None:
+    controller = GroupsController(api)
+    await controller.look_at_job()
+    trains(api, 1, round_=2, ready=False)
+    api.requests.clear()
+    await controller.look_at_job()
+    assert published(api) == (2, [(0, 1), (2, 1)])
+    assert api.requests == [("patch", "ElasticJob"), ("patch", "ElasticWorld")]
+    trains(api, 1, round_=2)
+    await controller.look_at_job()
+    assert published(api) == (3, [(0, 1), (1, 2), (2, 1)])
+    trains(api, 0, brokenVersion=3)
+    await controller.look_at_job()
+    assert published(api) == (4, [(0, 1), (1, 2), (2, 1)]), "an exchange that broke is made again"
+
+
+async def test_a_controller_that_is_behind_writes_no_older_membership(api: Api) -> None:
+    """It sees the newer ElasticWorld and the older job, with whose groups the older membership agrees."""
+    controller, other = GroupsController(api), GroupsController(api)
+    await controller.look_at_job()
+    other.deliver()
+    trains(api, 1, round_=2, ready=False)
+    await controller.look_at_job()
+    other.deliver_worlds()
+    with pytest.raises(Conflict):
+        await other.look_at_job(late=True)
+    assert published(api) == (2, [(0, 1), (2, 1)])
+    await other.look_at_job()
+    assert published(api) == (2, [(0, 1), (2, 1)])
+
+
+async def test_a_crash_between_status_and_world_is_made_up_for_by_the_next_look(api: Api) -> None:
+    controller = GroupsController(api)
+    await controller.look_at_job()
+    world = api.get(ELASTICWORLDS, JOB)
+    trains(api, 2, round_=2)
+    await controller.look_at_job()
+    api.put(
+        ELASTICWORLDS, merged(api.get(ELASTICWORLDS, JOB), {"spec": {"replicas": world["spec"]["replicas"]}})
+    )
+    assert published(api)[0] == 1
+    await GroupsController(api).look_at_job()
+    assert published(api) == (2, [(0, 1), (1, 1), (2, 2)])
+
+
+async def test_an_elasticjob_of_another_namespace_or_name_is_no_group_whatever_it_says(api: Api) -> None:
+    """Its author may name any owner."""
+    api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    forged = group_job(api.get(ELASTICJOBS, JOB), 1)
+    for name, namespace in ((f"{JOB}-group-1", "elsewhere"), ("mine", NAMESPACE)):
+        metadata = forged["metadata"] | {"name": name, "namespace": namespace, "generation": 1}
+        status = api.get(ELASTICJOBS, f"{JOB}-group-0")["status"]
+        api.put(ELASTICJOBS, forged | {"metadata": metadata, "status": status})
+    controller = GroupsController(api)
+    await controller.look_at_job()
+    assert published(api) == (1, [(0, 1), (2, 1)])

@@ -1,0 +1,198 @@
+"""The controller is killed at every moment of the life of a job with replica groups; nothing comes of it but time.
+
+As test_interleavings.py, smaller: each phase is played undisturbed, then with a kill after each of its writes, with
+a late write of the old leader, and with caches that lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
+from tests.reconcilers.api import Api
+from tests.reconcilers.cluster_model import Script
+from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, plan, replicas, submit
+from tests.reconcilers.outcome import end_state
+from tests.reconcilers.process import Lag
+
+JSON = dict[str, Any]
+pytestmark = pytest.mark.timeout(300)
+CONTAINER = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
+TEMPLATE = {"spec": {"containers": [CONTAINER]}}
+
+
+def submit_groups(api: Api) -> None:
+    """Two groups of one worker."""
+    policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20, "replicaGroups": {"workers": 1, "min": 1}}
+    submit(api, replicaSpecs={"worker": {"replicas": 2, "template": TEMPLATE}}, elasticPolicy=policy)
+
+
+def edit_group(api: Api) -> None:
+    """A user changes what no look at the group has to notice before it is put back."""
+    api.patch(ELASTICJOBS, "j-group-0", {"spec": {"nodeCheck": {"timeoutSeconds": 99}}})
+
+
+LIFE = (
+    Phase("create", submit_groups),
+    Phase("grow", lambda api: edit(api, replicas(3))),
+    Phase("shrink", lambda api: edit(api, replicas(2))),
+    Phase("edit of the job", lambda api: edit(api, {"nodeCheck": {"timeoutSeconds": 77}})),
+    Phase("edit of a group", edit_group),
+    Phase("deletion of a group", lambda api: api.delete(ELASTICJOBS, "j-group-1")),
+    Phase("plan", lambda api: plan(api, "p", replicaResourceSpecs={"worker": {"replicas": 8}})),
+    Phase("suspend", lambda api: edit(api, {"suspend": True})),
+    Phase("resume", lambda api: edit(api, {"suspend": False})),
+    Phase("finish", lambda api: None, Script(done=True)),
+    Phase("delete", lambda api: api.delete(ELASTICJOBS, JOB)),
+)
+PHASES = [phase.name for phase in LIFE]
+
+
+@cache
+def life() -> dict[str, Chapter]:
+    async def undisturbed() -> dict[str, Chapter]:
+        api, process, chapters = beginning(), None, {}
+        for phase in LIFE:
+            phase.begin(api)
+            begun = api.copy()
+            run = Run(api, phase.script, process=process, keeps_moments=True)
+            await run.settle()
+            process = run.process
+            chapters[phase.name] = Chapter(phase, begun, tuple(run.moments), api.copy(), tuple(run.errors))
+        return chapters
+
+    return asyncio.run(undisturbed())
+
+
+def end_of(api: Api) -> dict[str, Any]:
+    """What is there in the end, without the numbers of memberships and rounds, which count the ways there, and
+    without the last membership of a job that has ended: its groups end one after the other."""
+    found = end_state(api)
+    for state in found.values():
+        if (state.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            state["status"].pop("membership", None)
+        for part in (state.get("status") or {}, state.get("spec") or {}):
+            for field in ("membership", "replicas", "replicaGroup"):
+                if isinstance(part.get(field), dict):
+                    part[field] = {key: value for key, value in part[field].items() if key != "version"}
+            for each in [*(part.get("groups") or ()), *((part.get("membership") or {}).get("groups") or ())]:
+                each.pop("round", None)
+    return {
+        name: state for name, state in found.items() if name.startswith(("ElasticJob ", "ElasticWorker "))
+    }
+
+
+def unsound(api: Api) -> list[str]:
+    """What must hold of all memberships that were ever published."""
+    wrong, groups_of, newest = [], dict[int, Any](), 0
+    for entry in api.log.get(ELASTICWORLDS, ()):
+        spec = entry.obj["spec"]
+        if entry.deleted or (found := spec.get("replicas")) is None:
+            continue
+        if found["version"] < newest:
+            wrong.append(f"version {found['version']} after {newest}")
+        newest = found["version"]
+        if groups_of.setdefault(newest, found["groups"]) != found["groups"]:
+            wrong.append(f"version {newest} has {groups_of[newest]} and {found['groups']}")
+    return wrong
+
+
+def play(phase: str, run: Run) -> None:
+    asyncio.run(run.settle())
+    assert run.errors == list(life()[phase].errors)
+    assert unsound(run.api) == []
+    assert end_of(run.api) == end_of(life()[phase].end)
+
+
+def runs_of(phase: str, vary: Callable[[Chapter, int], Run]) -> None:
+    chapter = life()[phase]
+    for writes in range(len(chapter.moments)):
+        play(phase, vary(chapter, writes))
+
+
+# --- undisturbed ---------------------------------------------------------------------------------------------
+
+
+def status(phase: str, name: str = JOB) -> JSON:
+    return life()[phase].end.get(ELASTICJOBS, name).get("status", {})
+
+
+def groups(phase: str) -> list[str]:
+    names = [job["metadata"]["name"] for job in life()[phase].end.list(ELASTICJOBS)]
+    return sorted(name for name in names if name != JOB)
+
+
+def test_groups_come_train_go_and_end_with_their_job() -> None:
+    assert [chapter.errors for chapter in life().values()] == [()] * len(LIFE)
+    assert groups("create") == ["j-group-0", "j-group-1"]
+    assert [place["index"] for place in status("create")["membership"]["groups"]] == [0, 1]
+    assert groups("grow") == ["j-group-0", "j-group-1", "j-group-2"]
+    assert [place["index"] for place in status("grow")["membership"]["groups"]] == [0, 1, 2]
+    assert groups("shrink") == groups("deletion of a group") == ["j-group-0", "j-group-1"]
+    assert status("suspend")["phase"] == status("suspend", "j-group-1")["phase"] == "Suspended"
+    assert status("resume")["phase"] == "Running"
+    assert status("finish")["phase"] == "Succeeded"
+    assert [
+        obj
+        for kind in (ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS)
+        for obj in life()["delete"].end.list(kind)
+    ] == []
+
+
+def test_a_grouped_job_has_no_workers_of_its_own() -> None:
+    owners = {worker["spec"]["jobName"] for worker in life()["grow"].end.list(ELASTICWORKERS)}
+    assert owners == {"j-group-0", "j-group-1", "j-group-2"}
+
+
+def test_an_edit_of_the_job_reaches_its_groups_and_one_of_a_group_is_put_back() -> None:
+    for name in groups("edit of the job"):
+        spec = life()["edit of the job"].end.get(ELASTICJOBS, name)["spec"]
+        assert spec["nodeCheck"]["timeoutSeconds"] == 77
+    spec = life()["edit of a group"].end.get(ELASTICJOBS, "j-group-0")["spec"]
+    assert spec["nodeCheck"]["timeoutSeconds"] == 77
+
+
+def test_a_group_is_deleted_only_after_a_membership_without_it() -> None:
+    left_out = False
+    for moment in life()["shrink"].moments:
+        world = moment.before.get(ELASTICWORLDS, JOB)["spec"]["replicas"]
+        left_out = [place["index"] for place in world["groups"]] == [0, 1]
+        if str(moment.write) == "delete ElasticJob j-group-2":
+            break
+    else:
+        pytest.fail("the group is not deleted")
+    assert left_out
+
+
+def test_a_plan_has_its_verdict() -> None:
+    found = life()["plan"].end.get(SCALEPLANS, "p")["status"]
+    assert (found["phase"], found["conditions"][0]["reason"]) == ("Refused", "ReplicaGroups")
+
+
+# --- disturbed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_kill_after_any_write_changes_nothing(phase: str) -> None:
+    runs_of(phase, lambda chapter, writes: Run(chapter.after(writes), chapter.phase.script))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_late_write_of_an_old_leader_changes_nothing(phase: str) -> None:
+    def late(chapter: Chapter, writes: int) -> Run:
+        moment = chapter.moments[writes]
+        return Run(moment.before.copy(), chapter.phase.script, late=moment.write, late_after=2)
+
+    runs_of(phase, late)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_caches_that_lag_change_nothing(phase: str) -> None:
+    chapter = life()[phase]
+    for seed in range(20):
+        play(phase, Run(chapter.after(0), chapter.phase.script, Lag(4, seed=seed)))

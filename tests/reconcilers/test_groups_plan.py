@@ -1,0 +1,381 @@
+"""Jobs with replica groups: what their groups are made of, what one look plans, and what the status sums up."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.grouping import index_of
+from crds.phases import JobPhase
+from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.groups.children import generations, group_job, is_outdated, renewal
+from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups
+from reconcilers.job.published import FOR_PEOPLE, world_spec
+from reconcilers.observed.groups import GroupOf
+from tests.reconcilers.api import merged
+from tests.reconcilers.build import NOW, job, later
+
+NAME = "digits"
+TIME = NOW.isoformat().replace("+00:00", "Z")
+JSON = dict[str, Any]
+
+
+def whole(groups: int = 3, minimum: int = 2, generation: int = 1, **spec: Any) -> ElasticJob:
+    policy = {"replicaGroups": {"workers": 2, "min": minimum}}
+    made = job(NAME, groups * 2, elasticPolicy=policy, **spec)
+    metadata = made.metadata.model_copy(update={"generation": generation, "creation_timestamp": NOW})
+    return made.model_copy(update={"metadata": metadata})
+
+
+def group(index: int, generation: int = 1, of: int = 1, **status: Any) -> ElasticJob:
+    """A group that takes part in round 1, but for what is said otherwise."""
+    world = {"round": 1, "phase": "Formed", "masterAddress": f"10.0.0.{index}", "masterPort": 29_400}
+    part = {"round": 1, "ready": True}
+    counts = {"worker": {"desired": 2, "active": 2}}
+    known = {"phase": "Running", "rendezvous": world, "replicaGroup": part, "replicaStatuses": counts}
+    name, suspend = f"{NAME}-group-{index}", status.pop("suspend", False)
+    made = job(name, 2, status=known | {"replicas": 2} | status, suspend=suspend)
+    metadata = made.metadata.model_copy(
+        update={
+            "generation": generation,
+            "labels": GroupOf(NAME, "", index).labels,
+            "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(of, generation)},
+        }
+    )
+    return made.model_copy(update={"metadata": metadata})
+
+
+def look(of: ElasticJob, *groups: ElasticJob, seconds: float = 0.0, plans: Any = ()) -> GroupsPlan:
+    by_index = {index_of(NAME, each.metadata.name) or 0: each for each in groups}
+    return plan_groups(of, of.status.to_wire(), by_index, plans, later(seconds))
+
+
+def after(of: ElasticJob, plan: GroupsPlan) -> ElasticJob:
+    """The job, once the plan's status is written."""
+    wire = {"metadata": of.metadata.to_wire(), "spec": of.spec.to_wire()}
+    return ElasticJob.model_validate(wire | {"status": merged(of.status.to_wire(), plan.status_patch)})
+
+
+def condition(plan: GroupsPlan, type_: str) -> tuple[str, str, str]:
+    (found,) = (each for each in plan.status_patch["conditions"] if each["type"] == type_)
+    return found["status"], found["reason"], found.get("message", "")
+
+
+# --- what a group is made of ---------------------------------------------------------------------------------
+
+
+def stored(**spec: Any) -> JSON:
+    made = {
+        "replicaSpecs": {
+            "worker": {"replicas": 6, "standby": 1, "template": {"spec": {"containers": [{"name": "main"}]}}},
+            "dlrover-master": {"replicas": 1},
+        },
+        "elasticPolicy": {"replicaGroups": {"workers": 2, "min": 2}, "hangTimeoutSeconds": 60},
+        "runPolicy": {"ttlSecondsAfterFinished": 9, "activeDeadlineSeconds": 99, "cleanPodPolicy": "All"},
+        "suspend": False,
+        "nodeCheck": {"enabled": True},
+    }
+    metadata = {"name": NAME, "namespace": "default", "uid": "u", "generation": 4, "labels": {"team": "a"}}
+    return {"metadata": metadata, "spec": made | spec}
+
+
+def test_a_group_is_the_job_with_its_own_count_and_without_what_ends_the_whole() -> None:
+    made = group_job(stored(), 2)
+    spec, wanted = made["spec"], stored()["spec"]
+    assert spec["elasticPolicy"] == {"hangTimeoutSeconds": 60}
+    assert spec["replicaSpecs"] == {
+        "worker": wanted["replicaSpecs"]["worker"] | {"replicas": 2, "minReplicas": 2}
+    }
+    assert spec["runPolicy"] == {"cleanPodPolicy": "All"}
+    assert spec["nodeCheck"] == wanted["nodeCheck"]
+    metadata = made["metadata"]
+    assert metadata["name"] == "digits-group-2"
+    assert ({"team": "a"} | GroupOf(NAME, "", 2).labels).items() <= metadata["labels"].items()
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == (
+        "ElasticJob",
+        NAME,
+        "u",
+        True,
+    )
+    assert metadata["annotations"] == {names.ANNOTATION_GROUPED_GENERATION: "4.1"}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_groups_of_a_job_that_is_over_are_suspended(phase: str) -> None:
+    assert group_job(stored() | {"status": {"phase": phase}}, 0)["spec"]["suspend"]
+    assert group_job(stored(suspend=True), 0)["spec"]["suspend"]
+    assert not group_job(stored(), 0)["spec"]["suspend"]
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("digits-group-0", 0),
+        ("digits-group-12", 12),
+        ("digits-group-01", None),
+        ("digits-group-", None),
+        ("digits-group--1", None),
+        ("digits-group-0-worker-1", None),
+        ("digits", None),
+        ("other-group-0", None),
+    ],
+)
+def test_index_is_in_the_name_which_nobody_can_edit(name: str, index: int | None) -> None:
+    assert index_of(NAME, name) == index
+
+
+def applied(found: JSON, patch: JSON) -> JSON:
+    """The group after a write, as the API server counts its generation."""
+    result = merged(found, {k: v for k, v in patch.items() if k != "metadata"})
+    changes = result["spec"] != found["spec"]
+    metadata = merged(
+        found["metadata"], {k: v for k, v in patch["metadata"].items() if k != "resourceVersion"}
+    )
+    return result | {"metadata": metadata | {"generation": found["metadata"]["generation"] + changes}}
+
+
+EDITS: dict[str, JSON] = {
+    "another count": {"spec": {"replicaSpecs": {"worker": {"replicas": 5}}}},
+    "a field more": {"spec": {"envs": {"A": "1"}}},
+    "a field less": {"spec": {"nodeCheck": None}},
+    "held": {"spec": {"suspend": True}},
+    "another job's label": {"metadata": {"labels": {names.LABEL_GROUPED_JOB: "other"}}},
+    "no note": {"metadata": {"annotations": {names.ANNOTATION_GROUPED_GENERATION: None}}},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_group_is_put_back_once(edit: str) -> None:
+    wanted = group_job(stored(), 1)
+    made = wanted | {"metadata": wanted["metadata"] | {"generation": 1, "resourceVersion": "7"}}
+    found = applied(made, {"metadata": {}} | EDITS[edit])
+
+    def outdated(obj: JSON) -> bool:
+        read = ElasticJob.model_validate(
+            {"metadata": obj["metadata"], "spec": job(NAME, 2, suspend=obj["spec"]["suspend"]).spec.to_wire()}
+        )
+        return is_outdated(whole(generation=4), 1, read, False)
+
+    assert not outdated(made) and outdated(found)
+    act = renewal(stored(), 1, found)
+    assert act.body["metadata"]["resourceVersion"] == "7"
+    put_back = applied(found, act.body)
+    assert put_back["spec"] == wanted["spec"] and not outdated(put_back)
+
+
+def test_an_edit_of_the_job_reaches_its_groups_and_the_next_one_too() -> None:
+    made = group_job(stored(), 0)
+    found = made | {"metadata": made["metadata"] | {"generation": 1, "resourceVersion": "1"}}
+    for generation, seconds in ((5, 70), (6, 80)):
+        edited = stored()
+        edited["metadata"]["generation"] = generation
+        edited["spec"]["elasticPolicy"]["hangTimeoutSeconds"] = seconds
+        found = applied(found, renewal(edited, 0, found).body)
+        assert found["spec"]["elasticPolicy"] == {"hangTimeoutSeconds": seconds}
+        note = found["metadata"]["annotations"][names.ANNOTATION_GROUPED_GENERATION]
+        assert note == generations(generation, found["metadata"]["generation"])
+
+
+# --- what a look plans ---------------------------------------------------------------------------------------
+
+
+def test_the_first_look_makes_all_groups_and_has_no_membership() -> None:
+    plan = look(whole())
+    assert (plan.renewed, plan.surplus) == ((0, 1, 2), ())
+    assert plan.status_patch["phase"] == "Pending"
+    assert plan.status_patch["membership"] == {"version": 0, "groups": []}
+
+
+def test_many_groups_are_made_in_several_looks() -> None:
+    plan = look(whole(groups=250))
+    assert (len(plan.renewed), plan.look_again_seconds) == (MOST_ACTS, 0.0)
+
+
+def test_nothing_is_written_where_nothing_changes() -> None:
+    groups = [group(index) for index in range(3)]
+    plan = look(whole(), *groups)
+    assert plan.status_patch["phase"] == "Running"
+    settled = after(whole(), plan)
+    again = look(settled, *groups, seconds=50)
+    assert (again.status_patch, again.is_for_people) == ({}, True)
+
+
+def test_groups_that_are_left_over_go_the_highest_first_and_after_a_membership_without_them() -> None:
+    groups = [group(index) for index in range(4)]
+    before = after(whole(groups=4), look(whole(groups=4), *groups))
+    smaller = before.model_copy(update={"spec": whole(groups=2).spec})
+    plan = look(smaller, *groups)
+    assert [act.name for act in plan.surplus] == ["digits-group-2", "digits-group-3"]
+    assert all(act.uid for act in plan.surplus)
+    members = [each["index"] for each in plan.status_patch["membership"]["groups"]]
+    assert members == [0, 1], "the status is written before the groups are deleted"
+
+
+def test_a_group_that_was_deleted_is_made_again() -> None:
+    assert look(whole(), group(0), group(2)).renewed == (1,)
+
+
+def test_a_suspended_job_suspends_its_groups_makes_none_and_stops_its_deadline() -> None:
+    limited = {"runPolicy": {"activeDeadlineSeconds": 60}}
+    running = after(whole(**limited), look(whole(**limited), group(0), group(1)))
+    held = running.model_copy(update={"spec": whole(suspend=True, **limited).spec})
+    plan = look(held, group(0), group(1), seconds=30)
+    assert plan.renewed == (0, 1)
+    assert (plan.status_patch["phase"], plan.status_patch["startTime"]) == ("Suspended", None)
+    assert [event.reason for event in plan.events] == ["Suspended"]
+    resumed = after(held, plan).model_copy(update={"spec": whole(**limited).spec})
+    later_on = look(resumed, group(0), group(1), seconds=600)
+    assert later_on.status_patch["phase"] == "Running"
+
+
+def test_a_job_beyond_its_deadline_fails_and_its_groups_are_suspended() -> None:
+    limited = whole(runPolicy={"activeDeadlineSeconds": 60})
+    running = after(limited, look(limited, group(0), group(1), group(2)))
+    assert look(running, group(0), group(1), group(2), seconds=20).look_again_seconds == 40
+    plan = look(running, group(0), group(1), group(2), seconds=60)
+    assert (plan.status_patch["phase"], plan.status_patch["reason"]) == ("Failed", "DeadlineExceeded")
+    assert plan.renewed == (0, 1, 2)
+    over = after(running, plan)
+    halted = [group(index, generation=2, suspend=True) for index in range(3)]
+    assert look(over, *halted, seconds=70).renewed == ()
+
+
+def test_the_job_fails_only_when_fewer_than_the_minimum_can_still_train() -> None:
+    failed = group(0, phase="Failed")
+    assert look(whole(), failed, group(1), group(2)).status_patch["phase"] == "Running"
+    plan = look(whole(), failed, group(1, phase="Failed"), group(2))
+    assert (plan.status_patch["phase"], plan.status_patch["reason"]) == ("Failed", "GroupsFailed")
+    assert "see digits-group-0" in plan.status_patch["message"]
+    assert condition(plan, "Failed")[:2] == ("True", "GroupsFailed")
+    assert [(event.type, event.reason) for event in plan.events][-1] == ("Warning", "GroupsFailed")
+
+
+def test_a_failed_group_is_neither_replaced_nor_edited() -> None:
+    assert look(whole(generation=2), group(0, phase="Failed"), group(1, of=2), group(2, of=2)).renewed == ()
+
+
+def test_a_job_has_succeeded_when_all_that_trained_have() -> None:
+    running = after(whole(), look(whole(), group(0), group(1), group(2)))
+    one = look(running, group(0, phase="Succeeded"), group(1), group(2))
+    assert one.status_patch.get("phase", "Running") == "Running"
+    done = [group(index, phase="Succeeded") for index in range(3)]
+    plan = look(running, *done, seconds=9)
+    assert (plan.status_patch["phase"], plan.renewed) == ("Succeeded", ())
+    assert plan.status_patch["completionTime"]
+    assert condition(plan, "Running")[:2] == ("False", "Succeeded")
+    ended = after(running, plan)
+    assert look(ended, *done, seconds=99).status_patch == {}
+
+
+def test_a_plan_for_a_job_with_groups_is_refused_once_with_what_to_do() -> None:
+    asked = ScalePlan.model_validate(
+        {
+            "metadata": {"name": "p", "namespace": "default", "uid": "p", "resourceVersion": "1"},
+            "spec": {"ownerJob": NAME, "replicaResourceSpecs": {"worker": {"replicas": 8}}},
+        }
+    )
+    (verdict,) = look(whole(), plans=[asked]).verdicts
+    assert (verdict.phase, verdict.reason) == (ScalePlanPhase.REFUSED, "ReplicaGroups")
+    assert verdict.message.endswith("in spec.replicaSpecs.worker.replicas of digits")
+
+
+# --- what the status sums up ---------------------------------------------------------------------------------
+
+
+def test_counts_restarts_and_the_newest_failure_are_of_all_groups() -> None:
+    def failure(worker: str, seconds: float) -> JSON:
+        time_ = later(seconds).isoformat().replace("+00:00", "Z")
+        return {"worker": worker, "exitClass": "Unknown", "time": time_}
+
+    groups = [
+        group(0, restarts={"Unknown": 2}, lastFailure=failure("a", 5)),
+        group(1, restarts={"Unknown": 1, "OOM": 1}, lastFailure=failure("b", 9)),
+        group(2, replicaStatuses={"worker": {"desired": 2, "active": 1, "pending": 1}}, replicas=1),
+    ]
+    status = look(whole(), *groups).status_patch
+    assert status["restarts"] == {"Unknown": 3, "OOM": 1}
+    assert status["lastFailure"]["worker"] == "b"
+    counts = status["replicaStatuses"]["worker"]
+    assert (counts["desired"], counts["active"], counts["pending"]) == (6, 5, 1)
+    assert status["replicas"] == 5
+    assert status["selector"] == f"{names.LABEL_GROUPED_JOB}=digits,{names.LABEL_TYPE}=worker"
+
+
+def test_conditions_say_who_trains_and_why_workers_are_missing() -> None:
+    pending = group(
+        2,
+        phase="Pending",
+        rendezvous={},
+        reason="Unschedulable",
+        message="no node has a GPU",
+        replicaStatuses={"worker": {"desired": 2, "pending": 2}},
+    )
+    plan = look(whole(), group(0), group(1), pending)
+    assert condition(plan, "Running")[:2] == ("True", "Running")
+    assert condition(plan, "WorldFormed") == ("True", "Formed", "version 1: groups 0-1 train, without 2")
+    assert condition(plan, "WorkersReady") == (
+        "False",
+        "Unschedulable",
+        "2 workers not running yet; see digits-group-2",
+    )
+    assert plan.status_patch["groups"][2]["message"] == "Unschedulable: no node has a GPU"
+    waiting = look(whole(minimum=3), group(0), group(1), pending)
+    assert waiting.status_patch["reason"] == "Unschedulable"
+    assert waiting.status_patch["message"].startswith("2 of 3 groups ready to train, and training needs 3")
+
+
+def account(seconds_trained: float, last: int, **more: Any) -> JSON:
+    return {
+        "state": "Training",
+        "since": TIME,
+        "firstStep": 1,
+        "lastStep": last,
+        "stepsTimed": last,
+        "steppingSeconds": seconds_trained,
+    } | more
+
+
+def test_goodput_is_the_share_of_the_groups_time_that_trained() -> None:
+    groups = [group(0, goodput=account(90, 90)), group(1, goodput=account(60, 60)), group(2)]
+    status = look(whole(), *groups, seconds=100).status_patch["goodput"]
+    assert status["ratio"] == pytest.approx((90 + 60 + 0) / 3 / 100)
+    assert (status["firstStep"], status["lastStep"], status["state"]) == (1, 90, "Training")
+
+
+def test_the_time_of_the_job_goes_to_its_states() -> None:
+    of = after(whole(), look(whole()))
+    of = after(of, look(of, group(0), group(1), seconds=10))
+    broken = group(1, replicaGroup={"round": 1, "ready": False})
+    of = after(of, look(of, group(0), broken, seconds=40))
+    assert of.status.phase is JobPhase.RESTARTING
+    assert of.status.goodput is not None
+    assert of.status.goodput.seconds == {"Pending": 10.0, "Training": 30.0}
+
+
+def test_the_world_of_the_job_has_its_membership_and_phase_alone() -> None:
+    of = after(whole(), look(whole(), group(0), group(1), group(2, restarts={"Unknown": 4})))
+    spec = world_spec({"metadata": {}, "spec": of.spec.to_wire(), "status": of.status.to_wire()})
+    assert spec.keys() == {"jobPhase", "replicas"}
+    assert [place["index"] for place in spec["replicas"]["groups"]] == [0, 1, 2]
+
+
+def test_a_group_that_only_gets_further_changes_nothing_but_what_is_for_people() -> None:
+    groups = [group(0), group(1), group(2)]
+    of = after(whole(), look(whole(), *groups))
+    further = group(2, replicaGroup={"round": 1, "ready": True, "version": 1})
+    patch = look(of, group(0), group(1), further).status_patch
+    assert patch.keys() and patch.keys() <= FOR_PEOPLE
+
+
+def test_a_look_at_100_groups_is_cheap() -> None:
+    groups = [group(index) for index in range(100)]
+    of = after(whole(groups=100), look(whole(groups=100), *groups))
+    begun = time.process_time()
+    for _ in range(10):
+        look(of, *groups)
+    assert (time.process_time() - begun) / 10 < 0.05

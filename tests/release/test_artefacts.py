@@ -1,0 +1,261 @@
+"""The artefacts of `make release`, each as a user has it: without this repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import deploy
+from crds.release import VERSION
+from deploy.kustomize import render
+from e2e.bare_venv import BareVenv
+from release.images import Layout
+from tests.release.bases import make_base
+
+ROOT = Path(__file__).parents[2]
+JSON = dict[str, Any]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+helm = pytest.importorskip("helm_python", reason="Helm's SDK is not installed (tests/helm.txt)")
+
+CHART = f"dlr-{VERSION}.tgz"
+WHEEL = f"dlr_training-{VERSION}-py3-none-any.whl"
+IMAGES = {
+    "images": {
+        "controller": "r.example/c@sha256:" + "0" * 64,
+        "agent": "r.example/a:1",
+        "worker": "r.example/w:1",
+    }
+}
+TRAIN = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(f"rank {os.environ['RANK']} of {int(total)}", flush=True)
+"""
+
+
+def make(out: Path, base: Path) -> None:
+    command = [sys.executable, "-m", "release", "--out", out, "--without-worker"]
+    command += ["--python-base", base, "--busybox-base", base]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    make(out, base)
+    return out
+
+
+def test_a_second_release_of_the_commit_has_the_same_sums(dist: Path, base: Path, tmp_path: Path) -> None:
+    make(tmp_path / "again", base)
+    assert (tmp_path / "again" / "SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
+
+
+def test_the_wheel_from_the_sdist_has_every_file_of_the_repository(dist: Path) -> None:
+    expected = runpy.run_path(str(ROOT / "setup.py"))["wheel_files"](ROOT)
+    with zipfile.ZipFile(dist / WHEEL) as wheel:
+        assert {name: wheel.read(name) for name in wheel.namelist() if name.startswith("dlr/")} == expected
+
+
+def test_images_list_what_is_in_them(dist: Path, tmp_path: Path) -> None:
+    for name, packages in (
+        ("controller", {"kubernetes", "aiohttp"}),
+        ("agent", {"tenacity", "urllib3", "nvidia-ml-py"}),
+    ):
+        stem = f"dlr-{name}-{VERSION}-amd64"
+        listed = {each["name"] for each in json.loads((dist / f"{stem}.cdx.json").read_text())["components"]}
+        assert listed >= packages | {"dlr-training"} and "torch" not in listed
+        with tarfile.open(dist / f"{stem}.oci.tar") as tar:
+            tar.extractall(tmp_path / name, filter="data")
+        layout = Layout(tmp_path / name)
+        _, manifest = layout.manifest("amd64")
+        with tarfile.open(layout.blob(manifest["layers"][-1]["digest"])) as layer:
+            paths = set(layer.getnames())
+        wanted = {
+            "controller": {
+                "usr/local/bin/dlr",
+                "opt/dlr/dlr/cli.py",
+                "opt/dlr/dlr/_internal/deploy/namespace.yaml",
+            },
+            "agent": {"opt/dlr-agent/dlr.pyz", "opt/dlr-agent/bin/torchrun"},
+        }
+        assert wanted[name] < paths
+        assert not [path for path in paths if path.endswith((".pyc", "direct_url.json"))]
+
+
+@pytest.fixture(scope="module")
+def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of a venv with the wheel, its requirements from the registry, and torch."""
+    folder = tmp_path_factory.mktemp("wheel")
+    torch = BareVenv(folder / "torch")
+    venv.EnvBuilder(symlinks=True).create(folder / "venv")
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (of_torch,) = (torch.folder / "lib").glob("python*/site-packages")
+    (packages / "torch.pth").write_text(f"{of_torch}\n")
+    bin_folder = folder / "venv" / "bin"
+    command = ["uv", "pip", "install", "--quiet", "--python", bin_folder / "python3", f"{dist / WHEEL}[cli]"]
+    subprocess.run(command, check=True, timeout=300, cwd=folder)
+    return bin_folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "train.py").write_text(TRAIN)
+    yield tmp_path
+
+
+class Installed:
+    """The `dlr` of a venv, on a cluster of its own, in a folder with nothing but a script."""
+
+    def __init__(self, bin_folder: Path, folder: Path) -> None:
+        self._program = bin_folder / "dlr"
+        self.home = folder / "home"
+        self._folder = folder
+        self._environment = {
+            "PATH": f"{bin_folder}:{os.defpath}",
+            "HOME": str(folder),
+            "DLR_HOME": str(self.home),
+            "KUBECONFIG": str(self.home / "kubeconfig"),
+        }
+
+    def __call__(self, *words: str) -> str:
+        done = subprocess.run(
+            [self._program, *words],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+
+@pytest.fixture
+def dlr(installed: Path, home: Path) -> Iterator[Installed]:
+    command = Installed(installed, home)
+    command("up", "--nodes", "2")
+    yield command
+    command("down")
+
+
+def test_the_wheel_alone_brings_a_cluster_and_a_first_job(dlr: Installed) -> None:
+    dlr("job", "launch", "train.py", "--name", "train", "--workers", "2", "--image", "local")
+    assert "rank 0 of 2" in dlr("job", "logs", "train", "--follow")
+    assert "Succeeded" in dlr("job", "status", "train", "--watch")
+    assert yaml.safe_load(dlr("manifests").partition("---")[0])["kind"] == "CustomResourceDefinition"
+
+
+def objects(rendered: dict[str, str]) -> dict[tuple[str, str, str], JSON]:
+    """What Helm applies, without the annotation that keeps CRDs."""
+    found = {}
+    for name, text in rendered.items():
+        for document in yaml.safe_load_all(text) if name.endswith(".yaml") else ():
+            if document is None:
+                continue
+            metadata = document["metadata"]
+            if document["kind"] == "CustomResourceDefinition":
+                assert metadata.pop("annotations") == {"helm.sh/resource-policy": "keep"}
+            found[document["kind"], metadata.get("namespace", ""), metadata["name"]] = document
+    return found
+
+
+def expected(*more: JSON, **options: Any) -> dict[tuple[str, str, str], JSON]:
+    return {
+        (document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"]): document
+        for document in [*deploy.documents(**options), *more]
+        if document["kind"] != "Namespace"
+    }
+
+
+@pytest.fixture(scope="module")
+def chart(dist: Path) -> Iterator[Any]:
+    with helm.Chart.load(dist / CHART) as loaded:
+        yield loaded
+
+
+def test_helm_finds_no_fault_with_the_chart(dist: Path) -> None:
+    found = helm.lint(dist / CHART)
+    assert found["errors"] == []
+    assert [each["error"] for each in found["messages"]] == ["icon is recommended"]
+
+
+def test_default_values_render_what_dlr_install_applies_but_for_the_namespace(chart: Any) -> None:
+    assert objects(chart.render({}, name="dlr", namespace=deploy.DEFAULT_NAMESPACE)) == expected()
+
+
+@pytest.mark.parametrize(
+    ("jobs_namespace", "network", "priority"), [*product(["", "team-a"], [False, True], [False, True])]
+)
+def test_values_render_what_the_options_of_dlr_install_apply(
+    chart: Any, jobs_namespace: str, network: bool, priority: bool
+) -> None:
+    values = {"jobsNamespace": jobs_namespace, "networkPolicy": network, "priorityClass": priority, **IMAGES}
+    images = IMAGES["images"]
+    assert objects(chart.render(values, name="x", namespace="1234")) == expected(
+        namespace="1234",
+        image=images["controller"],
+        check_image=images["worker"],
+        agent_image=images["agent"],
+        jobs_namespace=jobs_namespace or None,
+        network_policy=network,
+        priority_class=priority,
+    )
+
+
+def test_metrics_are_what_kustomize_renders(chart: Any) -> None:
+    metrics = render(Path(deploy.__file__).parent / "metrics")
+    assert objects(chart.render({"metrics": True}, namespace=deploy.DEFAULT_NAMESPACE)) == expected(*metrics)
+
+
+@pytest.mark.parametrize(
+    ("value", "kinds"),
+    [
+        ("crds", {"CustomResourceDefinition"}),
+        ("admissionPolicies", {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}),
+        ("flowSchemas", {"FlowSchema"}),
+    ],
+)
+def test_a_value_leaves_its_objects_out(chart: Any, value: str, kinds: set[str]) -> None:
+    left = objects(chart.render({value: False}, namespace=deploy.DEFAULT_NAMESPACE))
+    assert left == {key: document for key, document in expected().items() if key[0] not in kinds}
+
+
+def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(chart: Any) -> None:
+    rendered = objects(chart.render({"replicas": 1}, namespace=deploy.DEFAULT_NAMESPACE))
+    assert "PodDisruptionBudget" not in {kind for kind, _, _ in rendered}
+    assert rendered["Deployment", deploy.DEFAULT_NAMESPACE, "dlr-controller"]["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize(
+    "values", [{"replica": 3}, {"replicas": 0}, {"images": {"controler": "x"}}, {"crds": "no"}]
+)
+def test_values_that_the_chart_does_not_have_are_refused(chart: Any, values: JSON) -> None:
+    with pytest.raises(helm.HelmError):
+        chart.validate_schema(values)

@@ -1,0 +1,103 @@
+"""Every job in examples/ is one that the API server takes, and runs a script that is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import crds
+from localcluster.builtin import components
+from localcluster.schema import CompiledSchema
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+SCHEMAS = {
+    definition["spec"]["names"]["kind"]: CompiledSchema(
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], components(), custom=True
+    )
+    for definition in crds.manifests()
+}
+JOBS = [
+    pytest.param(document, id=f"{path.parent.name}/{path.name}")
+    for path in sorted(EXAMPLES.rglob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+    if document.get("kind") in SCHEMAS
+]
+DOCKERFILES = sorted(EXAMPLES.rglob("Dockerfile"))
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    """Unknown fields, and what schema and rules have against an object."""
+    schema = SCHEMAS[document["kind"]]
+    _, unknown = schema.prune(document)
+    return [f"unknown field {path}" for path in unknown] + list(
+        map(str, schema.validate(schema.default(document)))
+    )
+
+
+def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
+    replicas = document["spec"]["replicaSpecs"].values()
+    return [container for each in replicas for container in each["template"]["spec"]["containers"]]
+
+
+def test_there_are_jobs() -> None:
+    assert len(JOBS) >= 9
+
+
+@pytest.mark.parametrize("document", JOBS)
+def test_the_api_server_takes_it(document: dict[str, Any]) -> None:
+    assert faults(document) == []
+
+
+@pytest.mark.parametrize("document", JOBS)
+def test_its_scripts_are_there(document: dict[str, Any]) -> None:
+    scripts = {word for each in containers(document) for word in each["command"] if word.endswith(".py")}
+    assert scripts
+    for script in scripts - {"/app/train.py"}:  # in the image of examples/fsdp2/Dockerfile
+        assert (ROOT / script).is_file()
+
+
+def test_a_job_with_a_mistake_is_refused() -> None:
+    document: dict[str, Any] = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "x"},
+        "spec": {"replicaSpecs": {"worker": {"replicas": -1, "replica": 2, "template": {"spec": {}}}}},
+    }
+    found = " ".join(faults(document))
+    assert "unknown field spec.replicaSpecs.worker.replica" in found
+    assert "spec.replicaSpecs.worker.replicas" in found
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_a_dockerfile_is_short_and_copies_what_is_beside_it(dockerfile: Path) -> None:
+    text = dockerfile.read_text()
+    assert len(text.splitlines()) <= 6
+    for name in re.findall(r"^COPY (\S+)", text, re.MULTILINE):
+        assert (dockerfile.parent / name).is_file()
+
+
+def first_job() -> dict[str, Any]:
+    """Return the job of docs/first-job.md."""
+    text = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "first-job.md").read_text(), re.DOTALL)
+    assert text is not None
+    return yaml.safe_load(text[1])
+
+
+def test_the_first_job_of_the_documentation_is_taken() -> None:
+    assert faults(first_job()) == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_whole_objects_of_the_documentation_are_taken(page: Path) -> None:
+    """Those without an ellipsis."""
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):
+        if "…" in block:
+            continue
+        for document in yaml.safe_load_all(block):
+            if isinstance(document, dict) and document.get("kind") in SCHEMAS:
+                assert faults(document) == []

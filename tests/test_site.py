@@ -1,0 +1,105 @@
+"""The site's navigation has every page of docs/ once, and its pages are few, short and say what they are for.
+
+Links and anchors are checked in test_documented_paths.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+MADE_BY_THE_BUILD = {"fields.md"}
+GENERATED = {*MADE_BY_THE_BUILD, "cli-reference.md"}
+MOST_PAGES = 26
+MOST_WORDS = 35_000
+"""Beside generated pages, measurements and the table of contents (index.md)."""
+
+
+class Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without importing what its Python tags name."""
+
+
+Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+SITE = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+
+
+def pages(nav: Any, section: str = "") -> Iterator[tuple[str, str]]:
+    """Yield section and file of each page."""
+    for entry in nav:
+        for title, below in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            if isinstance(below, list):
+                yield from pages(below, title)
+            else:
+                yield section, below
+
+
+PAGES = list(pages(SITE["nav"]))
+WRITTEN = [
+    name for section, name in PAGES if section != "Measurements" and name not in {*GENERATED, "index.md"}
+]
+
+
+def test_navigation_has_every_page_once() -> None:
+    names = [name for _, name in PAGES]
+    assert len(names) == len(set(names))
+    assert set(names) - MADE_BY_THE_BUILD == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_pages_are_few_and_short() -> None:
+    texts = {name: (DOCS / name).read_text() for name in WRITTEN}
+    words = {name: sum(any(map(str.isalnum, each)) for each in text.split()) for name, text in texts.items()}
+    assert len(words) <= MOST_PAGES
+    assert sum(words.values()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_page_begins_with_a_title_and_a_paragraph(name: str) -> None:
+    """The paragraph says what the page is for."""
+    title, purpose = (DOCS / name).read_text().split("\n\n")[:2]
+    assert re.fullmatch(r"# .+", title)
+    assert re.match(r"\w", purpose)
+
+
+def test_readme_fits_a_screen_or_two() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 70
+
+
+def names_of(module: Path) -> set[str]:
+    """Return what a module defines or imports at its top level."""
+    names: set[str] = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+    return names
+
+
+DOCUMENTED = re.findall(r"^::: (\S+)$", (DOCS / "sdk.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("dotted", DOCUMENTED)
+def test_the_python_reference_names_what_is_there(dotted: str) -> None:
+    *folders, name = dotted.split(".")
+    place = ROOT.joinpath(*folders)
+    if place.joinpath(name).with_suffix(".py").exists():
+        return
+    module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    assert name in names_of(module)
+
+
+def test_the_python_reference_has_what_packages_export() -> None:
+    for package in ("dlr.checkpoint", "dlr.data", "dlr.shards", "dlr.replicas"):
+        text = ROOT.joinpath(*package.split("."), "__init__.py").read_text()
+        exported = re.search(r"__all__ = \[(.*?)\]", text, re.DOTALL)
+        assert exported is not None
+        names = {name for name in re.findall(r'"(\w+)"', exported[1]) if not name.endswith("Error")}
+        assert {f"{package}.{name}" for name in names} <= set(DOCUMENTED)
