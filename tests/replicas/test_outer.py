@@ -236,7 +236,9 @@ def check_against_replay(lines: list[dict[str, Any]], steps: int, sync_every: in
     return groups_of
 
 
-@pytest.mark.parametrize(("groups", "size", "kills", "steps"), [(3, 1, 3, 603), (2, 2, 1, 400)])
+@pytest.mark.parametrize(
+    ("groups", "size", "kills", "steps"), [pytest.param(3, 1, 3, 603, marks=pytest.mark.slow), (2, 2, 1, 400)]
+)
 def test_groups_that_are_killed_in_their_rounds_follow_the_paper_bit_by_bit(
     groups: int, size: int, kills: int, steps: int, tmp_path: Path
 ) -> None:
@@ -278,7 +280,7 @@ def test_no_outer_step_is_lost_or_made_twice_by_what_fails_in_it(
         assert 1 in groups_of[6]
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
 def test_rounds_with_ddp_and_fsdp2_within_the_group(kind: str, tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, rounds.train_kind, 2, 2, minimum=1, kind=kind, steps=400, sync_every=5)
     run(fleet, 1, seed=1)
