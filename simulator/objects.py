@@ -12,6 +12,7 @@ from typing import Any
 from crds.agent_report import PROTOCOL, AgentFailure, AgentReport, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.grouping import group_name
 from crds.names import API_VERSION
 from crds.nodecheck import NodeCheck
 from reconcilers.observed.silence import Silence, Verdict
@@ -41,7 +42,7 @@ def new_job(worker: Wire, spec: Wire, *, is_group: bool = False) -> ElasticJob:
     return ElasticJob.model_validate(
         {
             "metadata": {
-                "name": JOB,
+                "name": group_name(JOB, 0) if is_group else JOB,
                 "namespace": NAMESPACE,
                 "uid": JOB,
                 "resourceVersion": "1",

@@ -8,7 +8,7 @@ can still apply it (`rolls`). Who took no part in that commit takes over the sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 HEALING_STEPS = 2
 """Steps from a meeting on to which a member that was behind contributes nothing: in the first it only takes
@@ -31,16 +31,20 @@ class Member:
     """Version in which the last of them was committed; 0 for none since its processes started."""
     complete_in: int = 0
     """Version in which the averaged gradients of its next step have all arrived; 0 if they have not."""
+    is_ready: bool = False
+    """Whether it has made the inner steps that its next outer step averages; see `dlr.replicas.outer`."""
+    inner_steps: int = 0
+    """Number of inner steps that its state has."""
 
     def to_numbers(self) -> list[int]:
         """Return the fields as integers, in their order."""
-        return [int(self.trained), self.applied, self.applied_in, self.complete_in]
+        return [int(each) for each in astuple(self)]
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> Member:
         """The reverse of `to_numbers`."""
-        trained, applied, applied_in, complete_in = numbers
-        return cls(bool(trained), applied, applied_in, complete_in)
+        trained, applied, applied_in, complete_in, is_ready, inner_steps = numbers
+        return cls(bool(trained), applied, applied_in, complete_in, bool(is_ready), inner_steps)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Agreement:
     """Members that take over the leader's state."""
     is_first: bool
     """Whether nobody has trained: those behind take over the state before the step, and not during it."""
+    healing_steps: int = HEALING_STEPS
+    """Number of steps from `step` on to which those behind contribute nothing."""
 
     def to_numbers(self) -> list[int]:
         """Return what tells it from others, in four numbers."""
@@ -67,7 +73,7 @@ class Agreement:
 
     def contributors(self, step: int, size: int) -> tuple[int, ...]:
         """Return the members whose gradients count in a step."""
-        heal = not self.is_first and step < self.step + HEALING_STEPS
+        heal = not self.is_first and step < self.step + self.healing_steps
         return tuple(place for place in range(size) if not heal or place not in self.behind)
 
 
@@ -95,6 +101,25 @@ def agree(members: Sequence[Member]) -> Agreement:
     return Agreement(
         leader, led.applied, led.applied_in, frozenset(rolls), frozenset(behind), not led.trained
     )
+
+
+def agree_on_round(members: Sequence[Member]) -> Agreement:
+    """Decide what follows from a meeting between rounds of inner steps, where states are taken over at once.
+
+    If one comes with its inner steps made, the outer step is made at once, without those that have not made
+    the same: they take over its state, with all that the inner steps have changed. If none does, all begin
+    the inner steps together.
+    """
+    agreed = agree(members)
+    elsewhere = agreed.rolls | agreed.behind
+    level = [place for place in range(len(members)) if place not in elsewhere]
+    leader = max(level, key=lambda place: (members[place].is_ready, members[place].inner_steps, -place))
+    led = members[leader]
+    alike = {place for place, member in enumerate(members) if member.inner_steps == led.inner_steps}
+    if led.is_ready:
+        alike &= {place for place in level if members[place].is_ready}
+    behind = frozenset(range(len(members))) - (alike - agreed.behind)
+    return replace(agreed, leader=leader, behind=behind, healing_steps=int(led.is_ready))
 
 
 def _is_level(member: Member, leader: Member) -> bool:

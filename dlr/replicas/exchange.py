@@ -27,8 +27,8 @@ from dlr.replicas.transfer import Connection
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60.0
-"""Time limit of a collective, and for all to connect. Deaths end it sooner, by the news of the next version
-or the dead peer's closed connections."""
+"""Time limit of a collective, and for all to connect, where groups meet in each step. Deaths end it sooner,
+by the news of the next version or the dead peer's closed connections."""
 QUIET_SECONDS = 5.0
 """Time of a wait after which the agent is told that no step is to be expected."""
 POLL_SECONDS = 0.0005
@@ -74,6 +74,7 @@ class Exchange:
         device: of the gradients.
         is_overtaken: whether a newer version is there.
         changed: is notified, under its lock, when something that a wait ends with has happened.
+        patience_seconds: time limit of a collective, and for all to connect.
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class Exchange:
         device: torch.device,
         is_overtaken: Callable[[], bool],
         changed: threading.Condition,
+        patience_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self.seat = seat
         self._open_store = open_store
         self._device = device
         self._overtaken = is_overtaken
         self._changed = changed
+        self._patience_seconds = patience_seconds
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._stores: list[Store] = []
@@ -190,10 +193,10 @@ class Exchange:
         """
         store = PrefixStore(f"{self.seat.rank}/state", self._opened_store())
         rank, size = places.index(self.seat.place), len(places)
-        control = process_groups.gloo(PrefixStore("control", store), rank, size, TIMEOUT_SECONDS)
+        control = process_groups.gloo(PrefixStore("control", store), rank, size, self._patience_seconds)
         data = control
         if self._device.type == "cuda":
-            data = process_groups.nccl(PrefixStore("data", store), rank, size, TIMEOUT_SECONDS)
+            data = process_groups.nccl(PrefixStore("data", store), rank, size, self._patience_seconds)
         return Connection(control, data)
 
     # --- the thread --------------------------------------------------------------------------------------
@@ -217,11 +220,11 @@ class Exchange:
             return
         store = PrefixStore(f"{seat.rank}", self._opened_store())
         control = PrefixStore("control", store)
-        self._control = process_groups.gloo(control, seat.place, seat.size, TIMEOUT_SECONDS)
+        self._control = process_groups.gloo(control, seat.place, seat.size, self._patience_seconds)
         self._data = self._control
         if self._device.type == "cuda":
             data = PrefixStore("data", store)
-            self._data = process_groups.nccl(data, seat.place, seat.size, TIMEOUT_SECONDS)
+            self._data = process_groups.nccl(data, seat.place, seat.size, self._patience_seconds)
 
     def _opened_store(self) -> Store:
         store = self._open_store()

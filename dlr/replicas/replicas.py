@@ -74,6 +74,8 @@ class Version:
 class Replicas:
     """This process's part in the training of all groups. Made by `join`.
 
+    Every step's gradients are averaged. `dlr.replicas.outer` has what is averaged every so many steps.
+
     Args:
         state: what the groups have in common: modules, optimizers, schedulers, …, by name.
         optimizers: those of the state.
@@ -81,6 +83,9 @@ class Replicas:
         own: the ranks of this group.
         channel: the way to the agent.
     """
+
+    _patience_seconds = TIMEOUT_SECONDS
+    """Time limit of a wait for other groups that live."""
 
     def __init__(
         self,
@@ -309,9 +314,13 @@ class Replicas:
                 continue
             self._version = version
             self._healing = None
+            self._roll(version)
             if not version.agreement.behind or not self._is_at_once(version.agreement):
                 break
-            if self._own.all(self._heal_at_once(version), 0)[0]:
+            healing = self._heal_at_once(version)
+            if self._own.all(healing is not None, 0)[0]:
+                assert healing is not None
+                healing.load()
                 break
         self._begin(version)
         self._channel.at(version.membership.version, self.applied)
@@ -329,10 +338,11 @@ class Replicas:
             self._device,
             lambda: self._newest() > number,
             self._changed,
+            self._patience_seconds,
         )
         exchange.start()
         try:
-            return Version(membership, exchange, agree(exchange.meet(self._member)))
+            return Version(membership, exchange, self._agree(exchange.meet(self._member)))
         except OvertakenError:
             pass
         except BrokenError as error:
@@ -340,39 +350,44 @@ class Replicas:
         exchange.close()
         return None
 
+    def _agree(self, members: Sequence[Member]) -> Agreement:
+        return agree(members)
+
     def _is_at_once(self, agreement: Agreement) -> bool:
         """Whether those behind take over the state before anything else, since nobody is in a step."""
         return agreement.is_first or (self._total is not None and agreement.step >= self._total)
 
-    def _heal_at_once(self, version: Version) -> bool:
-        """Give or take the state; whether it has arrived."""
-        agreement = version.agreement
-        if version.place != agreement.leader and not version.is_behind():
-            return True
-        healing = Healing(agreement, version.exchange, self._state, self._device, self._changed)
+    def _heal_at_once(self, version: Version) -> Healing | None:
+        """Give or take the state; None if it does not arrive. All ranks load it afterwards, or none does."""
+        healing = Healing(version.agreement, version.exchange, self._state, self._device, self._changed)
+        if version.place != version.agreement.leader and not version.is_behind():
+            return healing
         healing.begin()
         try:
-            healing.wait(TIMEOUT_SECONDS)
+            healing.wait(self._patience_seconds)
         except OvertakenError:
-            return False
+            return None
         except BrokenError as error:
             self._tell_broken(version.exchange, error)
-            return False
-        healing.load()
-        return True
+            return None
+        return healing
+
+    def _roll(self, version: Version) -> None:
+        """Apply the step that another group has applied, and whose gradients are all here."""
+        if version.place in version.agreement.rolls:
+            self._average.take()
+            self._member = Member(True, self.applied + 1, version.agreement.applied_in)
+            self._note_commit()
 
     def _begin(self, version: Version) -> None:
         """Do what a meeting has come to."""
-        agreement, member = version.agreement, self._member
-        if version.place in agreement.rolls:
-            self._average.take()
-            self._member = Member(True, member.applied + 1, agreement.applied_in)
-            self._note_commit()
-        elif self._is_at_once(agreement):
+        agreement = version.agreement
+        if self._is_at_once(agreement):
             if version.is_behind() and self._is_open:  # the step that it was in has been made without it
                 self._average.drop()
                 self._is_open, self._following = False, ()
-            if version.is_behind() or version.place == agreement.leader:
+            leads_first = version.place == agreement.leader and not self._member.trained
+            if version.is_behind() or leads_first:
                 self._member = Member(True, agreement.step, agreement.applied_in)
         elif version.is_behind():
             self._member = Member(False, agreement.step)

@@ -233,7 +233,8 @@ class Fleet:
     def _bury(self, group: Group) -> None:
         for process in group.processes:
             if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it may have ended just now
+                    os.kill(process.pid, signal.SIGKILL)
             process.join()
         group.ready.clear()
 

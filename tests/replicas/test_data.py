@@ -29,7 +29,7 @@ def lines_of(fleet: Fleet) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("constant_batch", [True, False])
+@pytest.mark.parametrize("constant_batch", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_sample_once_an_epoch_while_processes_of_groups_are_killed(
     tmp_path: Path, constant_batch: bool
 ) -> None:

@@ -66,7 +66,14 @@ def test_every_step_is_the_same_in_all_groups_and_in_a_replay(
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"), [("ddp", 2), ("fsdp2", 2), ("clip", 1), ("accumulate", 1), ("scaler", 1)]
+    ("kind", "size"),
+    [
+        ("fsdp2", 2),
+        ("scaler", 1),
+        pytest.param("ddp", 2, marks=pytest.mark.slow),
+        pytest.param("clip", 1, marks=pytest.mark.slow),
+        pytest.param("accumulate", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_scripts_of_all_kinds_go_on_through_a_kill(kind: str, size: int, tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, scripts.train_kind, 2, size, minimum=1, kind=kind, steps=400)

@@ -1,0 +1,178 @@
+"""DiLoCo (https://arxiv.org/abs/2311.08105): groups that average every so many steps, not in each.
+
+A *round* is the inner steps from one average to the next. Each group makes them alone, with its own
+optimizer. Then what they have changed, the global parameters minus the group's own, is averaged as a step's
+gradients are, an outer optimizer steps the global parameters by it, and all groups go on from those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from agent.replicas.client import Membership
+from dlr.replicas.agreement import Agreement, Member, agree_on_round
+from dlr.replicas.channel import Channel
+from dlr.replicas.gradients import local
+from dlr.replicas.group import OwnGroup
+from dlr.replicas.replicas import OnCommit, Replicas, Version
+
+MakeOptimizer = Callable[[list[Tensor]], Optimizer]
+
+ROUND_SECONDS = 3_600.0
+"""Time limit of a wait for others, who may be slower in their inner steps."""
+INNER_STEP = "inner_step"
+"""Name of the number of inner steps in the state that the groups have in common."""
+
+
+class GlobalParameters:
+    """A copy of the parameters that all groups have in common, and the optimizer that steps them.
+
+    Args:
+        parameters: the model's, as the inner optimizers change them.
+        make_optimizer: makes the outer optimizer of them.
+
+    Raises:
+        ValueError: the outer optimizer is not of all of them.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], make_optimizer: MakeOptimizer) -> None:
+        self._parameters = [each for each in parameters if each.requires_grad]
+        self.optimizer = make_optimizer(list(self._parameters))
+        stepped = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
+        if any(id(each) not in stepped for each in self._parameters):
+            raise ValueError(
+                "the outer optimizer lacks parameters that the inner one changes: make it of the list that "
+                "`outer` is called with"
+            )
+        self._copies = [local(each.detach()).clone() for each in self._parameters]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Make the gradients the global parameters minus the model's own, and the model's the global ones."""
+        for parameter, copy in zip(self._parameters, self._copies, strict=True):
+            own = local(parameter.detach())
+            parameter.grad = torch.empty_like(parameter)
+            torch.sub(copy, own, out=local(parameter.grad))
+            own.copy_(copy)
+
+    def step(self) -> None:
+        """Step the global parameters by the averaged gradients."""
+        self.optimizer.step()
+        for parameter in self._parameters:
+            parameter.grad = None
+        self.copy()
+
+    @torch.no_grad()
+    def copy(self) -> None:
+        """Make the global parameters what the model has."""
+        for parameter, copy in zip(self._parameters, self._copies, strict=True):
+            copy.copy_(local(parameter.detach()))
+
+
+class OuterReplicas(Replicas):
+    """This process's part in training by rounds. Made by `join` with `sync_every`.
+
+    Its versions, commits and `applied` are of outer steps; `steps` counts inner ones. Whenever groups meet,
+    their model has the global parameters, so that is what a group takes over.
+
+    Args:
+        sync_every: number of inner steps of a round.
+        make_optimizer: makes the outer optimizer of the model's parameters.
+        start: number of inner steps that the state has.
+    """
+
+    _patience_seconds = ROUND_SECONDS
+
+    def __init__(
+        self,
+        state: MutableMapping[str, Any],
+        optimizers: Sequence[Optimizer],
+        start: int,
+        own: OwnGroup,
+        channel: Channel,
+        sync_every: int,
+        make_optimizer: MakeOptimizer,
+    ) -> None:
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        self._global = GlobalParameters(parameters, make_optimizer)
+        shared = {**state, "outer": self._global.optimizer, INNER_STEP: start}
+        super().__init__(shared, optimizers, start // sync_every, own, channel)
+        self._sync_every = sync_every
+        self._after_step: list[OnCommit] = []
+
+    def _are_whole(self, parameters: Sequence[Tensor]) -> bool:
+        """No gradient of a backward is averaged."""
+        return False
+
+    # --- for the script ----------------------------------------------------------------------------------
+
+    def call_after_commit(self, act: OnCommit) -> None:
+        """Have something called after each inner step, with the groups that train in this round."""
+        self._after_step.append(act)
+
+    def steps(self, total: int | None = None) -> Iterator[int]:
+        """Count the inner steps that are to be made, from the one that the groups are at.
+
+        The outer step is made between two of them, after every `sync_every` and after the last one.
+
+        Args:
+            total: number of inner steps after which training ends.
+        """
+        if self._version is None:
+            self._global.copy()
+            self._channel.follow(self._notify, self._own.rank, self._own.size)
+            self._settle(1)
+            self._end_round()
+        while total is None or self._state[INNER_STEP] < total:
+            step: int = self._state[INNER_STEP]
+            yield step
+            self._state[INNER_STEP] = step + 1
+            for act in self._after_step:
+                act(step, self._contributing)
+            if (step + 1) % self._sync_every == 0 or step + 1 == total:
+                self._global.restore()
+                self._member = replace(self._member, is_ready=True)
+                self._open()
+                self._end_round()
+        self._end_together()
+
+    def average(self) -> None:
+        """Leave the gradients as they are: those of inner steps are the group's own."""
+
+    # --- between rounds ----------------------------------------------------------------------------------
+
+    def _end_round(self) -> None:
+        """Take part in outer steps as long as one is due."""
+        while self._is_open:
+            self._try()
+        version = self._current()
+        self._contributing = self._following or version.membership.indices(version.counted(self.applied))
+
+    def _meet(self, membership: Membership) -> Version | None:
+        self._member = replace(self._member, inner_steps=self._state[INNER_STEP])
+        return super()._meet(membership)
+
+    def _agree(self, members: Sequence[Member]) -> Agreement:
+        return agree_on_round(members)
+
+    def _is_at_once(self, agreement: Agreement) -> bool:
+        """Groups meet between rounds alone, when none is in a step."""
+        return True
+
+    def _begin(self, version: Version) -> None:
+        super()._begin(version)
+        if version.is_behind():
+            self._global.copy()
+        self._following = ()
+        self._is_open = version.agreement.healing_steps > 0
+
+    def _note_commit(self) -> None:
+        self._global.step()
+        super()._note_commit()
