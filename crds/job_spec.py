@@ -9,10 +9,11 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from crds.cluster_status import CLUSTER_RULES
 from crds.failure_policy import FailurePolicy
+from crds.grouping import MAX_GROUPS
 from crds.model import MAX_QUANTITY, MAX_TIME_SECONDS, Free, Model, Quantity, cel, rules
 from crds.names import MASTER_TYPES, WORKER
 from crds.phases import HANG_TIMEOUT_SECONDS
-from crds.replica_groups import MAX_GROUPS, ReplicaGroups
+from crds.replica_groups import ReplicaGroups
 from crds.template import MAX_ITEMS, PodTemplate
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")

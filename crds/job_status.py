@@ -10,6 +10,7 @@ from pydantic import Field
 
 from crds.agent_report import RoundProgress
 from crds.cluster_status import ClusterStatus
+from crds.grouping import MAX_GROUPS
 from crds.model import (
     MAX_CONDITION_MESSAGE,
     ConditionData,
@@ -23,7 +24,7 @@ from crds.model import (
 )
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from crds.replica_groups import BY_INDEX, MAX_GROUPS, GroupStatus, Membership, ReplicaGroupStatus
+from crds.replica_groups import BY_INDEX, GroupStatus, Membership, ReplicaGroupStatus
 from crds.shard_set_status import MAX_SHARDS_DONE, ShardSets
 
 # An ElasticJob of 10,000 workers has 32 KB at most (tests/crds/test_size.py); ElasticWorkers have more text.

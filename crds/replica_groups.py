@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from crds.grouping import MAX_GROUPS as MAX_GROUPS
+from crds.grouping import MAX_GROUPS
 from crds.model import Count, Model, Ordinal, cut
 from crds.phases import JobPhase
 
@@ -44,7 +44,7 @@ class Membership(Model):
     groups: Annotated[list[GroupPlace], Field(max_length=MAX_GROUPS, json_schema_extra=BY_INDEX)] = Field(
         default_factory=list
     )
-    """By index; none while fewer than the minimum could take part."""
+    """The groups in the order of their indices; none while fewer than the minimum could take part."""
 
 
 class ReplicaGroupStatus(Model):

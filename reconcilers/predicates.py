@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from controller.store import Change
+from crds.grouping import is_grouped
 from reconcilers.cordon.reconciler import cordon_view
 from reconcilers.nodecheck.claims import WAITING_FOR_AGENTS, WAITING_FOR_CHECK
 from reconcilers.nodecheck.finished import is_finished
-from reconcilers.observed.groups import is_grouped
 from reconcilers.observed.trust import may_cordon
 
 

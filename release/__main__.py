@@ -93,7 +93,7 @@ class Release:
         print(f"{image.name}:{VERSION} {architecture} {digest}")
 
     def _python(self, name: str, folder: Path, wheel: Path, architecture: str) -> Image:
-        """As kind/controller.Dockerfile and kind/worker.Dockerfile have it, on Python's image."""
+        """Return an image on Python's, as kind/controller.Dockerfile and kind/worker.Dockerfile make it."""
         install: tuple[str | Path, ...] = (
             *("uv", "pip", "install", "--quiet", "--no-config", "--target", folder),
             *(f"--python-version={IMAGE_PYTHON}", f"--python-platform={PLATFORMS[architecture]}"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from crds.replica_groups import MAX_GROUPS
+from crds.grouping import MAX_GROUPS
 from simulator.times import Section, Times
 
 MAX_NODES = 200_000

@@ -122,10 +122,7 @@ class ReplicasDesk:
         with self._lock:
             self._round, self._count, self._processes = round_, count, {}
             self._reported = None
-            for connection in self._connections:
-                _shut(connection)
-            for relay in self._relays:
-                relay.end()
+            self._end_connections()
 
     def see(self, groups: Groups) -> None:
         """Take in the groups that take part now; for the thread that watches them."""
@@ -152,11 +149,15 @@ class ReplicasDesk:
         _shut(self._server)  # it wakes the thread that accepts
         self._server.close()
         with self._lock:
-            for connection in self._connections:
-                _shut(connection)
-            for relay in self._relays:
-                relay.end()
+            self._end_connections()
         shutil.rmtree(Path(self.path).parent, ignore_errors=True)
+
+    def _end_connections(self) -> None:
+        """Wake all threads and processes that wait; under the lock."""
+        for connection in self._connections:
+            _shut(connection)
+        for relay in self._relays:
+            relay.end()
 
     def _summary(self) -> ReplicasReport | None:
         return summary(self._round, self._count, [each.training for each in self._processes.values()])

@@ -1,4 +1,4 @@
-"""Who takes part, by the ElasticWorld, and how far this agent's processes are, by their messages. Pure."""
+"""The groups that take part, by the ElasticWorld, and this agent's processes, by their messages. Pure."""
 
 from __future__ import annotations
 

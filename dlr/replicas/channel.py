@@ -1,4 +1,4 @@
-"""Where a process learns which groups take part: from its agent, or, alone, from nobody."""
+"""The way from a training process to its agent, which names the groups that take part."""
 
 from __future__ import annotations
 

@@ -191,13 +191,8 @@ class Exchange:
         Raises:
             RuntimeError: one does not come.
         """
-        store = PrefixStore(f"{self.seat.rank}/state", self._opened_store())
-        rank, size = places.index(self.seat.place), len(places)
-        control = process_groups.gloo(PrefixStore("control", store), rank, size, self._patience_seconds)
-        data = control
-        if self._device.type == "cuda":
-            data = process_groups.nccl(PrefixStore("data", store), rank, size, self._patience_seconds)
-        return Connection(control, data)
+        rank = places.index(self.seat.place)
+        return Connection(*self._groups(f"{self.seat.rank}/state", rank, len(places)))
 
     # --- the thread --------------------------------------------------------------------------------------
 
@@ -218,18 +213,17 @@ class Exchange:
         seat = self.seat
         if seat.size == 1:
             return
-        store = PrefixStore(f"{seat.rank}", self._opened_store())
-        control = PrefixStore("control", store)
-        self._control = process_groups.gloo(control, seat.place, seat.size, self._patience_seconds)
-        self._data = self._control
-        if self._device.type == "cuda":
-            data = PrefixStore("data", store)
-            self._data = process_groups.nccl(data, seat.place, seat.size, self._patience_seconds)
+        self._control, self._data = self._groups(f"{seat.rank}", seat.place, seat.size)
 
-    def _opened_store(self) -> Store:
-        store = self._open_store()
-        self._stores.append(store)
-        return store
+    def _groups(self, prefix: str, rank: int, size: int) -> tuple[Any, Any]:
+        """Make a gloo group, and the one for tensors on the device: the same one, or NCCL's."""
+        opened = self._open_store()
+        self._stores.append(opened)
+        store = PrefixStore(prefix, opened)
+        control = process_groups.gloo(PrefixStore("control", store), rank, size, self._patience_seconds)
+        if self._device.type != "cuda":
+            return control, control
+        return control, process_groups.nccl(PrefixStore("data", store), rank, size, self._patience_seconds)
 
     def _put(self, act: Callable[[], Any]) -> _Task:
         task = _Task(act)

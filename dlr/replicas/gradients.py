@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from dlr.checkpoint.tensors import is_distributed
 
@@ -17,6 +18,12 @@ BUCKET_BYTES = 25 << 20
 def local(tensor: Tensor) -> Tensor:
     """The memory that this rank has of a tensor; parts of a DTensor are averaged part by part."""
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def parameters_of(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
+    """The parameters that optimizers change, in their order."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from agent.replicas.client import Membership
 from dlr.replicas.agreement import Agreement, Member, agree_on_round
 from dlr.replicas.channel import Channel
-from dlr.replicas.gradients import local
+from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.replicas import OnCommit, Replicas, Version
 
@@ -99,9 +99,7 @@ class OuterReplicas(Replicas):
         sync_every: int,
         make_optimizer: MakeOptimizer,
     ) -> None:
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        self._global = GlobalParameters(parameters, make_optimizer)
+        self._global = GlobalParameters(parameters_of(optimizers), make_optimizer)
         shared = {**state, "outer": self._global.optimizer, INNER_STEP: start}
         super().__init__(shared, optimizers, start // sync_every, own, channel)
         self._sync_every = sync_every

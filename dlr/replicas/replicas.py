@@ -31,7 +31,7 @@ from dlr.replicas.agreement import Agreement, Member, agree
 from dlr.replicas.average import Average
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import TIMEOUT_SECONDS, BrokenError, Exchange, OvertakenError, Seat
-from dlr.replicas.gradients import Watch, buckets_of, local
+from dlr.replicas.gradients import Watch, buckets_of, local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.healing import Healing
 
@@ -99,8 +99,7 @@ class Replicas:
         self._own = own
         self._channel = channel
         self._changed = threading.Condition()
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        parameters = [parameter for group in groups for parameter in group["params"]]
+        parameters = parameters_of(optimizers)
         self._buckets = buckets_of(parameters)
         self._device = next((local(each.detach()).device for each in parameters), torch.device("cpu"))
         self._watch = Watch(self._buckets, self._send) if self._are_whole(parameters) else None
@@ -185,8 +184,6 @@ class Replicas:
         with a GradScaler before `scaler.step`, so that all groups see the same infinities. From then on the
         step counts as made.
         """
-        if not self._is_open:
-            return
         while self._is_open:
             self._try()
 
@@ -220,7 +217,6 @@ class Replicas:
     def _open(self) -> None:
         """Begin a step."""
         self._is_open = True
-        self._average = Average(self._buckets)
         version = self._current()
         self._contributing = self._following or version.membership.indices(version.counted(self.applied))
         sends = version.exchange.seat.size > 1 and version.place in version.counted(self.applied)
@@ -239,10 +235,10 @@ class Replicas:
         number = version.membership.version
         ok, has_all = self._attempt(version)
         everyone, newest = self._own.all(ok, self._newest())
-        all_have, _ = self._own.all(has_all, 0)
         if everyone:
             self._conclude(version)
             return
+        all_have, _ = self._own.all(has_all, 0)
         self._member = replace(self._member, complete_in=number if all_have else 0)
         self._settle(max(newest, number + 1))
 
@@ -288,13 +284,10 @@ class Replicas:
 
     def _note_commit(self) -> None:
         self._is_open = False
-        self._average_is_done()
+        self._average = Average(self._buckets)
         self._channel.at(self._current().membership.version, self.applied)
         for act in self._on_commit:
             act(self.applied - 1, self._averaged)
-
-    def _average_is_done(self) -> None:
-        self._average = Average(self._buckets)
 
     # --- versions ----------------------------------------------------------------------------------------
 
@@ -402,7 +395,6 @@ class Replicas:
             if self.applied == self._healing.step:
                 break
             self._is_open = True
-            self._average = Average(self._buckets)
             self._try()
         self._is_open = False
         self._hand_over()

@@ -18,11 +18,10 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
 from controller.store import Memory
 from crds.elasticjob import ElasticJob
-from crds.grouping import index_of
+from crds.grouping import index_of, is_grouped
 from reconcilers.groups.children import group_job, renewal
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.job.published import seconds_to_write, writes_of_world
-from reconcilers.observed.groups import is_grouped
 from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, is_leftover
 from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell

@@ -18,6 +18,7 @@ from controller.store import Memory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.grouping import is_grouped
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.capacity.profile import needs_history
@@ -27,7 +28,6 @@ from reconcilers.conditions.slow import news_of
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.ending import is_over
-from reconcilers.observed.groups import is_grouped
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import owner_uids, workers_owned_by

@@ -5,7 +5,6 @@ from __future__ import annotations
 from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.grouping import GroupOf, owner_of_group
-from crds.grouping import is_grouped as is_grouped
 
 
 def group_of(job: Object | ElasticJob) -> GroupOf | None:

@@ -20,8 +20,9 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.grouping import is_grouped
 from reconcilers.observed.builder import companion_metadata, owned_metadata, owned_name, owner_label
-from reconcilers.observed.groups import group_of, is_grouped
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.observed.roles import in_cluster
