@@ -117,6 +117,9 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
         ready_round=part.round if part is not None and part.ready else 0,
         version=part.version if part is not None else 0,
         broken_version=part.broken_version if part is not None else 0,
+        left_out_version=part.left_out_version if part is not None else 0,
+        late_version=part.late_version if part is not None else 0,
+        late_groups=frozenset(part.late_groups if part is not None else ()),
     )
 
 

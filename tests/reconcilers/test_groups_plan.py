@@ -11,6 +11,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import index_of
 from crds.phases import JobPhase
+from crds.replica_groups import Membership
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.groups.children import generations, group_job, is_outdated, renewal
 from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups
@@ -188,7 +189,7 @@ def test_the_first_look_makes_all_groups_and_has_no_membership() -> None:
     plan = look(whole())
     assert (plan.renewed, plan.surplus) == ((0, 1, 2), ())
     assert plan.status_patch["phase"] == "Pending"
-    assert plan.status_patch["membership"] == {"version": 0, "groups": []}
+    assert Membership.model_validate(plan.status_patch["membership"]) == Membership()
 
 
 def test_many_groups_are_made_in_several_looks() -> None:
