@@ -27,6 +27,7 @@ from reconcilers.conditions.life import (
 )
 from reconcilers.goodput.goodput import begun, effective_seconds, in_state, with_ratio
 from reconcilers.groups.membership import GroupView
+from reconcilers.groups.warnings import late_groups, warnings_of
 from reconcilers.observed.conditions import State, condition_of, observed_at, stated
 
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
@@ -82,16 +83,18 @@ def status_of(groups: Groups, membership: Membership, end: End | None, now: date
     failures = [group.status.last_failure for group in each if group.status.last_failure is not None]
     reason, message = (end.reason, end.message) if end else _why(groups, phase)
     counts = _replicas(job, each)
-    late = {(each.index, each.round) for each in membership.late}
+    late = set(late_groups(membership, groups.views))
+    published = before.membership or Membership()
     status = before.model_copy(
         update={
             "phase": phase,
             "reason": reason,
             "message": shortened(message, MAX_MESSAGE),
             "conditions": _conditions(groups, phase, membership, end, counts, now),
+            "warnings": [] if end else warnings_of(before.warnings, published, membership, groups.views, now),
             "membership": membership,
             "groups": [
-                _group_status(view, groups.jobs[view.index], is_late=(view.index, view.round) in late)
+                _group_status(view, groups.jobs[view.index], is_late=view.index in late)
                 for view in groups.views
             ],
             "replica_statuses": {names.WORKER: counts},
