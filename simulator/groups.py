@@ -92,8 +92,11 @@ class GroupedJob:
             waiting: of the other one.
             now: second of the simulation.
         """
-        late = {"late_version": self.membership.version, "late_groups": frozenset((number,))}
-        views = [replace(view, **late) if view.index == waiting else view for view in self._all_views()]
+        version, late = self.membership.version, frozenset((number,))
+        views = self._all_views()
+        views[views.index(self._views[waiting])] = replace(
+            self._views[waiting], late_version=version, late_groups=late
+        )
         return self._decide(views, now)
 
     def _decide(self, views: list[GroupView], now: float) -> float:
