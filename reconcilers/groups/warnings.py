@@ -60,8 +60,8 @@ def _messages(
     if broke and membership.version > published.version:
         yield (
             EXCHANGE_BROKEN,
-            f"the exchange of version {published.version} failed although no group of it died, as reported by "
-            f"{as_ranges(broke)}: see their logs; the groups connect again",
+            f"the exchange of version {published.version} failed although no group of it died, as reported "
+            f"by {as_ranges(broke)}: see their logs; the groups connect again",
         )
         return
     members = {place.index for place in membership.groups}

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from controller.resources import PODS
+from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, SCALEPLANS
-from tests.reconcilers.api import Api
+from tests.reconcilers.api import NAMESPACE, Api
 from tests.reconcilers.cluster_model import Script
 from tests.reconcilers.life import JOB, Chapter, Phase, Run, beginning, edit, plan, replicas, submit
 from tests.reconcilers.outcome import end_state
@@ -24,6 +26,7 @@ JSON = dict[str, Any]
 pytestmark = pytest.mark.timeout(300)
 CONTAINER = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
 TEMPLATE = {"spec": {"containers": [CONTAINER]}}
+PLAIN = {"replicaSpecs": {"worker": {"replicas": 1, "template": TEMPLATE}}}
 
 
 def submit_groups(api: Api) -> None:
@@ -214,6 +217,25 @@ def test_a_group_that_hangs_is_left_out_without_a_restart_until_it_comes_back() 
 def test_a_plan_has_its_verdict() -> None:
     found = life()["plan"].end.get(SCALEPLANS, "p")["status"]
     assert (found["phase"], found["conditions"][0]["reason"]) == ("Refused", "ReplicaGroups")
+
+
+def test_a_job_that_only_calls_itself_a_group_gets_no_pods_and_so_no_key() -> None:
+    async def play_forged() -> Api:
+        api = life()["edit of a group"].end.copy()
+        parent = api.get(ELASTICJOBS, JOB)["metadata"]
+        api.create(ELASTICJOBS, {"metadata": {"name": "plain", "namespace": NAMESPACE}, "spec": PLAIN})
+        plain = api.get(ELASTICJOBS, "plain")["metadata"]
+        for name, owner in (("j-group-7", parent), ("plain-group-0", plain)):
+            reference = owner_reference("ElasticJob", owner["name"], owner["uid"])
+            metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [reference]}
+            api.create(ELASTICJOBS, {"metadata": metadata, "spec": PLAIN})
+        run = Run(api)
+        await run.settle()
+        return run.api
+
+    pods = {pod["metadata"]["name"] for pod in asyncio.run(play_forged()).list(PODS)}
+    assert {"j-group-0-worker-0-1", "plain-worker-0-1"} <= pods
+    assert not [name for name in pods if name.startswith(("j-group-7", "plain-group-0"))]
 
 
 # --- disturbed -----------------------------------------------------------------------------------------------
