@@ -220,20 +220,14 @@ def test_a_plan_has_its_verdict() -> None:
 
 
 def test_a_job_that_only_calls_itself_a_group_gets_no_pods_and_so_no_key() -> None:
-    async def play_forged() -> Api:
-        api = life()["edit of a group"].end.copy()
-        parent = api.get(ELASTICJOBS, JOB)["metadata"]
-        api.create(ELASTICJOBS, {"metadata": {"name": "plain", "namespace": NAMESPACE}, "spec": PLAIN})
-        plain = api.get(ELASTICJOBS, "plain")["metadata"]
-        for name, owner in (("j-group-7", parent), ("plain-group-0", plain)):
-            reference = owner_reference("ElasticJob", owner["name"], owner["uid"])
-            metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [reference]}
-            api.create(ELASTICJOBS, {"metadata": metadata, "spec": PLAIN})
-        run = Run(api)
-        await run.settle()
-        return run.api
-
-    pods = {pod["metadata"]["name"] for pod in asyncio.run(play_forged()).list(PODS)}
+    api = life()["edit of a group"].end.copy()
+    api.create(ELASTICJOBS, {"metadata": {"name": "plain", "namespace": NAMESPACE}, "spec": PLAIN})
+    for name, owner in (("j-group-7", JOB), ("plain-group-0", "plain")):
+        reference = owner_reference("ElasticJob", owner, api.get(ELASTICJOBS, owner)["metadata"]["uid"])
+        metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [reference]}
+        api.create(ELASTICJOBS, {"metadata": metadata, "spec": PLAIN})
+    asyncio.run(Run(api).settle())
+    pods = {pod["metadata"]["name"] for pod in api.list(PODS)}
     assert {"j-group-0-worker-0-1", "plain-worker-0-1"} <= pods
     assert not [name for name in pods if name.startswith(("j-group-7", "plain-group-0"))]
 
