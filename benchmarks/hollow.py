@@ -166,10 +166,16 @@ class Trial:
         self._figures["steady, a minute: writes by the controller, in all"] = minute.controller_writes
 
     async def _fail(self, agents: int, reforms: int) -> None:
-        """Each from the answer to a failure report until the last agent saw the next round."""
+        """Each from the answer to a failure report until the last agent saw the next round.
+
+        Training got further before each: otherwise failures in a row are made to wait (`failure/budgets.py`).
+        """
         times, before = [], self._sightings.bytes
         for round_ in range(2, 2 + reforms):
-            await random.choice(list(self._nodes.agents.values())).report_failure()
+            failing = random.choice(list(self._nodes.agents.values()))
+            await failing.report_steps(round_, 0)
+            await self._meter.quiet(QUIET_SECONDS)
+            await failing.report_failure()
             failed = now()
             times.append((await self._sightings.by_all(round_))[-1] - failed)
             await self._all_run()
