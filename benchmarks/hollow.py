@@ -236,6 +236,8 @@ job to all of them.
 
 *Joining* lasts from the creation of the job until all agents but one are Ready, *forming* from the last Ready
 until all report Running and the controller has written whatever it had put off; *steady* is what comes then.
+Between two failures training gets further; otherwise the next world waits for 1 s after the second in a row,
+2 s after the third ([failures.md](failures.md)).
 The controller's own Lease is not counted. MB sent by watch are the job's, to all agents together.
 
 Last measured on {date.today()} with {os.cpu_count()} CPU cores, {platform.system()}, Python

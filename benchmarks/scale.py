@@ -308,8 +308,9 @@ def of_a_start(now: Mapping[int, Figures]) -> str:
     if not of_jobs:
         return ""
     return f"""
-* A start costs four writes for each worker (ElasticWorker, Lease, Pod, status: each exactly once; of a
-  worker beyond the count that was asked for, the status twice), and few more for the job, which do not grow with it: {", ".join(of_jobs)}.
+* A start costs four writes for each worker (ElasticWorker, Lease, Pod, status: each exactly once; of a worker
+  beyond the count that was asked for, the status twice), and few more for the job, which do not grow with it:
+  {", ".join(of_jobs)}.
   These are its rights, a dry run of the Pod, a handful of Events, and its own status, at most once a second.
   None of the four can go. The API server
   drops a status that comes with a new object. Which Pod is the worker's, and that it runs, is for
@@ -347,8 +348,8 @@ not measured to its end.
   {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
   rack), of every hundredth, or of all are killed for memory at once; until all train again with more.\
 {of_a_start(now)}
-* An ElasticJob of 10,000 workers has at most 32 KB on its worst day, and the ElasticWorld that its agents watch 16 KB,
-  4 KB on an ordinary day (`tests/crds/test_size.py`, [contract.md](contract.md#limits-and-sizes)).
+* An ElasticJob of 10,000 workers has at most 32 KB on its worst day, and the ElasticWorld that its agents
+  watch 16 KB, 4 KB on an ordinary day (`tests/crds/test_size.py`, [contract.md](contract.md#limits-and-sizes)).
 * *12 rolls* come one after the other; after each of them every Pod has what was asked for, and all train.
 * *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each, from when a controller has
   formed the *worlds of agents that wait* for one; the *check* is a NodeCheck in

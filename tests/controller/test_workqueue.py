@@ -263,7 +263,8 @@ def test_every_wish_is_worked_on_after_it_was_made_and_never_twice_at_once(steps
                     wishes.append((key, now()))
                     earliest[key] = min(earliest[key], now())
                 case ("after", key, delay, more):
-                    queue.add_after(key, delay, lambda until=now() + delay + more: until - now())
+                    until = now() + delay + more
+                    queue.add_after(key, delay, lambda until=until: until - now())
                     wishes.append((key, now()))
                     earliest[key] = min(earliest[key], now() + delay)
                 case ("fail", key):

@@ -103,7 +103,9 @@ async def test_a_shorter_time_out_holds_for_workers_that_wait_for_the_next_renew
     assert seconds_left() > 0
     policy = job["spec"].get("elasticPolicy", {}) | {"heartbeatTimeoutSeconds": 10}
     generation = job["metadata"].get("generation", 1) + 1
-    api.put(ELASTICJOBS, merged(job, {"metadata": {"generation": generation}, "spec": {"elasticPolicy": policy}}))
+    api.put(
+        ELASTICJOBS, merged(job, {"metadata": {"generation": generation}, "spec": {"elasticPolicy": policy}})
+    )
     controller.deliver()
     assert seconds_left() == 0
 
