@@ -349,7 +349,8 @@ not measured to its end.
   rack), of every hundredth, or of all are killed for memory at once; until all train again with more.\
 {of_a_start(now)}
 * An ElasticJob of 10,000 workers has at most 32 KB on its worst day, and the ElasticWorld that its agents
-  watch 16 KB, 4 KB on an ordinary day (`tests/crds/test_size.py`, [contract.md](contract.md#limits-and-sizes)).
+  watch 16 KB, 4 KB on an ordinary day (`tests/crds/test_size.py`,
+  [contract.md](contract.md#limits-and-sizes)).
 * *12 rolls* come one after the other; after each of them every Pod has what was asked for, and all train.
 * *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each, from when a controller has
   formed the *worlds of agents that wait* for one; the *check* is a NodeCheck in
