@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from unicodedata import east_asian_width
 
+from dlr.job.tones import terminal_style
 from dlr.job.wording import plain
 
 if TYPE_CHECKING:
@@ -29,23 +30,6 @@ NARROW_WIDTH = 120
 COLUMN_GAP = 2
 FEWEST_CHARACTERS = 12
 """A text shorter than that says nothing; where so many have no room, other columns are cut too."""
-STYLES = {
-    "Running": "green",
-    "Succeeded": "green",
-    "Failed": "bold red",
-    "Ready": "yellow",
-    "Starting": "yellow",
-    "Stopped": "dim",
-    "Warning": "yellow",
-    "Restarting": "yellow",
-    "Scaling": "yellow",
-    "Pending": "yellow",
-    "Suspended": "dim",
-    "Healthy": "green",
-    "Faulty": "bold red",
-    "Straggler": "red",
-    "Inconclusive": "yellow",
-}
 
 
 class Format(StrEnum):
@@ -152,7 +136,7 @@ def cell(value: object) -> Text:
     from rich.text import Text
 
     text = _words(value)
-    return Text(text, style=STYLES.get(text, ""))
+    return Text(text, style=terminal_style(text))
 
 
 def _words(value: object) -> str:

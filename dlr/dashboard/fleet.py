@@ -7,14 +7,16 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.groups import groups_line, tree
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
-from dlr.job.timeline.episodes import COLORS, Clock, episodes_of
+from dlr.job.timeline.episodes import Clock, episodes_of
 from dlr.job.timeline.outages import LOST
+from dlr.job.tones import TONES, tone_of
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
@@ -38,11 +40,26 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     ordered = sorted(ordered, key=report.is_finished)  # keeps the newest first
     return {
+        "headline": headline(jobs),
         "jobs": [_line(job, lead_of, now, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
         "strip": strip.total_seconds(),
-        "colors": COLORS,
     }
+
+
+def headline(jobs: Sequence[JSON]) -> str:
+    """Say how many of the jobs that have not ended train."""
+    active = [job for job, is_group in tree(jobs) if not is_group and not report.is_finished(job)]
+    if not active:
+        return "No job is active" if jobs else "No jobs"
+    trains = sum(tone_of(state_of(job)) is TONES[0] for job in active)
+    return f"{trains} of {counted(len(active), 'active job')} {'trains' if trains == 1 else 'train'}"
+
+
+def state_of(job: JSON) -> str:
+    """Return what takes the job's time at present; its phase, if nothing does."""
+    state = None if report.is_finished(job) else ((job.get("status") or {}).get("goodput") or {}).get("state")
+    return state or report.phase(job)
 
 
 def leads_by_job(leads: Iterable[JSON]) -> dict[tuple[str, str], JSON]:
@@ -75,7 +92,7 @@ def _line(
         "isGroup": is_group,
         "groups": groups_line(job) if is_grouped(job) else "",
         "phase": report.phase(job),
-        "state": None if finished else (status.get("goodput") or {}).get("state"),
+        "state": state_of(job),
         "why": (report.why_line(job) or report.slow_line(job))[:MOST_WHY],
         "workers": report.workers_line(job),
         "round": world.get("round"),

@@ -39,6 +39,7 @@ from tests.cli.troubled import (
     troubled_job,
     troubled_workers,
 )
+from tests.cli.test_job_groups import group, grouped
 from tests.dashboard.browser import CHROMIUM, Page, browser
 
 JSON = dict[str, Any]
@@ -60,8 +61,8 @@ SLOW = (
     "a step takes 0.62 s since step 330 ({since}), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
     "since then, before on node-2"
 )
+LOOP = "ValueError: a batch without labels, 3 times at step 118"
 WAITS = "3 of 8 Pods have no node: 0/64 nodes are available: 64 Insufficient nvidia.com/gpu"
-HIDDEN = "'verdict', 'life', 'steps', 'failures', 'culprit', 'waits', 'stacks', 'nodes', 'log', 'events'"
 
 
 def series(points: int, begin: float, every: float, slow_from: int) -> JSON:
@@ -95,6 +96,21 @@ def digits() -> tuple[JSON, list[JSON]]:
     return made, workers
 
 
+def account(state: str, since: float, ratio: float, last: int) -> JSON:
+    spent = {"Pending": 14.0, "Forming": 3.0} | ({"Training": since - 17} if state == "Recovering" else {})
+    return {
+        "state": state,
+        "since": at(since),
+        "seconds": spent,
+        "firstStep": 1,
+        "lastStep": last,
+        "stepsTimed": last - 1,
+        "steppingSeconds": 0.5 * last,
+        "round": 1,
+        "ratio": ratio,
+    }
+
+
 def pretrain() -> tuple[JSON, list[JSON]]:
     chance = random.Random(3)
     world = {"round": 1, "phase": "Formed", "members": f"0-{RANKS - 1}", "worldSize": RANKS}
@@ -107,7 +123,7 @@ def pretrain() -> tuple[JSON, list[JSON]]:
         rendezvous=world,
         replicaStatuses=counts,
         history=lived,
-        goodput={"state": "Training", "ratio": 0.943, "lastStep": 800},
+        goodput=account("Training", 17, 0.943, 800),
     )
     workers = []
     for index in range(RANKS):
@@ -119,17 +135,40 @@ def pretrain() -> tuple[JSON, list[JSON]]:
     return made, workers
 
 
-def objects() -> JSON:
-    (one, its), (large, many) = digits(), pretrain()
+def others() -> tuple[list[JSON], list[JSON]]:
+    """A job in each further state."""
     waits = job("finetune", workers=8, phase="Pending", reason="Unschedulable", message=WAITS)
-    waits["metadata"]["creationTimestamp"] = at(170)
     waits["status"]["history"] = [episode("Pending", 170)]
-    jobs, workers = [one, large, waits], its + many
+    waits["metadata"]["creationTimestamp"] = at(170)
+    counts = {"worker": {"desired": 8, "active": 7}}
+    lived = [episode("Pending", 40), episode("Training", 55, 1, "0-7"), episode("Recovering", 285, 1, "0-7")]
+    recovers = job("llama-8b", workers=8, phase="Restarting", replicaStatuses=counts, history=lived)
+    recovers["status"] |= {
+        "goodput": account("Recovering", 285, 0.871, 1240),
+        "rendezvous": {"round": 1, "phase": "Forming"},
+    }
+    recovers["metadata"]["creationTimestamp"] = at(40)
+    why = {"type": "Failed", "status": "True", "lastTransitionTime": at(240), "reason": "SameErrorRepeated"}
+    failed_job = troubled_job(phase="Failed", conditions=[why | {"message": LOOP}], completionTime=at(240))
+    failed_job["status"] |= {"reason": "SameErrorRepeated", "message": LOOP}
+    failed_job["metadata"] |= {"name": "ablation-3", "uid": "uid-ablation"}
+    done = troubled_job(phase="Succeeded", completionTime=at(280), lastFailure=None, conditions=[])
+    done["metadata"] |= {"name": "warm-up", "uid": "uid-warm-up"}
+    parts = [group(index, "diloco", "uid-diloco") for index in range(3)]
+    whole = grouped("diloco", history=[episode("Pending", 0), episode("Training", 20)])
+    whole["metadata"]["creationTimestamp"] = parts[0]["metadata"]["creationTimestamp"] = at(0)
+    return [waits, recovers, whole, *parts, failed_job, done], []
+
+
+def objects() -> JSON:
+    (one, its), (large, many), (rest, _) = digits(), pretrain(), others()
+    jobs, workers = [one, large, *rest], its + many
 
     def of_job(request: Request) -> JSON:
         asked = request.query.get("labelSelector", "")
         named = [each for each in workers if f"={each['spec']['jobName']}" in asked]
-        return listing(*(named or [each for each in workers if each["spec"]["index"] == 0]))
+        leads = [] if "job-name=" in asked else [each for each in workers if each["spec"]["index"] == 0]
+        return listing(*(named or leads))
 
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     named = {f"node-{each}": {"metadata": {"name": f"node-{each}"}, "status": ready} for each in range(64)}
@@ -188,11 +227,11 @@ async def shoot(folder: Path, url: str, page: Page) -> None:
         await page.size(*size, dark=dark)
         await page.open("about:blank")
         await page.open(f"{url}{address}")
-        await page.wait_for("document.querySelector('#verdict .verdict, [data-row]')")
+        await page.wait_for("document.querySelector('#top h1, [data-row]')")
         if name.startswith("ranks"):
             await page.evaluate("document.querySelector('[data-mode=slowness]').click()")
             await page.evaluate(
-                f"for (const id of [{HIDDEN}]) document.getElementById(id).style.display = 'none'"
+                "for (const each of document.querySelectorAll('section:not(#top, #ranks)')) each.hidden = true"
             )
         await asyncio.sleep(1.5)  # for the drawing
         picture = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(COLORS, dither=PLAIN)
