@@ -61,6 +61,18 @@ def show(renderable: RenderableType) -> None:
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
+def verdict_line(word: str, text: str) -> Text:
+    """Return the first line of a screen, on a terminal with a mark in the colour of the state.
+
+    Args:
+        word: a word that has a tone.
+    """
+    from rich.text import Text
+
+    mark = ("● ", terminal_style(word)) if sys.stdout.isatty() else ""
+    return Text.assemble(mark, (plain(text), "bold"))
+
+
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_line: bool = False) -> None:
     """Print a table, with nothing beside it.
 
@@ -109,7 +121,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int |
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown = Table(box=None, pad_edge=False, header_style="dim")
     for header in headers[:-1]:
         shown.add_column(header, no_wrap=width is not None, overflow="ellipsis" if width else "fold")
     shown.add_column(headers[-1], overflow="fold")

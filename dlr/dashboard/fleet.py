@@ -7,16 +7,15 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.groups import groups_line, tree
+from dlr.job.headline import headline_of_jobs, state_of
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
 from dlr.job.timeline.episodes import Clock, episodes_of
 from dlr.job.timeline.outages import LOST
-from dlr.job.tones import TONES, tone_of
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
@@ -40,26 +39,11 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     ordered = sorted(ordered, key=report.is_finished)  # keeps the newest first
     return {
-        "headline": headline(jobs),
+        "headline": headline_of_jobs(jobs),
         "jobs": [_line(job, lead_of, now, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
         "strip": strip.total_seconds(),
     }
-
-
-def headline(jobs: Sequence[JSON]) -> str:
-    """Say how many of the jobs that have not ended train."""
-    active = [job for job, is_group in tree(jobs) if not is_group and not report.is_finished(job)]
-    if not active:
-        return "No job is active" if jobs else "No jobs"
-    trains = sum(tone_of(state_of(job)) is TONES[0] for job in active)
-    return f"{trains} of {counted(len(active), 'active job')} {'trains' if trains == 1 else 'train'}"
-
-
-def state_of(job: JSON) -> str:
-    """Return what takes the job's time at present; its phase, if nothing does."""
-    state = None if report.is_finished(job) else ((job.get("status") or {}).get("goodput") or {}).get("state")
-    return state or report.phase(job)
 
 
 def leads_by_job(leads: Iterable[JSON]) -> dict[tuple[str, str], JSON]:

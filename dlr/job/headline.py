@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controller.wording import counted
 from crds import names
@@ -13,9 +14,12 @@ from dlr.job import report
 from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
 from dlr.job.findings import Finding
-from dlr.job.groups import group_count, training
+from dlr.job.groups import group_count, training, tree
 from dlr.job.timeline.outages import outages_of, own_failures
+from dlr.job.tones import TONES, tone_of
 from dlr.job.wording import age, duration, parse_time, significant
+
+JSON = dict[str, Any]
 
 SHORT_SECONDS = 10.0
 """Below that, a time has decimals."""
@@ -41,6 +45,9 @@ UNUSUAL: dict[str, tuple[str, str]] = {
 """By the cause of the first finding about a job that trains: what it does, and a word with the tone of that."""
 
 
+HANGS = ("Hangs on", "Failed")
+
+
 @dataclass(frozen=True)
 class Headline:
     text: str
@@ -62,7 +69,8 @@ def headline(case: Case, found: Sequence[Finding]) -> Headline:
     word = str(case.account.state) if case.account else phase
     does = DOES.get(word, word)
     if word == JobState.TRAINING:
-        does, word = UNUSUAL.get(found[0].cause, (does, word))
+        hangs = (case.status.get("rendezvous") or {}).get("hangSince")
+        does, word = HANGS if hangs else UNUSUAL.get(found[0].cause, (does, word))
     elif word == JobState.PENDING and (reason := case.status.get("reason")):
         waits, _ = WAITS.get(reason, CANNOT_START)
         does = f"{waits[0].upper()}{waits[1:]}, with"
@@ -88,3 +96,18 @@ def cost(case: Case) -> str:
     """Return the time that failures cost, as far as the job's history goes."""
     seconds = sum(outage.seconds for outage in outages_of(case.life)) if case.life else 0.0
     return f"{significant(seconds)} s" if seconds < SHORT_SECONDS else duration(seconds)
+
+
+def headline_of_jobs(jobs: Sequence[JSON]) -> str:
+    """Say how many of the jobs that have not ended train."""
+    active = [job for job, is_group in tree(jobs) if not is_group and not report.is_finished(job)]
+    if not active:
+        return "No job is active" if jobs else "No jobs"
+    trains = sum(tone_of(state_of(job)) is TONES[0] for job in active)
+    return f"{trains} of {counted(len(active), 'active job')} {'trains' if trains == 1 else 'train'}"
+
+
+def state_of(job: JSON) -> str:
+    """Return what takes the job's time at present; its phase, if nothing does."""
+    state = None if report.is_finished(job) else ((job.get("status") or {}).get("goodput") or {}).get("state")
+    return state or report.phase(job)

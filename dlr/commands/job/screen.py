@@ -11,7 +11,7 @@ from rich.text import Text
 
 from controller.wording import counted
 from crds.grouping import group_name, is_grouped
-from dlr.commands.output import NARROW_WIDTH, cell, table
+from dlr.commands.output import NARROW_WIDTH, cell, table, verdict_line
 from dlr.job import groups, report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of
@@ -115,13 +115,13 @@ def _head(case: Case, *, with_bars: bool) -> RenderableType:
     metadata = case.job["metadata"]
     made = age(metadata["creationTimestamp"], case.now)
     lines = [("Job", cell(f"{metadata['namespace']}/{metadata['name']}, made {made} ago"))]
+    lines += [(kind, cell(text)) for kind, text in report.remarks(case.job)]
     lines += [(fact.label, _text(case, fact, with_bar=with_bars)) for fact in facts_of(case)]
     if report.phase(case.job) == "Failed" and case.status.get("lastFailure"):
         lines.append(("", Text(f"its log: dlr job logs {metadata['name']} --failed", "dim")))
-    lines += [(kind, cell(text)) for kind, text in report.remarks(case.job)]
     for label, line in lines:
         head.add_row(Text(label, style="dim"), line)
-    return Group(Text.assemble(("● ", terminal_style(top.word)), (top.text, "bold")), Text(""), head)
+    return Group(verdict_line(top.word, top.text), head)
 
 
 def _text(case: Case, fact: Fact, *, with_bar: bool) -> Text:

@@ -16,6 +16,7 @@ from dlr.job.timeline.outages import verdict
 from dlr.job.tones import STYLE
 from dlr.job.wording import duration, plain
 
+
 @dataclass(frozen=True)
 class Table:
     heading: str
