@@ -42,7 +42,7 @@ UNUSUAL: dict[str, tuple[str, str]] = {
     "Slow": ("Trains more slowly than before on", "Warning"),
     "NonFiniteLoss": ("Trains, with a loss that is no number, on", "Failed"),
 }
-"""By the cause of the first finding about a job that trains: what it does, and a word with the tone of that."""
+"""By the cause of the first finding about a job that trains: what it does, and a word with its tone."""
 
 
 HANGS = ("Hangs on", "Failed")

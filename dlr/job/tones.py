@@ -107,7 +107,8 @@ section {{ padding: 20px 0; border-top: 1px solid var(--line); }}
 [data-state] {{ color: var(--ink, inherit); }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; vertical-align: top; padding: 4px 16px 4px 0; border-bottom: 1px solid var(--line); }}
+th, td {{ padding: 4px 16px 4px 0; text-align: left; vertical-align: top; }}
+th, td {{ border-bottom: 1px solid var(--line); }}
 th {{ color: var(--quiet); font-size: 12px; font-weight: 400; white-space: nowrap; }}
 td.wide {{ overflow-wrap: anywhere; min-width: 12em; }}
 @media (max-width: 700px) {{

@@ -30,6 +30,7 @@ from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli import troubled
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
+from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import (
     at,
     episode,
@@ -39,7 +40,6 @@ from tests.cli.troubled import (
     troubled_job,
     troubled_workers,
 )
-from tests.cli.test_job_groups import group, grouped
 from tests.dashboard.browser import CHROMIUM, Page, browser
 
 JSON = dict[str, Any]
@@ -113,7 +113,8 @@ def account(state: str, since: float, ratio: float, last: int) -> JSON:
 
 def pretrain() -> tuple[JSON, list[JSON]]:
     chance = random.Random(3)
-    world = {"round": 1, "phase": "Formed", "members": f"0-{RANKS - 1}", "worldSize": RANKS}
+    master = {"masterAddress": "10.0.0.12", "masterPort": 29500, "formedAt": at(14)}
+    world = {"round": 1, "phase": "Formed", "members": f"0-{RANKS - 1}", "worldSize": RANKS} | master
     counts = {"worker": {"desired": RANKS, "active": RANKS}}
     lived = [episode("Pending", 0), episode("Forming", 14, 1, "0-999"), episode("Training", 17, 1, "0-999")]
     made = job(
@@ -131,7 +132,10 @@ def pretrain() -> tuple[JSON, list[JSON]]:
         pace = (0.9 if slow else 0.5) * chance.uniform(0.97, 1.03)
         progress = {"step": 800 - 60 * slow, "time": at(299), "secondsPerStep": pace}
         agent = {"incarnation": 1, "state": "Running", "progress": progress, "observedRound": 1}
-        workers.append(worker(index, job_name="pretrain", nodeName=f"node-{index // 16}", agent=agent))
+        node = f"node-{index // 16}"
+        workers.append(
+            worker(index, job_name="pretrain", nodeName=node, agent=agent, history=[life(1, node, 2, 11)])
+        )
     return made, workers
 
 
@@ -149,20 +153,42 @@ def others() -> tuple[list[JSON], list[JSON]]:
     }
     recovers["metadata"]["creationTimestamp"] = at(40)
     why = {"type": "Failed", "status": "True", "lastTransitionTime": at(240), "reason": "SameErrorRepeated"}
+    lost = troubled_workers()
+    for each in lost:
+        each["spec"]["jobName"] = "ablation-3"
     failed_job = troubled_job(phase="Failed", conditions=[why | {"message": LOOP}], completionTime=at(240))
     failed_job["status"] |= {"reason": "SameErrorRepeated", "message": LOOP}
     failed_job["metadata"] |= {"name": "ablation-3", "uid": "uid-ablation"}
     done = troubled_job(phase="Succeeded", completionTime=at(280), lastFailure=None, conditions=[])
     done["metadata"] |= {"name": "warm-up", "uid": "uid-warm-up"}
-    parts = [group(index, "diloco", "uid-diloco") for index in range(3)]
-    whole = grouped("diloco", history=[episode("Pending", 0), episode("Training", 20)])
-    whole["metadata"]["creationTimestamp"] = parts[0]["metadata"]["creationTimestamp"] = at(0)
-    return [waits, recovers, whole, *parts, failed_job, done], []
+    lived = [episode("Pending", 0), episode("Training", 20, 1, "0-1")]
+    broken = [*lived, episode("Recovering", 290, 2, "0-1")]
+    parts = [
+        group(each, "diloco", "uid-diloco", history=broken if each == 1 else lived, goodput=train)
+        for each, train in enumerate(
+            [
+                account("Training", 20, 0.9, 560),
+                account("Recovering", 290, 0.8, 540),
+                account("Training", 20, 0.9, 561),
+            ]
+        )
+    ]
+    whole = grouped("diloco", history=lived, goodput=account("Training", 20, 0.9, 561))
+    eight = [
+        worker(
+            index, job_name="llama-8b", nodeName=f"node-{index}", history=[life(1, f"node-{index}", 42, 50)]
+        )
+        for index in range(8)
+    ]
+    return [waits, recovers, whole, *parts, failed_job, done], [*eight, *lost]
 
 
 def objects() -> JSON:
-    (one, its), (large, many), (rest, _) = digits(), pretrain(), others()
-    jobs, workers = [one, large, *rest], its + many
+    (one, its), (large, many), (rest, theirs) = digits(), pretrain(), others()
+    for each in [large, *rest]:
+        worker_spec = each["spec"]["replicaSpecs"]["worker"]
+        worker_spec.setdefault("template", {"spec": {"containers": [{"name": "main", "image": "train"}]}})
+    jobs, workers = [one, large, *rest], its + many + theirs
 
     def of_job(request: Request) -> JSON:
         asked = request.query.get("labelSelector", "")

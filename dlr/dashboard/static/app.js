@@ -314,13 +314,14 @@ function stacksPart(stacks, name) {
   ];
 }
 
-/* A table of the nodes in trouble; of all where they are few. */
+/* A table of the nodes in trouble; where they are few, of all that were checked. */
 function nodesPart(page) {
   const columns = [["NODE", ""], ["VERDICT", "word"], ["CORDON", "word"], ["READY", ""]];
   const { shown, leftOut: more } = page.nodes;
   const unchecked = shown.filter((node) => !node.verdict).length;
   const odd = shown.filter((node) => node.cordon || node.ready === false || !["Healthy", null].includes(node.verdict));
-  const rows = (shown.length > FEW_NODES ? odd : shown).map((node) => [
+  const listed = shown.length > FEW_NODES ? odd : shown.filter((node) => node.verdict || odd.includes(node));
+  const rows = listed.map((node) => [
     node.name, node.verdict ? state(node.verdict) : "not checked", node.cordon ? state("Cordoned", node.cordon) : "",
     node.ready === null ? "" : node.ready ? "yes" : state("Failed", "no")]);
   return [

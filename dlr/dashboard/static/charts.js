@@ -110,7 +110,7 @@ function cellsOf(grid) {
   });
 }
 
-const BLOCK_GAP = 16, LEAST_SIDE = 8, MOST_SIDE = 20, NO_NODE = "no node";
+const BLOCK_GAP = 16, LEAST_SIDE = 8, MOST_SIDE = 20, MOST_HEIGHT = 480, NO_NODE = "no node";
 
 /* Where each cell is: a line a node, in as many columns as there is room for; without room for names, all in rank order. */
 function placesOf(cells, width) {
@@ -120,12 +120,12 @@ function placesOf(cells, width) {
   const isNamed = cells.length >= 3 * nodes.length || nodes.length <= 16;
   const side = cells.length > 2000 ? LEAST_SIDE : cells.length > 256 ? 12 : MOST_SIDE;
   const label = Math.min(16, Math.max(...nodes.map((node) => (node || NO_NODE).length))) * 7 + 8;
-  const block = isNamed ? label + longest * side + BLOCK_GAP : 0;
-  if (!isNamed || block > width + BLOCK_GAP) {
+  const block = label + longest * side + BLOCK_GAP;
+  const columns = Math.max(1, Math.floor((width + BLOCK_GAP) / block)), lines = Math.ceil(nodes.length / columns);
+  if (!isNamed || block > width + BLOCK_GAP || lines * (side + 2) > MOST_HEIGHT) {
     const across = Math.max(1, Math.floor(width / side));
     return { side, names: [], height: Math.ceil(cells.length / across) * side, places: cells.map((cell, at) => [cell, (at % across) * side, Math.floor(at / across) * side]) };
   }
-  const columns = Math.floor((width + BLOCK_GAP) / block), lines = Math.ceil(nodes.length / columns);
   const at = (number) => [Math.floor(number / lines) * block, (number % lines) * (side + 2)];
   return {
     side, label, height: lines * (side + 2),

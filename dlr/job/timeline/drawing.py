@@ -23,7 +23,7 @@ from dlr.job.wording import duration, plain
 FILE_WIDTH, VERDICT_CHARACTERS = 1200, 130
 LABELS_PERCENT, BARS_PERCENT = 16, 82.5
 LINE, HEAD, LANE, GAP, SHARE, SCALE = 16, 22, 18, 6, 60, 32
-"""Heights in pixels: of a line of text, one of the verdict, a bar, a gap, the curve, and the scale's two lines."""
+"""Heights in pixels: of a line of text, of the verdict's, of a bar, a gap, the curve, and the scale."""
 CURVE = FILE_WIDTH * BARS_PERCENT / 100
 """The width of the curve's own coordinates, which are those of a file's pixels."""
 EDGE_PERCENT = 4.0

@@ -8,8 +8,8 @@ from html import escape
 
 from crds.elasticworker import ExitClass
 from dlr.job.failures import FOLLOWED, WAITED
-from dlr.job.timeline.blame import Failure
 from dlr.job.timeline import drawing
+from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life, clock_of, title
 from dlr.job.timeline.outages import verdict
