@@ -96,7 +96,7 @@ def digits() -> tuple[JSON, list[JSON]]:
     return made, workers
 
 
-def account(state: str, since: float, ratio: float, last: int) -> JSON:
+def account(state: str, since: float, ratio: float, last: int, pace: float = 0.5) -> JSON:
     spent = {"Pending": 14.0, "Forming": 3.0} | ({"Training": since - 17} if state == "Recovering" else {})
     return {
         "state": state,
@@ -105,7 +105,7 @@ def account(state: str, since: float, ratio: float, last: int) -> JSON:
         "firstStep": 1,
         "lastStep": last,
         "stepsTimed": last - 1,
-        "steppingSeconds": 0.5 * last,
+        "steppingSeconds": pace * last,
         "round": 1,
         "ratio": ratio,
     }
@@ -124,13 +124,13 @@ def pretrain() -> tuple[JSON, list[JSON]]:
         rendezvous=world,
         replicaStatuses=counts,
         history=lived,
-        goodput=account("Training", 17, 0.943, 800),
+        goodput=account("Training", 17, 0.911, 546),
     )
     workers = []
     for index in range(RANKS):
         slow = 40 <= index < 48
         pace = (0.9 if slow else 0.5) * chance.uniform(0.97, 1.03)
-        progress = {"step": 800 - 60 * slow, "time": at(299), "secondsPerStep": pace}
+        progress = {"step": 546 - 60 * slow, "time": at(299), "secondsPerStep": pace}
         agent = {"incarnation": 1, "state": "Running", "progress": progress, "observedRound": 1}
         node = f"node-{index // 16}"
         workers.append(
@@ -148,7 +148,7 @@ def others() -> tuple[list[JSON], list[JSON]]:
     lived = [episode("Pending", 40), episode("Training", 55, 1, "0-7"), episode("Recovering", 285, 1, "0-7")]
     recovers = job("llama-8b", workers=8, phase="Restarting", replicaStatuses=counts, history=lived)
     recovers["status"] |= {
-        "goodput": account("Recovering", 285, 0.871, 1240),
+        "goodput": account("Recovering", 245, 0.858, 1240, 0.18),
         "rendezvous": {"round": 1, "phase": "Forming"},
     }
     recovers["metadata"]["creationTimestamp"] = at(40)
@@ -156,6 +156,7 @@ def others() -> tuple[list[JSON], list[JSON]]:
     lost = troubled_workers()
     for each in lost:
         each["spec"]["jobName"] = "ablation-3"
+        each["metadata"]["name"] = each["metadata"]["name"].replace("digits", "ablation-3")
     failed_job = troubled_job(phase="Failed", conditions=[why | {"message": LOOP}], completionTime=at(240))
     failed_job["status"] |= {"reason": "SameErrorRepeated", "message": LOOP}
     failed_job["metadata"] |= {"name": "ablation-3", "uid": "uid-ablation"}
