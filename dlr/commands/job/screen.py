@@ -141,12 +141,12 @@ def _text(case: Case, fact: Fact, *, with_bar: bool) -> Text:
 
 
 def _bar(shares: Sequence[tuple[float, str]]) -> Text:
-    """Return stretches of a bar, each as long as its share; the rest stays dark."""
+    """Return stretches of a bar, each as long as its share; the rest is a thin line."""
     bar, reached, drawn = Text(), 0.0, 0
     for share, style in shares:
         reached += share
         until = round(reached * BAR_WIDTH)
         bar.append("━" * (until - drawn), style)
         drawn = until
-    bar.append("━" * (BAR_WIDTH - drawn), "bright_black")
+    bar.append("─" * (BAR_WIDTH - drawn), "dim")
     return bar.append("  ")

@@ -77,7 +77,7 @@ function chartOf(place, output, data, width, { unit = "", zero = false, mark = (
       padding: [8, 30, null, null], // half a time is right of the last tick
       scales: zero ? { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, high * 1.15]) } } : {},
       axes: [
-        { ...axis, space: 80, size: 30, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
+        { ...axis, space: 60, size: 30, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
         { ...axis, size: 52, values: (_, values) => values.map((value) => (value == null ? "" : short(value))) },
       ],
       series: [{}, { stroke: color("--link"), width: 1.5, points: { show: data[0].length < 3 }, spanGaps: true }],

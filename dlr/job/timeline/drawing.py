@@ -20,7 +20,7 @@ from dlr.job.timeline.outages import verdict
 from dlr.job.tones import DARK, LIGHT, TONES, tone_of
 from dlr.job.wording import duration, plain
 
-FILE_WIDTH, VERDICT_CHARACTERS = 1200, 130
+FILE_WIDTH, VERDICT_CHARACTERS = 1200, 125
 LABELS_PERCENT, BARS_PERCENT = 16, 82.5
 LINE, HEAD, LANE, GAP, SHARE, SCALE = 16, 22, 18, 6, 60, 32
 """Heights in pixels: of a line of text, of the verdict's, of a bar, a gap, the curve, and the scale."""
@@ -47,6 +47,7 @@ CROSS = "M-1-.4-.4-1 0-.6 .4-1 1-.4 .6 0 1 .4 .4 1 0 .6-.4 1-1 .4-.6 0Z"
 def _colors(ground: dict[str, str], shade: int) -> str:
     inks = {tone.name: tone.ink[shade] for tone in TONES}
     return f"""
+.timeline {{ background: {ground["ground"]}; }}
 .timeline text, .timeline .start {{ fill: {ground["text"]}; }}
 .timeline .tick, .timeline .follows {{ fill: {ground["quiet"]}; }}
 .timeline .grid {{ stroke: {ground["line"]}; }}
@@ -60,7 +61,7 @@ def _colors(ground: dict[str, str], shade: int) -> str:
 STYLE = f"""
 .timeline {{ display: block; width: 100%; overflow: visible; }}
 .timeline text {{ font: 12px system-ui, sans-serif; }}
-.timeline .head {{ font-size: 16px; font-weight: 600; }}
+.timeline .head {{ font-size: 15px; font-weight: 600; }}
 .timeline .round {{ stroke-dasharray: 1 3; }}
 .timeline .share {{ fill: none; stroke-width: 1.5; vector-effect: non-scaling-stroke; }}
 .timeline .goodput {{ stroke-dasharray: 4 3; }}
@@ -152,7 +153,7 @@ def _label(name: str, node: str, top: int) -> str:
     short = shortened(name, MOST_LABEL)
     where = shortened(f"({node})", max(1, MOST_LABEL - len(short))) if node else ""
     shown = f'{escape(plain(short))} <tspan class="extra">{escape(plain(where))}</tspan>'
-    return f'<text y="{top + 13}"><title>{escape(plain(f"{name} {node}".strip()))}</title>{shown}</text>'
+    return f'<text x="2" y="{top + 13}"><title>{escape(plain(f"{name} {node}".strip()))}</title>{shown}</text>'
 
 
 def _bars(life: Life, spans: Iterable[Span], top: int) -> Iterable[str]:
