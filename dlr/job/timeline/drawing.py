@@ -153,7 +153,9 @@ def _label(name: str, node: str, top: int) -> str:
     short = shortened(name, MOST_LABEL)
     where = shortened(f"({node})", max(1, MOST_LABEL - len(short))) if node else ""
     shown = f'{escape(plain(short))} <tspan class="extra">{escape(plain(where))}</tspan>'
-    return f'<text x="2" y="{top + 13}"><title>{escape(plain(f"{name} {node}".strip()))}</title>{shown}</text>'
+    return (
+        f'<text x="2" y="{top + 13}"><title>{escape(plain(f"{name} {node}".strip()))}</title>{shown}</text>'
+    )
 
 
 def _bars(life: Life, spans: Iterable[Span], top: int) -> Iterable[str]:

@@ -13,8 +13,11 @@ from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life, clock_of, title
 from dlr.job.timeline.outages import verdict
-from dlr.job.tones import STYLE
+from dlr.job.tones import STYLE, TONE_OF
 from dlr.job.wording import duration, plain
+
+WIDE = ("WHY", "MESSAGE")
+"""Columns of sentences."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,16 @@ def page(life: Life) -> str:
 
 
 def _html(table: Table) -> str:
-    labels = [f' data-label="{escape(column.lower())}"' for column in table.columns[:-1]] + [' class="wide"']
-    rows = [
-        "".join(f"<td{label}>{escape(plain(cell))}</td>" for label, cell in zip(labels, row, strict=True))
-        for row in table.rows
-    ]
+    rows = ["".join(map(_cell, table.columns, row)) for row in table.rows]
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
     body = "".join(f"<tr>{row}</tr>\n" for row in rows)
     shown = f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
     return f'<section><h2>{escape(table.heading)}</h2>\n<div class="scroll">{shown}</div></section>\n'
+
+
+def _cell(column: str, text: str) -> str:
+    shown = escape(plain(text))
+    if column in WIDE:
+        return f'<td class="wide">{shown}</td>'
+    state = f' data-state="{shown}"' if text in TONE_OF else ""
+    return f'<td data-label="{column.lower()}"{state}>{shown}</td>'
