@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from controller.wording import counted
-from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.goodput import goodput_line
-from dlr.job.groups import group_count, training
-from dlr.job.headline import cost
+from dlr.job.headline import cost, people
 from dlr.job.timeline.outages import Outage, hours_line, total_hours
 from dlr.job.wording import duration, significant
 
@@ -29,15 +27,12 @@ def _figure(label: str, value: str, note: str = "", share: float | None = None) 
 
 
 def _workers(case: Case) -> Iterator[JSON]:
-    world = case.status.get("rendezvous") or {}
+    *value, what = people(case).split()
+    round_ = (case.status.get("rendezvous") or {}).get("round")
+    note = f"round {round_}" if round_ else "no round yet"
     if is_grouped(case.job):
-        at_work, of = len(training(case.job)), group_count(case.job)
-        yield _figure("Groups", f"{at_work} of {of}", report.workers_line(case.job) + " workers")
-        return
-    counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)
-    if counts is not None:
-        note = f"round {world['round']}" if world.get("round") else "no round yet"
-        yield _figure("Workers", f"{counts.get('active', 0):,} of {counts.get('desired', 0):,}", note)
+        note = f"{report.workers_line(case.job)} workers"
+    yield _figure(what.capitalize(), " ".join(value), note)
 
 
 def _progress(case: Case) -> Iterator[JSON]:

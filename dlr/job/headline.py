@@ -74,10 +74,11 @@ def headline(case: Case, found: Sequence[Finding]) -> Headline:
     elif word == JobState.PENDING and (reason := case.status.get("reason")):
         waits, _ = WAITS.get(reason, CANNOT_START)
         does = f"{waits[0].upper()}{waits[1:]}, with"
-    return Headline(f"{does} {_people(case)}{lost}", word)
+    return Headline(f"{does} {people(case)}{lost}", word)
 
 
-def _people(case: Case) -> str:
+def people(case: Case) -> str:
+    """Return how many of a job's workers, or of its groups, are active."""
     if is_grouped(case.job):
         return f"{len(training(case.job))} of {counted(group_count(case.job), 'group')}"
     counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)

@@ -63,14 +63,13 @@ TONES = (
 )
 """Okabe and Ito's colours, which people see apart without seeing red and green."""
 TONE_OF = {str(word): tone for tone in TONES for word in tone.words}
-UNKNOWN = TONES[-1]
 
 LIGHT = {"text": "#1b1f24", "quiet": "#5c646d", "ground": "#ffffff", "line": "#dfe2e6", "link": "#0b57a4"}
 DARK = {"text": "#e4e6e9", "quiet": "#9aa2ab", "ground": "#16181b", "line": "#343a40", "link": "#7cb7f5"}
 
 
 def tone_of(word: str) -> Tone:
-    return TONE_OF.get(word, UNKNOWN)
+    return TONE_OF.get(word, TONES[-1])
 
 
 def terminal_style(word: str) -> str:
