@@ -11,7 +11,7 @@ from crds import names
 from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.groups import groups_line, tree
-from dlr.job.headline import headline_of_jobs, state_of
+from dlr.job.jobs import headline_of_jobs, state_of
 from dlr.job.progress import Progress, total_steps
 from dlr.job.report import current_report
 from dlr.job.timeline.episodes import Clock, episodes_of

@@ -62,7 +62,7 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
     evidence = {section.title: section for section in sections(case, found)}
     metadata, life = case.job["metadata"], case.life
     outages = outages_of(life) if life else []
-    top = headline(case, found)
+    top = headline(case)
     said = " ".join(each.sentence.text for each in found)
     shown = {
         title: [each for each in _sentences(evidence, title) if each["text"].partition(": ")[2] not in said]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from controller.wording import counted
 from crds import names
@@ -13,13 +11,10 @@ from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
-from dlr.job.findings import Finding
-from dlr.job.groups import group_count, training, tree
+from dlr.job.groups import group_count, training
+from dlr.job.stall import stall_of
 from dlr.job.timeline.outages import outages_of, own_failures
-from dlr.job.tones import TONES, tone_of
 from dlr.job.wording import age, duration, parse_time, significant
-
-JSON = dict[str, Any]
 
 SHORT_SECONDS = 10.0
 """Below that, a time has decimals."""
@@ -37,15 +32,6 @@ DOES: dict[str, str] = {
     "Unobserved": "Not seen by a controller yet, with",
 }
 """By state or phase."""
-UNUSUAL: dict[str, tuple[str, str]] = {
-    "Stalled": ("Makes no step on", "Failed"),
-    "Slow": ("Trains more slowly than before on", "Warning"),
-    "NonFiniteLoss": ("Trains, with a loss that is no number, on", "Failed"),
-}
-"""By the cause of the first finding about a job that trains: what it does, and a word with its tone."""
-
-
-HANGS = ("Hangs on", "Failed")
 
 
 @dataclass(frozen=True)
@@ -55,11 +41,8 @@ class Headline:
     """A word whose tone the headline has."""
 
 
-def headline(case: Case, found: Sequence[Finding]) -> Headline:
-    """
-    Args:
-        found: the job's findings, the gravest first.
-    """
+def headline(case: Case) -> Headline:
+    """Say what the job does, on how many workers or groups, and what failures cost."""
     phase = report.phase(case.job)
     lost = _lost(case)
     if report.is_finished(case.job):
@@ -69,12 +52,22 @@ def headline(case: Case, found: Sequence[Finding]) -> Headline:
     word = str(case.account.state) if case.account else phase
     does = DOES.get(word, word)
     if word == JobState.TRAINING:
-        hangs = (case.status.get("rendezvous") or {}).get("hangSince")
-        does, word = HANGS if hangs else UNUSUAL.get(found[0].cause, (does, word))
+        does, word = _trouble(case) or (does, word)
     elif word == JobState.PENDING and (reason := case.status.get("reason")):
         waits, _ = WAITS.get(reason, CANNOT_START)
         does = f"{waits[0].upper()}{waits[1:]}, with"
     return Headline(f"{does} {people(case)}{lost}", word)
+
+
+def _trouble(case: Case) -> tuple[str, str] | None:
+    """Return what a job in Training does instead, or how, and a word with its tone; None if all is well."""
+    if (case.status.get("rendezvous") or {}).get("hangSince"):
+        return "Hangs on", "Failed"
+    if stall_of(case):
+        return "Makes no step on", "Failed"
+    if case.warning("NonFiniteLoss"):
+        return "Trains, with a loss that is no number, on", "Failed"
+    return ("Trains more slowly than before on", "Warning") if case.warning("Slow") else None
 
 
 def people(case: Case) -> str:
@@ -97,18 +90,3 @@ def cost(case: Case) -> str:
     """Return the time that failures cost, as far as the job's history goes."""
     seconds = sum(outage.seconds for outage in outages_of(case.life)) if case.life else 0.0
     return f"{significant(seconds)} s" if seconds < SHORT_SECONDS else duration(seconds)
-
-
-def headline_of_jobs(jobs: Sequence[JSON]) -> str:
-    """Say how many of the jobs that have not ended train."""
-    active = [job for job, is_group in tree(jobs) if not is_group and not report.is_finished(job)]
-    if not active:
-        return "No job is active" if jobs else "No jobs"
-    trains = sum(tone_of(state_of(job)) is TONES[0] for job in active)
-    return f"{trains} of {counted(len(active), 'active job')} {'trains' if trains == 1 else 'train'}"
-
-
-def state_of(job: JSON) -> str:
-    """Return what takes the job's time at present; its phase, if nothing does."""
-    state = None if report.is_finished(job) else ((job.get("status") or {}).get("goodput") or {}).get("state")
-    return state or report.phase(job)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crds.job_status import JobState
-
 WAITING = "Waiting"
 """A worker that is up and has no place in the world."""
 UP = "Up"
@@ -30,39 +28,39 @@ TONES = (
         "#009e73",
         ("#00694d", "#4fd0a8"),
         "green",
-        (JobState.TRAINING, "Running", UP, "Succeeded", "Healthy"),
+        ("Training", "Running", UP, "Succeeded", "Healthy"),
     ),
     Tone(
         "busy",
         "#56b4e9",
         ("#0b5c94", "#7cc4f2"),
         "cyan",
-        (JobState.FORMING, JobState.CHECKING, "Scaling", "Starting", "Ready"),
+        ("Forming", "Checking", "Scaling", "Starting", "Ready"),
     ),
     Tone(
         "warn",
         "#e69f00",
         ("#855400", "#f0b45b"),
         "yellow",
-        (JobState.RECOVERING, "Restarting", "Warning", "Straggler", "Inconclusive"),
+        ("Recovering", "Restarting", "Warning", "Straggler", "Inconclusive"),
     ),
     Tone(
         "bad",
         "#d55e00",
         ("#a63603", "#ff9a66"),
         "bold red",
-        (JobState.DOWN, "Failed", "Faulty", "Cordoned"),
+        ("Down", "Failed", "Faulty", "Cordoned"),
     ),
     Tone(
         "idle",
         "#a3a8ae",
         ("#5c646d", "#9aa2ab"),
         "dim",
-        (JobState.PENDING, WAITING, JobState.SUSPENDED, "Standby", "Stopped", "Unobserved"),
+        ("Pending", WAITING, "Suspended", "Standby", "Stopped", "Unobserved"),
     ),
 )
 """Okabe and Ito's colours, which people see apart without seeing red and green."""
-TONE_OF = {str(word): tone for tone in TONES for word in tone.words}
+TONE_OF = {word: tone for tone in TONES for word in tone.words}
 
 LIGHT = {"text": "#1b1f24", "quiet": "#5c646d", "ground": "#ffffff", "line": "#dfe2e6", "link": "#0b57a4"}
 DARK = {"text": "#e4e6e9", "quiet": "#9aa2ab", "ground": "#16181b", "line": "#343a40", "link": "#7cb7f5"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from crds.job_status import JobState
 from crds.phases import JobPhase
 from dlr.job.case import Case
-from dlr.job.findings import findings
-from dlr.job.headline import Headline, headline, headline_of_jobs
+from dlr.job.headline import Headline, headline
+from dlr.job.jobs import headline_of_jobs
 from dlr.job.tones import TONE_OF, TONES, tone_of
 from tests.cli.scripted import job
 from tests.cli.test_job_groups import group, grouped
@@ -23,7 +23,7 @@ JSON = dict[str, Any]
 
 def of(made: JSON, workers: list[JSON] | None = None) -> Headline:
     case = Case(made, troubled_workers() if workers is None else workers, troubled_events(), NOW)
-    return headline(case, findings(case))
+    return headline(case)
 
 
 def in_state(state: str, **status: Any) -> JSON:

@@ -15,7 +15,6 @@ from dlr.commands.output import NARROW_WIDTH, cell, table, verdict_line
 from dlr.job import groups, report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of
-from dlr.job.findings import findings
 from dlr.job.goodput import time_by_state
 from dlr.job.headline import headline
 from dlr.job.tones import terminal_style
@@ -108,7 +107,7 @@ def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:
 
 def _head(case: Case, *, with_bars: bool) -> RenderableType:
     """Draw the headline, and facts below it."""
-    top = headline(case, findings(case))
+    top = headline(case)
     head = Table.grid(padding=(0, 2))
     head.add_column(no_wrap=True)
     head.add_column(overflow="fold")
