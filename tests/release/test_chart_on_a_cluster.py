@@ -32,13 +32,9 @@ JSON = dict[str, Any]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TENANT_NAMESPACE = "team-a"
-IMAGES = {
-    "controller": "r.example/dlr-controller:1",
-    "agent": "r.example/dlr-agent:1",
-    "worker": "r.example/w:1",
-}
-NEXT_IMAGE = "r.example/dlr-controller:2"
+IMAGES = {name: f"r.example/dlr-{name}:{VERSION}" for name in ("controller", "agent", "worker")}
 NEXT_VERSION = "0.1.1"
+NEXT_IMAGE = f"r.example/dlr-controller:{NEXT_VERSION}"
 CRDS = [f"{name}.elastic.iml.github.io" for name in ("elasticjobs", "elasticworkers", "nodechecks")]
 TRAIN = """
 import json, os, pathlib, time
