@@ -7,6 +7,8 @@ A control connection, from the process: `{"join": {"rank": 0, "size": 2, "round"
 `{"at": {"version": 3, "step": 9}}` and `{"broken": 3}`. From the agent, at once and with each change:
 `{"membership": {"version": 3, "groups": [[0, 2], [1, 5]], "me": [1, 5]}}`, index and round of each group.
 
+Before it joins, a process may ask for the same line once, by `{"look": 5}` with its round.
+
 A store connection, which ends as soon as there is a newer version: `{"store": 3}`, then
 `{"set": [key, value]}`, answered by `{}`; `{"get": key, "seconds": 9}`, answered by `{"value": value}` once
 it is there; and `{"check": [key]}`, answered by `{"there": true}`. Values are in base64. Where the lead's

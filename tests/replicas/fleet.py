@@ -52,6 +52,11 @@ class PipeChannel:
     def membership(self) -> Membership | None:
         return self._membership
 
+    def look(self) -> Membership:
+        self._pipe.send(("look",))
+        version, groups = self._pipe.recv()
+        return Membership(version, groups, (self._place.group, self._place.round))
+
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
         self._changed = changed
         self._pipe.send(("ready", rank))
@@ -219,6 +224,8 @@ class Fleet:
             if group.is_ready:
                 for pipe in group.pipes:
                     self._send(pipe)
+        elif message[0] == "look":
+            self._send(group.pipes[rank])
         elif message[0] == "at":
             _, group.versions[rank], group.steps[rank], at = message
             if group.first_step is None:
