@@ -37,6 +37,8 @@ class Member:
     """Number of inner steps that its state has."""
     has_loaded: bool = True
     """Whether no checkpoint may be newer than its state; one that other groups' state made needless may."""
+    is_last: bool = False
+    """Whether training ends with the last step that it has applied."""
 
     def to_numbers(self) -> list[int]:
         """Return the fields as integers, in their order."""
@@ -45,8 +47,8 @@ class Member:
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> Member:
         """The reverse of `to_numbers`."""
-        trained, applied, applied_in, complete_in, is_ready, inner_steps, has_loaded = numbers
-        flags = bool(is_ready), inner_steps, bool(has_loaded)
+        trained, applied, applied_in, complete_in, is_ready, inner_steps, has_loaded, is_last = numbers
+        flags = bool(is_ready), inner_steps, bool(has_loaded), bool(is_last)
         return cls(bool(trained), applied, applied_in, complete_in, *flags)
 
 
@@ -68,6 +70,8 @@ class Agreement:
     """Whether nobody has trained: those behind take over the state before the step, and not during it."""
     loads_first: bool = False
     """Whether those that have not loaded a checkpoint do so, and all meet again: nobody has a newer state."""
+    is_over: bool = False
+    """Whether no step is made any more: training has ended with the leader's last one."""
     healing_steps: int = HEALING_STEPS
     """Number of steps from `step` on to which those behind contribute nothing."""
 
@@ -171,7 +175,14 @@ def agree(members: Sequence[Member]) -> Agreement:
     is_first = not led.trained
     loads_first = is_first and not all(member.has_loaded for member in members)
     return Agreement(
-        leader, led.applied, led.applied_in, frozenset(rolls), frozenset(behind), is_first, loads_first
+        leader,
+        led.applied,
+        led.applied_in,
+        frozenset(rolls),
+        frozenset(behind),
+        is_first=is_first,
+        loads_first=loads_first,
+        is_over=led.is_last,
     )
 
 
