@@ -8,6 +8,8 @@ A control connection, from the process: `{"join": {"rank": 0, "size": 2, "round"
 `{"left_out": 4}`. From the agent, at once and with each change:
 `{"membership": {"version": 3, "groups": [[0, 2], [1, 5]], "me": [1, 5]}}`, index and round of each group.
 
+Before it joins, a process may ask for the same line once, by `{"look": 5}` with its round.
+
 A store connection, which ends as soon as there is a newer version: `{"store": 3}`, then
 `{"set": [key, value]}`, answered by `{}`; `{"get": key}`, answered by `{"value": value}` once it is there, or
 by null after a minute; `{"add": [key, 1]}`, answered by `{"sum": 1}`; and `{"check": [key]}`, answered by

@@ -37,6 +37,11 @@ class Membership:
         """The place of this process's group among them; None if it takes no part."""
         return self.groups.index(self.me) if self.me in self.groups else None
 
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Indices of the other groups."""
+        return tuple(index for index, _ in self.groups if index != self.me[0])
+
     def indices(self, places: Sequence[int]) -> tuple[int, ...]:
         """Return the indices of the groups at these places."""
         return tuple(self.groups[place][0] for place in places)
@@ -71,6 +76,19 @@ class AgentChannel:
     def membership(self) -> Membership | None:
         """The newest; None before the first."""
         return self._membership
+
+    def look(self) -> Membership:
+        """Ask for the groups that take part now; this process need not be ready to.
+
+        Raises:
+            OSError: the agent cannot be reached, or knows of a newer round.
+        """
+        line = Line(self._path, ANSWER_SECONDS)
+        try:
+            line.send({"look": self._round})
+            return Membership.parse(line.receive()["membership"])
+        finally:
+            line.close()
 
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
         """Tell the agent that this process is ready to take part, and have every news called out.

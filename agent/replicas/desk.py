@@ -39,6 +39,8 @@ KEY_SECONDS = 60.0
 """Time after which the process asks again for a key of the store, so that a dead lead is noticed."""
 LEAD_SECONDS = 2.0
 """Time limit for a connection to the lead's store."""
+LOOK_SECONDS = 10.0
+"""Longest wait for the first view of the groups, when a process asks."""
 PAUSE_SECONDS = 0.1
 """Pause after a connection that could not be accepted, as where no more files may be open."""
 
@@ -82,6 +84,8 @@ class ReplicasDesk:
         self._server.listen(64)
         self._lock = threading.Lock()
         self._groups: Groups | None = None
+        self._is_seen = threading.Event()
+        """Set with the first view of the groups."""
         self._round, self._count = 0, 0
         self._processes: dict[int, _Process] = {}
         """The processes of the round that are ready, by rank."""
@@ -135,6 +139,7 @@ class ReplicasDesk:
             for relay in self._relays:
                 if relay.version < groups.version:
                     relay.end()
+        self._is_seen.set()
         self._values.open_version(groups.version)
 
     def to_status(self) -> ReplicasReport | None:
@@ -200,6 +205,8 @@ class ReplicasDesk:
             first = _read(lines)
             if "join" in first:
                 self._control(connection, lines, int(first["join"]["rank"]), int(first["join"]["round"]))
+            elif "look" in first:
+                self._show(connection, int(first["look"]))
             else:
                 self._relay(connection, lines, int(first["store"]))
         except OSError as error:
@@ -217,11 +224,22 @@ class ReplicasDesk:
             self._connections.discard(connection)
         connection.close()
 
+    def _show(self, connection: socket.socket, round_: int) -> None:
+        """Send who takes part, to a process that is not ready yet."""
+        self._is_seen.wait(LOOK_SECONDS)
+        with self._lock:
+            self._check_round(round_)
+            line = self._membership()
+        connection.sendall(line)
+
+    def _check_round(self, round_: int) -> None:
+        if round_ != self._round:
+            raise ConnectionResetError(f"a process of round {round_} comes when that is over")
+
     def _control(self, connection: socket.socket, lines: Any, rank: int, round_: int) -> None:
         process = _Process(connection)
         with self._lock:
-            if round_ != self._round:
-                raise ConnectionResetError(f"rank {rank} is of round {round_}, which is over")
+            self._check_round(round_)
             self._processes[rank] = process
             if self._groups is not None:
                 _send_now(connection, self._membership())

@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -54,6 +54,18 @@ over, and whoever saves to storage, or has to leave for it, finds it ready."""
 
 _OF_STORAGE = (CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
 _OF_MEMORY = (CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
+
+
+class ReplicaGroups(Protocol):
+    """What `dlr.replicas.join` returns, as far as checkpoints need it."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the live state is that of the groups, and not one that a group still takes over."""
+
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether this group writes to storage after the last step; all have the same state."""
 
 
 class Checkpointer:
@@ -150,6 +162,8 @@ class Checkpointer:
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
         self._notice = Notice(self._here)
+        self._groups: ReplicaGroups | None = None
+        """The replica groups, in a job that has such."""
 
     def find(self) -> int | None:
         """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
@@ -175,19 +189,23 @@ class Checkpointer:
             MismatchError: the checkpoint is of another model or optimizer, or has what the script has not
                 registered with `torch.serialization.add_safe_globals`.
             RuntimeError: it comes after `step`, and memory has what is newer; or this is a fork of the
-                process.
+                process; or the job has replica groups.
         """
         self._refuse_forks()
+        self._refuse_lone_group()
         is_start = self._trained_since is None
         if not is_start and self._here.slots:
             raise RuntimeError(
                 f"load() comes after step({self._newest}), and after a failure training would go on from "
                 "there, since memory has it: call load() before the first step"
             )
+        return self._load()
+
+    def _load(self) -> int | None:
         self.wait()
         self._loaded = True
         try:
-            loaded = self._loading.load(self.state, is_start=is_start)
+            loaded = self._loading.load(self.state, is_start=self._trained_since is None)
         finally:
             self._prepare_memory()
         if loaded is None:
@@ -198,6 +216,39 @@ class Checkpointer:
         if loaded[1] is Tier.MEMORY:
             self._storage.persist_resumed()
         return self._newest
+
+    def join(self, groups: ReplicaGroups, loads: bool) -> int | None:
+        """Save as one of these replica groups from now on; `dlr.replicas.join` calls it.
+
+        Args:
+            loads: whether this group begins with the newest checkpoint, as `load` has it.
+
+        Returns:
+            its step; None if there is none.
+
+        Raises:
+            DamagedCheckpointError, StorageError, MismatchError: as `load`.
+        """
+        self._groups, self._loaded, self._newest = groups, True, 0
+        if loads:
+            return self._load()
+        self._prepare_memory()
+        return None
+
+    def load_beyond(self, step: int) -> int | None:
+        """Bring back the newest checkpoint if it is newer than the live state, which is of that step.
+
+        Returns:
+            its step; None if there is none.
+
+        Raises:
+            DamagedCheckpointError, StorageError, MismatchError: as `load`.
+        """
+        self._refuse_forks()
+        self._loading.forget()
+        found = self._loading.find(is_start=self._trained_since is None, beyond=step)
+        is_older = found is None or found <= step
+        return None if step and is_older else self._load()
 
     def wait(self) -> None:
         """Wait until what is being saved may change: call it right before the optimizer's step.
@@ -234,9 +285,11 @@ class Checkpointer:
         Raises:
             TypeError: it is no whole number.
             RuntimeError: at the first step, if an earlier run left checkpoints and `load` was not called; or
-                this is a fork of the process; or an earlier call returned True.
+                this is a fork of the process; or an earlier call returned True; or the job has replica
+                groups that were not joined.
         """
         self._refuse_forks()
+        self._refuse_lone_group()
         if self._left_after is not None:
             raise RuntimeError(
                 f"step({self._left_after}) returned True, and training went on to step {step}: end the "
@@ -254,8 +307,10 @@ class Checkpointer:
         if began >= self._prepare_at:
             self._storage.prepare()
             self._prepare_at = math.inf
-        to_memory = self._is_due(step, last)
-        to_storage = self._persist_every is not None and is_due(step, last, self._persist_every)
+        to_memory = self._is_due(step, last) and self._has_state
+        to_storage = (
+            self._writes and self._persist_every is not None and is_due(step, last, self._persist_every)
+        )
         leave_to = leaving.boundary(step)
         if leave_to is not None:
             self._leave(step, leave_to)
@@ -306,7 +361,27 @@ class Checkpointer:
                 "it there alone"
             )
 
+    def _refuse_lone_group(self) -> None:
+        """
+        Raises:
+            RuntimeError: this process is of a replica group, and does not know the others.
+        """
+        if self._here.replica_group and self._groups is None:
+            raise RuntimeError(
+                "the job has replica groups, of which one writes to storage, and which load nothing that "
+                "others have in memory: call dlr.replicas.join(…, checkpoint=…) with this Checkpointer "
+                "instead of load()"
+            )
+
     # Saving.
+
+    @property
+    def _has_state(self) -> bool:
+        return self._groups is None or self._groups.has_state
+
+    @property
+    def _writes(self) -> bool:
+        return self._has_state and (self._groups is None or self._groups.writes_checkpoints)
 
     def _prepare_memory(self) -> None:
         """Do beforehand what the first save would take longer for."""
@@ -419,15 +494,16 @@ class Checkpointer:
         """Save this step, and save no more."""
         self._storage.leave()
         to_storage = tier == "storage"
-        is_saved = self._save(step, to_storage)
-        if not is_saved and not to_storage and self._memory is None:
-            to_storage = True
-            is_saved = self._save(step, to_storage)  # as other ranks do, whose states are alike
+        is_wanted = self._writes if to_storage else self._has_state
+        is_saved = is_wanted and self._save(step, to_storage)
+        if is_wanted and not is_saved and not to_storage and self._memory is None:
+            to_storage = is_wanted = self._writes
+            is_saved = is_wanted and self._save(step, to_storage)  # as other ranks do, whose states are alike
         with suppress(OSError):  # that it left would look like a failure
             self.close()
         if to_storage:
             is_saved = self._storage.newest_stored == step
-        if not is_saved:
+        if is_wanted and not is_saved:
             logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
         leaving.prepare_to_end()
         self._left_after = step

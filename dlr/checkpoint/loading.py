@@ -60,16 +60,17 @@ class Loading:
         self._found: Manifest | Literal[False] | None = False
         """What storage has that goes before memory; False before anybody has looked."""
 
-    def find(self, *, is_start: bool) -> int | None:
+    def find(self, *, is_start: bool, beyond: int = 0) -> int | None:
         """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
 
         Args:
             is_start: whether this start has not saved anything yet.
+            beyond: step of the live state, if that is worth keeping: storage is asked for later ones alone.
 
         Raises:
             StorageError: as `choose`.
         """
-        resume, manifest = self._here.resume, self._find(is_start)
+        resume, manifest = self._here.resume, self._find(is_start, beyond)
         if manifest is not None:
             return manifest.step
         return None if resume is None else resume.step
@@ -94,6 +95,10 @@ class Loading:
         self._trouble.works(CheckpointTrouble.LOST)
         return found
 
+    def forget(self) -> None:
+        """Look again at the next `find` or `load`, though one has looked."""
+        self._found = False
+
     def refuse_earlier_run(self, step: int) -> None:
         """Make sure that a training which begins at that step, without `load`, is not beside another's.
 
@@ -117,10 +122,12 @@ class Loading:
                     "this run a path of its own"
                 )
 
-    def _find(self, is_start: bool) -> Manifest | None:
+    def _find(self, is_start: bool, beyond: int = 0) -> Manifest | None:
         """What storage has that is newer than what memory has, or that goes before it."""
         if self._found is False:
-            self._found = choose(self._files, self._here, self._preferred_up_to(), is_start=is_start)
+            up_to = self._preferred_up_to()
+            kept = max(up_to or 0, beyond) if beyond else up_to
+            self._found = choose(self._files, self._here, kept, is_start=is_start)
         return self._found
 
     def _preferred_up_to(self) -> int | None:

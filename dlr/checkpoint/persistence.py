@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 import dlr
 from agent.slots.format import Mark
 from agent.slots.slot import Slot, TooSmallError
-from crds.checkpoint_files import AFTER_FAILURE, CheckpointTrouble
+from crds.checkpoint_files import CheckpointTrouble
 from dlr.checkpoint import storage
 from dlr.checkpoint.files import Files
 from dlr.checkpoint.memory import Then, Writer, private_slot
@@ -144,7 +144,7 @@ class Persistence:
             return
         for rank, path in resume.persist.items():
             mark = Mark(resume.round, resume.step, rank, resume.world_size)
-            request = replace(self._request(mark, path), attempt=f"{AFTER_FAILURE}{self._here.round}")
+            request = replace(self._request(mark, path), attempt=self._here.after_failure, beside="")
             try:
                 slot = Slot.open(path)
             except OSError as error:
@@ -241,6 +241,7 @@ class Persistence:
             here.job,
             self._keep,
             self._writer,
+            here.after_failure,
         )
 
     def _run(

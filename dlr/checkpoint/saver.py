@@ -122,8 +122,7 @@ class _Save:
         """Write this rank's part."""
         request = self.request
         if request.rank == 0:
-            beside = "" if request.attempt.startswith(AFTER_FAILURE) else f"{AFTER_FAILURE}{request.round}"
-            storage.clear(self._files, request.step, request.attempt, beside)
+            storage.clear(self._files, request.step, request.attempt, request.beside)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
             raise SaveError("its slot was written into again")

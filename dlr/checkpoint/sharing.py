@@ -84,6 +84,9 @@ class Request:
     keep: int | None
     writer: str = ""
     """Pickle of the user's own writer, in hexadecimal; empty for torch's."""
+    beside: str = ""
+    """Attempt of the savers of what this start goes on from, which may still write; empty in a request to
+    those."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from agent.slots.process_files import ENV_CHECKPOINT_FILE, ProcessFile
 from agent.slots.slot import Slot
 from agent.whole_file import replace_text
-from crds.checkpoint_files import CheckpointTrouble
-from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
+from crds.checkpoint_files import AFTER_FAILURE, CheckpointTrouble
+from crds.names import ENV_GROUP_INDEX, ENV_GROUPED_JOB, ENV_JOB_NAME, ENV_NAMESPACE
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 
 logger = logging.getLogger("dlr.checkpoint")
@@ -34,7 +34,7 @@ class Surroundings(ProcessFile):
     rank: int
     world_size: int
     job: str
-    """Namespace and name; empty outside of dlr."""
+    """Namespace and name, of all replica groups together; empty outside of dlr."""
     attempt: str
     """The same on all ranks of one start of the training processes: 12 characters. Under dlr no other start
     has it; elsewhere another may, where the address and port of rank 0 are always the same."""
@@ -42,6 +42,13 @@ class Surroundings(ProcessFile):
     """The agent's file that describes its slots; empty without an agent."""
     group: dist.ProcessGroup | None = None
     """The group of the ranks; None for the default one."""
+    replica_group: str = ""
+    """Index of the replica group; empty in a job without groups."""
+
+    @property
+    def after_failure(self) -> str:
+        """The attempt in which what this start goes on from is written."""
+        return "-".join(filter(None, (f"{AFTER_FAILURE}{self.round}", self.replica_group)))
 
 
 def look_around(
@@ -67,12 +74,14 @@ def look_around(
             )
     else:
         rank, world_size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
-    job = "/".join(filter(None, (environ.get(ENV_NAMESPACE), environ.get(ENV_JOB_NAME))))
-    start: list[object] = [job, given.round]
+    namespace, own_job, grouped_job = map(environ.get, (ENV_NAMESPACE, ENV_JOB_NAME, ENV_GROUPED_JOB))
+    job, own = ("/".join(filter(None, (namespace, name))) for name in (grouped_job or own_job, own_job))
+    start: list[object] = [own, given.round]
     start += [environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
     start += [environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
     attempt = hashlib.sha256(json.dumps(start).encode()).hexdigest()[:12]
-    return Surroundings(rank, world_size, job, attempt, file, group, **vars(given))
+    replica_group = environ.get(ENV_GROUP_INDEX, "") if grouped_job else ""
+    return Surroundings(rank, world_size, job, attempt, file, group, replica_group, **vars(given))
 
 
 class GivenSlots:

@@ -10,11 +10,14 @@ from dlr.replicas.channel import Channel, channel_of_process
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.outer import OuterReplicas
 from dlr.replicas.replicas import Replicas
+from dlr.replicas.state import further
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
+
+    from dlr.checkpoint import Checkpointer
 
 __all__ = ["Replicas", "join"]
 
@@ -24,6 +27,7 @@ def join(
     optimizer: Optimizer | Sequence[Optimizer],
     *,
     state: MutableMapping[str, Any] | None = None,
+    checkpoint: Checkpointer | None = None,
     start: int = 0,
     process_group: ProcessGroup | None = None,
     channel: Channel | None = None,
@@ -38,7 +42,10 @@ def join(
         state: what else the groups have in common, by name: schedulers, GradScalers, samplers, anything with
             `state_dict` and `load_state_dict`. A group that comes back takes it over. Samplers and streams of
             `dlr.data` deal to the groups from then on.
-        start: number of steps that the state has, as after `Checkpointer.load`.
+        checkpoint: the groups' Checkpointer. Where no other group trains, the newest checkpoint is loaded
+            here; else this group takes over the state of the others, and reads none. One group at a time
+            writes to storage. What else is in its state follows too, but for plain values.
+        start: number of steps that the state has, where the script has loaded a checkpoint of its own.
         process_group: the group's ranks; None for the default one.
         channel: the way to the agent; None for the one that the environment names.
         sync_every: number of steps from one average over the groups to the next (DiLoCo, docs/groups.md);
@@ -47,8 +54,14 @@ def join(
             list, by what the groups have changed.
 
     Raises:
-        ValueError: `sync_every` and `outer` do not fit together.
+        ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`.
+        DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
     """
+    if checkpoint is not None and start:
+        raise ValueError(
+            f"dlr.replicas.join: start is {start}, and checkpoint has a step to begin at itself: give one of "
+            "them"
+        )
     if (sync_every is None) != (outer is None):
         raise ValueError(
             "dlr.replicas.join: sync_every and outer belong together, so give both for DiLoCo, or neither to "
@@ -66,12 +79,15 @@ def join(
         **dict(zip(names, optimizers, strict=True)),
         **(state or {}),
     }
+    if checkpoint is not None:
+        everything |= further(checkpoint.state, everything)
     way, own = channel or channel_of_process(), OwnGroup(process_group)
     if sync_every is None or outer is None:
-        replicas = Replicas(everything, optimizers, start, own, way)
+        replicas = Replicas(everything, optimizers, start, own, way, checkpoint)
     else:
-        replicas = OuterReplicas(everything, optimizers, start, own, way, sync_every, outer)
-    for each in (state or {}).values():
+        replicas = OuterReplicas(everything, optimizers, start, own, way, sync_every, outer, checkpoint)
+    for each in everything.values():
         if isinstance(each, Epochs):
             each.deal_to(replicas)
+    replicas.load_unless_others_train()
     return replicas

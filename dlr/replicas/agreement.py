@@ -35,6 +35,8 @@ class Member:
     """Whether it has made the inner steps that its next outer step averages; see `dlr.replicas.outer`."""
     inner_steps: int = 0
     """Number of inner steps that its state has."""
+    has_loaded: bool = True
+    """Whether no checkpoint may be newer than its state; one that other groups' state made needless may."""
     is_last: bool = False
     """Whether training ends with the last step that it has applied."""
 
@@ -45,10 +47,9 @@ class Member:
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> Member:
         """The reverse of `to_numbers`."""
-        trained, applied, applied_in, complete_in, is_ready, inner_steps, is_last = numbers
-        return cls(
-            bool(trained), applied, applied_in, complete_in, bool(is_ready), inner_steps, bool(is_last)
-        )
+        trained, applied, applied_in, complete_in, is_ready, inner_steps, has_loaded, is_last = numbers
+        flags = bool(is_ready), inner_steps, bool(has_loaded), bool(is_last)
+        return cls(bool(trained), applied, applied_in, complete_in, *flags)
 
 
 @dataclass(frozen=True)
@@ -67,20 +68,87 @@ class Agreement:
     """Members that take over the leader's state."""
     is_first: bool
     """Whether nobody has trained: those behind take over the state before the step, and not during it."""
+    loads_first: bool = False
+    """Whether those that have not loaded a checkpoint do so, and all meet again: nobody has a newer state."""
     is_over: bool = False
     """Whether no step is made any more: training has ended with the leader's last one."""
     healing_steps: int = HEALING_STEPS
     """Number of steps from `step` on to which those behind contribute nothing."""
 
     def to_numbers(self) -> list[int]:
-        """Return what tells it from others, in four numbers."""
+        """Return what tells it from others, in five numbers."""
         marks = sum(1 << place for place in self.rolls), sum(1 << place for place in self.behind)
-        return [self.leader, self.step, *(mark % MOST for mark in marks)]
+        return [self.leader, self.step, int(self.loads_first), *(mark % MOST for mark in marks)]
 
     def contributors(self, step: int, size: int) -> tuple[int, ...]:
         """Return the members whose gradients count in a step."""
         heal = not self.is_first and step < self.step + self.healing_steps
         return tuple(place for place in range(size) if not heal or place not in self.behind)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one group is."""
+
+    counted: Member
+    """With the steps that it has taken part in, also while their state is on its way here."""
+    own: Member
+    """With its own state, from which it goes on where no other group has a newer one."""
+    has_checkpoints: bool = False
+    """Whether a checkpoint may be newer than the own state."""
+    loaded_at: int = -1
+    """The newest version when the newest checkpoint was looked for; -1 if none was."""
+
+    @classmethod
+    def at_start(cls, step: int, *, has_checkpoints: bool = False) -> Standing:
+        """Return that of a group whose processes have just started.
+
+        Args:
+            step: number of steps that the state has.
+            has_checkpoints: whether a checkpoint may be newer.
+        """
+        member = Member(applied=step)
+        return cls(member, member, has_checkpoints)
+
+    def member(self, version: int) -> Member:
+        """Return the group as it comes to the meeting of a version.
+
+        In the version after the one at which it has looked for a checkpoint, nobody can have saved another
+        one; from the next one on, others may have, and died.
+        """
+        if self.counted.trained:
+            return self.counted
+        return replace(self.own, has_loaded=not self.has_checkpoints or version <= self.loaded_at + 1)
+
+    def after_loading(self, step: int | None, version: int) -> Standing:
+        """Return it after a look for a checkpoint that is newer than the own state.
+
+        Args:
+            step: of the checkpoint that was loaded; None if there was none.
+            version: the newest at that time.
+        """
+        own = self.own if step is None else Member(applied=step)
+        return Standing(own, own, self.has_checkpoints, version)
+
+    def after_meeting(self, agreement: Agreement, place: int, *, at_once: bool) -> Standing:
+        """Return it after a meeting.
+
+        Args:
+            agreement: that the meeting came to.
+            place: of this group.
+            at_once: whether those behind have the leader's state already.
+        """
+        is_behind = place in agreement.behind
+        if at_once:
+            leads_first = place == agreement.leader and not self.counted.trained
+            trained = Member(True, agreement.step, agreement.applied_in)
+            return replace(self, counted=trained) if is_behind or leads_first else self
+        if not is_behind:
+            return self
+        counted = Member(False, agreement.step)
+        if not self.counted.trained:
+            return replace(self, counted=counted)
+        return Standing(counted, Member(applied=self.counted.applied), self.has_checkpoints)
 
 
 def agree(members: Sequence[Member]) -> Agreement:
@@ -104,13 +172,16 @@ def agree(members: Sequence[Member]) -> Agreement:
             rolls.add(place)
         else:
             behind.add(place)
+    is_first = not led.trained
+    loads_first = is_first and not all(member.has_loaded for member in members)
     return Agreement(
         leader,
         led.applied,
         led.applied_in,
         frozenset(rolls),
         frozenset(behind),
-        is_first=not led.trained,
+        is_first=is_first,
+        loads_first=loads_first,
         is_over=led.is_last,
     )
 

@@ -16,6 +16,9 @@ from crds.progress_record import ENV_ROUND
 class Channel(Protocol):
     """The way to this process's agent."""
 
+    def look(self) -> Membership:
+        """Ask for the groups that take part now; this process need not be ready to."""
+
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
         """Tell the agent that this process is ready to take part, and have every news called out.
 
@@ -53,6 +56,10 @@ class Alone:
     """The channel of a group that has no others."""
 
     membership = Membership(1, ((0, 1),), (0, 1))
+
+    def look(self) -> Membership:
+        """There are no others."""
+        return self.membership
 
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
         """There is no news."""

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from agent.replicas.client import Membership
 from dlr.replicas.agreement import Agreement, Member, agree_on_round
 from dlr.replicas.channel import Channel
 from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.replicas import OnCommit, Replicas, Until, Version
+from dlr.replicas.replicas import Checkpoint, OnCommit, Replicas, Until, Version
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
@@ -85,6 +84,7 @@ class OuterReplicas(Replicas):
         sync_every: number of inner steps of a round.
         make_optimizer: makes the outer optimizer of the model's parameters.
         start: number of inner steps that the state has.
+        checkpoint: as `Replicas` has it.
     """
 
     _exchange_seconds = OUTER_EXCHANGE_SECONDS
@@ -98,10 +98,11 @@ class OuterReplicas(Replicas):
         channel: Channel,
         sync_every: int,
         make_optimizer: MakeOptimizer,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self._global = GlobalParameters(parameters_of(optimizers), make_optimizer)
         shared = {**state, "outer": self._global.optimizer, INNER_STEP: start}
-        super().__init__(shared, optimizers, start // sync_every, own, channel)
+        super().__init__(shared, optimizers, start // sync_every, own, channel, checkpoint)
         self._sync_every = sync_every
         self._after_step: list[OnCommit] = []
 
@@ -110,6 +111,11 @@ class OuterReplicas(Replicas):
         return False
 
     # --- for the script ----------------------------------------------------------------------------------
+
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether this group writes to storage in this round: one of those that began it does."""
+        return self._is_first_of(self._contributing)
 
     def call_after_commit(self, act: OnCommit) -> None:
         """Have something called after each inner step, with the groups that train in this round."""
@@ -131,18 +137,21 @@ class OuterReplicas(Replicas):
             self._news.follow()
             self._settle(1)
             self._end_round()
-        while not self._is_over and (total is None or self._state[INNER_STEP] < total):
-            step: int = self._state[INNER_STEP]
-            yield step
-            self._state[INNER_STEP] = step + 1
-            for act in self._after_step:
-                act(step, self._contributing)
-            if (step + 1) % self._sync_every == 0 or step + 1 == total:
-                self._global.restore()
-                self._member = replace(self._member, is_ready=True)
-                self._open()
-                self._end_round()
-        self._end_together()
+        while True:
+            while not self._is_over and (total is None or self._state[INNER_STEP] < total):
+                step: int = self._state[INNER_STEP]
+                yield step
+                self._state[INNER_STEP] = step + 1
+                for act in self._after_step:
+                    act(step, self._contributing)
+                if (step + 1) % self._sync_every == 0 or step + 1 == total:
+                    self._global.restore()
+                    self._count(replace(self._member, is_ready=True))
+                    self._open()
+                    self._end_round()
+            if self._end_together():
+                return
+            self._end_round()
 
     def average(self) -> None:
         """Leave the gradients as they are: those of inner steps are the group's own."""
@@ -156,9 +165,18 @@ class OuterReplicas(Replicas):
         version = self._current()
         self._contributing = self._following or version.membership.indices(version.counted(self.applied))
 
-    def _meet(self, membership: Membership) -> Version | None:
-        self._member = replace(self._member, inner_steps=self._state[INNER_STEP])
-        return super()._meet(membership)
+    def _as_member(self, version: int) -> Member:
+        return replace(super()._as_member(version), inner_steps=self._state[INNER_STEP])
+
+    def _steps_of_state(self) -> int:
+        steps: int = self._state[INNER_STEP]
+        return steps
+
+    def _go_on_from(self, step: int | None, version: int) -> None:
+        super()._go_on_from(None if step is None else step // self._sync_every, version)
+        if step is not None:
+            self._state[INNER_STEP] = step
+            self._global.copy()
 
     def _agree(self, members: Sequence[Member]) -> Agreement:
         return agree_on_round(members)

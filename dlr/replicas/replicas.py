@@ -17,7 +17,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from agent.replicas.client import Membership
 from dlr.checkpoint.tensors import is_distributed
-from dlr.replicas.agreement import Agreement, Member, agree
+from dlr.replicas.agreement import Agreement, Member, Standing, agree
 from dlr.replicas.average import Average
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import Exchange, Seat
@@ -41,6 +41,20 @@ EXCHANGE_SECONDS = 60.0
 Until = Callable[[], bool]
 OnCommit = Callable[[int, Sequence[int]], None]
 """Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
+
+
+class Checkpoint(Protocol):
+    """A `dlr.checkpoint.Checkpointer`, as far as groups need it."""
+
+    def load_beyond(self, step: int) -> int | None:
+        """Bring back the newest checkpoint if it is of a later step; return its step, or None."""
+
+    def join(self, groups: Replicas, loads: bool) -> int | None:
+        """Save as one of these groups from now on; load the newest checkpoint if asked.
+
+        Returns:
+            the step that was loaded, or None.
+        """
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class Replicas:
         start: number of steps that the state has.
         own: the ranks of this group.
         channel: the way to the agent.
+        checkpoint: that the groups begin with where none of them trains; None for none.
     """
 
     _exchange_seconds = EXCHANGE_SECONDS
@@ -88,10 +103,12 @@ class Replicas:
         start: int,
         own: OwnGroup,
         channel: Channel,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self._state = state
         self._own = own
         self._channel = channel
+        self._checkpoint = checkpoint
         self._news = News(channel, own)
         self._pace = Pace()
         parameters = parameters_of(optimizers)
@@ -100,7 +117,7 @@ class Replicas:
         self._watch = Watch(self._buckets, self._send) if self._are_whole(parameters) else None
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]
         self._on_commit: list[OnCommit] = []
-        self._member = Member(applied=start)
+        self._standing = Standing.at_start(start, has_checkpoints=checkpoint is not None)
         self._total: int | None = None
         self._until: Until | None = None
         self._is_over = False
@@ -119,6 +136,8 @@ class Replicas:
         begins it there and for one that rolls, in a later version."""
         self._is_open = False
         """Whether the script is in a step, whose gradients are not averaged yet."""
+        self._missed = 0
+        """Number of the version that comes after a step in which this group had no part; 0 for none."""
 
     def _are_whole(self, parameters: Sequence[Tensor]) -> bool:
         """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
@@ -130,6 +149,13 @@ class Replicas:
     def applied(self) -> int:
         """Number of steps that this group's state has."""
         return self._member.applied
+
+    @property
+    def _member(self) -> Member:
+        return self._standing.counted
+
+    def _count(self, member: Member) -> None:
+        self._standing = replace(self._standing, counted=member)
 
     @property
     def contributors(self) -> tuple[int | None, int]:
@@ -146,9 +172,34 @@ class Replicas:
         """Indices of the groups whose gradients count in this step, as all of them began it."""
         return self._contributing
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the model has the state that the groups train, so that it may be saved."""
+        return self._member.trained
+
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether this group writes to storage after the last step: one of those that made it does."""
+        return self._is_first_of(self._averaged)
+
+    def _is_first_of(self, groups: Sequence[int]) -> bool:
+        return bool(groups) and groups[0] == self._current().membership.me[0]
+
     def call_after_commit(self, act: OnCommit) -> None:
         """Have something called after each step that is committed."""
         self._on_commit.append(act)
+
+    def load_unless_others_train(self) -> None:
+        """Begin with the newest checkpoint, if no other group has a newer state to take over.
+
+        Where the others end before this group has met them, `steps` begins with the checkpoint.
+        """
+        if self._checkpoint is not None:
+            membership = self._channel.look()
+            nobody_trains, (earlier,) = self._own.all(not membership.others, -membership.version)
+            step = self._checkpoint.join(self, nobody_trains)
+            if nobody_trains:
+                self._go_on_from(step, -earlier)
 
     def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[int]:
         """Count the steps that are to be made, from the one that the groups are at.
@@ -165,17 +216,20 @@ class Replicas:
         if self._version is None:
             self._news.follow()
             self._settle(1)
-            self._take_part_from_behind()
-        while not self._is_over and (total is None or self.applied < total):
-            self._open()
-            yield self.applied
-            if self._is_open:
-                raise RuntimeError(
-                    f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
-                    "one's gradients; call optimizer.step() or replicas.average() in each step"
-                )
             self._hand_over()
-        self._end_together()
+        while True:
+            while not self._is_over and (total is None or self.applied < total):
+                self._open()
+                yield self.applied
+                if self._is_open:
+                    raise RuntimeError(
+                        f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
+                        "one's gradients; call optimizer.step() or replicas.average() in each step"
+                    )
+                self._hand_over()
+            if self._end_together():
+                return
+            self._hand_over()
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
@@ -239,8 +293,12 @@ class Replicas:
             self._is_over = bool(anyone_ends)
             self._conclude(version)
             return
+        if not self._member.trained:  # whose gradients are not in it; what it goes on with is no step's
+            self._average.drop()
+            self._is_open, self._following, self._missed = False, (), max(newest, number + 1)
+            return
         all_have, _ = self._own.all(has_all)
-        self._member = replace(self._member, complete_in=number if all_have else 0)
+        self._count(replace(self._member, complete_in=number if all_have else 0))
         self._settle(max(newest, number + 1))
 
     def _attempt(self, version: Version) -> tuple[bool, bool, bool]:
@@ -275,10 +333,10 @@ class Replicas:
             self._healing = healing = None
         if healing is not None and version.is_behind():
             self._average.drop()  # the state that they are of is not here
-            self._member = replace(self._member, applied=self.applied + 1)
+            self._count(replace(self._member, applied=self.applied + 1))
         else:
             self._average.take()
-            self._member = Member(True, self.applied + 1, version.membership.version)
+            self._count(Member(True, self.applied + 1, version.membership.version))
         self._note_commit()
 
     def _note_commit(self) -> None:
@@ -301,9 +359,7 @@ class Replicas:
             membership = self._news.await_membership(newest, has_met=self._version is not None)
             newest = membership.version + 1
             version = self._meet(membership)
-            mine = version.agreement.to_numbers() if version is not None else [-1, -1, -1, -1]
-            met, _ = self._own.all(version is not None)
-            if not self._own.is_alike(mine) or not met or version is None:
+            if version is None:
                 continue
             self._version, self._healing = version, None
             self._is_over = version.agreement.is_over
@@ -319,7 +375,7 @@ class Replicas:
         self._channel.at(version.membership.version, self.applied)
 
     def _meet(self, membership: Membership) -> Version | None:
-        """Connect to the others of a version and agree with them; None where that fails."""
+        """Connect to the others of a version and agree with them; None where that fails at any rank."""
         if self._version is not None:
             self._version.exchange.close()
         assert membership.place is not None
@@ -338,12 +394,47 @@ class Replicas:
             ),
         )
         exchange.start()
+        version = self._come_to(membership, exchange)
+        if version is not None and version.agreement.loads_first:
+            if not self._standing.member(number).has_loaded:
+                self._load(number)
+            version = self._come_to(membership, exchange)
+        if version is None:
+            exchange.close()
+        return version
+
+    def _come_to(self, membership: Membership, exchange: Exchange) -> Version | None:
+        """Agree with the other groups; None where that fails at any rank of this one."""
+        version: Version | None = None
         met: list[Member] = []
-        member = replace(self._member, is_last=self._is_over)
-        if self._news.succeeds(exchange, lambda: met.extend(exchange.meet(member))):
-            return Version(membership, exchange, self._agree(met))
-        exchange.close()
-        return None
+        mine = self._as_member(membership.version)
+        if self._news.succeeds(exchange, lambda: met.extend(exchange.meet(mine))):
+            version = Version(membership, exchange, self._agree(met))
+        agreed = version.agreement.to_numbers() if version is not None else [-1] * 5
+        all_met, _ = self._own.all(version is not None)
+        return version if self._own.is_alike(agreed) and all_met else None
+
+    def _as_member(self, version: int) -> Member:
+        """This group as it comes to the meeting of a version."""
+        member = self._standing.member(version)
+        return replace(member, is_last=self._is_over and member.trained)
+
+    def _load(self, version: int) -> None:
+        """Begin with the newest checkpoint, if it is newer than the state."""
+        assert self._checkpoint is not None
+        self._go_on_from(self._checkpoint.load_beyond(self._steps_of_state()), version)
+
+    def _steps_of_state(self) -> int:
+        """Number of the script's steps that the state has."""
+        return self._standing.own.applied
+
+    def _go_on_from(self, step: int | None, version: int) -> None:
+        """Count on from the checkpoint of that step that was loaded, or from the own state without one.
+
+        Args:
+            version: the newest when the checkpoint was looked for.
+        """
+        self._standing = self._standing.after_loading(step, version)
 
     def _agree(self, members: Sequence[Member]) -> Agreement:
         return agree(members)
@@ -368,7 +459,7 @@ class Replicas:
         """Apply the step that another group has applied, and whose gradients are all here."""
         if version.place in version.agreement.rolls:
             self._average.take()
-            self._member = Member(True, self.applied + 1, version.agreement.applied_in)
+            self._count(Member(True, self.applied + 1, version.agreement.applied_in))
             self._note_commit()
 
     def _begin(self, version: Version) -> None:
@@ -378,48 +469,55 @@ class Replicas:
             if version.is_behind() and self._is_open:  # the step that it was in has been made without it
                 self._average.drop()
                 self._is_open, self._following = False, ()
-            leads_first = version.place == agreement.leader and not self._member.trained
-            if version.is_behind() or leads_first:
-                self._member = Member(True, agreement.step, agreement.applied_in)
         elif version.is_behind():
-            self._member = Member(False, agreement.step)
             self._average.drop()
+        self._standing = self._standing.after_meeting(
+            agreement, version.place, at_once=self._is_at_once(agreement)
+        )
         has_part = version.is_behind() or (agreement.behind and version.place == agreement.leader)
         if has_part and not self._is_at_once(agreement):
             self._healing = self._healing_in(version)
 
-    def _take_part_from_behind(self) -> None:
-        """Take part in the step that the others make at the moment, so that none waits for this group."""
-        while self._healing is not None and self._current().is_behind():
+    def _hand_over(self) -> None:
+        """Between two steps: begin to send or to receive the state, if it is time.
+
+        A group that is behind takes part until then in what the others make, so that none waits for it.
+        """
+        while True:
+            if self._missed:
+                newest, self._missed = self._missed, 0
+                self._settle(newest)
+            if self._healing is None or self.applied > self._healing.step:
+                return
             if self.applied == self._healing.step:
-                break
+                self._healing.begin()
+                return
+            if not self._current().is_behind():
+                return
             self._is_open = True
             self._try()
-        self._is_open = False
-        self._hand_over()
+            self._is_open = False
 
-    def _hand_over(self) -> None:
-        """Between two steps: begin to send or to receive the state, if it is time."""
-        if self._healing is not None and self.applied == self._healing.step:
-            self._healing.begin()
+    def _end_together(self) -> bool:
+        """Leave when all groups have applied the last step: until then one may need this one's state.
 
-    def _end_together(self) -> None:
-        """Leave when all groups have applied the last step: until then one may need this one's state."""
-        while True:
-            version, healing = self._current(), self._healing
+        Returns:
+            Whether they have; if not, this group is in a newer version.
+        """
+        version, healing = self._current(), self._healing
 
-            def agree_to_end(version: Version = version, healing: Healing | None = healing) -> None:
-                if healing is not None:
-                    healing.wait()
-                version.exchange.vote()
+        def agree_to_end() -> None:
+            if healing is not None:
+                healing.wait()
+            version.exchange.vote()
 
-            ok = self._news.succeeds(version.exchange, agree_to_end)
-            everyone, (newest,) = self._own.all(ok, self._news.newest)
-            if everyone:
-                if healing is not None:
-                    healing.load()
-                return
+        ok = self._news.succeeds(version.exchange, agree_to_end)
+        everyone, (newest,) = self._own.all(ok, self._news.newest)
+        if not everyone:
             self._settle(max(newest, version.membership.version + 1))
+        elif healing is not None:
+            healing.load()
+        return everyone
 
     def _current(self) -> Version:
         if self._version is None:

@@ -25,14 +25,25 @@ WITHIN_SECONDS = 120
 
 
 class Groups:
-    """A job of three groups of two workers, and what its processes wrote."""
+    """A job of groups, and what its processes wrote."""
 
-    def __init__(self, cluster: Cluster, observation: Observation) -> None:
+    def __init__(
+        self, cluster: Cluster, observation: Observation, count: int = GROUPS, workers: int = WORKERS
+    ) -> None:
         self.cluster, self.observation = cluster, observation
+        self.count, self.workers = count, workers
         self.folder = Path(cluster.storage(observation.namespace).path) / NAME
         self.folder.mkdir()
 
-    def submit(self, **variables: str) -> None:
+    def submit(
+        self, *, minimum: int = 2, grace_seconds: int = 3, worker: Object | None = None, **variables: str
+    ) -> None:
+        """Apply the job.
+
+        Args:
+            worker: further fields of its workers.
+            variables: of their environment.
+        """
         storage = self.cluster.storage(self.observation.namespace)
         env = {"FOLDER": str(self.folder), "OMP_NUM_THREADS": "1", **variables}
         container = {
@@ -46,13 +57,17 @@ class Groups:
         template = {
             "spec": {
                 "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 3,
+                "terminationGracePeriodSeconds": grace_seconds,
                 "containers": [container],
                 "volumes": storage.volumes,
             }
         }
-        policy = jobs.QUICK_REPORTS | {"replicaGroups": {"workers": WORKERS, "min": 2}, "lastCallSeconds": 1}
-        manifest = jobs.job(NAME, template, GROUPS * WORKERS, elasticPolicy=policy)
+        policy = jobs.QUICK_REPORTS | {
+            "replicaGroups": {"workers": self.workers, "min": minimum},
+            "lastCallSeconds": 1,
+        }
+        manifest = jobs.job(NAME, template, self.count * self.workers, elasticPolicy=policy)
+        manifest["spec"]["replicaSpecs"]["worker"] |= worker or {}
         self.cluster.apply(manifest, self.observation.namespace)
 
     def status(self) -> Object:
@@ -67,6 +82,12 @@ class Groups:
         """The groups that train together, by the published membership."""
         return [each["index"] for each in (self.status().get("membership") or {}).get("groups", ())]
 
+    def first_pod(self, group: int) -> str:
+        """The name of the Pod of a group's rank 0, which standby workers may have made another one."""
+        (first, *_) = jobs.rendezvous(self.observation, f"{NAME}-group-{group}")["members"]
+        name: str = self.pod(group, first)["metadata"]["name"]
+        return name
+
     def processes(self, group: int) -> set[tuple[int, int, int]]:
         """The processes of a group that have made the newest steps."""
         newest: dict[int, dict[str, Any]] = {}
@@ -77,12 +98,13 @@ class Groups:
 
     def wait_until_all_train(self) -> None:
         def all_train() -> bool:
-            if self.members() != list(range(GROUPS)):
+            if self.members() != list(range(self.count)):
                 return False
             lines = self.lines()
             newest = max((line["step"] for line in lines), default=0)
             recent = {(line["group"], line["rank"]) for line in lines if line["step"] >= newest - 3}
-            return len(recent) == GROUPS * WORKERS and lines[-1]["contributors"] == GROUPS
+            is_whole = len(recent) == self.count * self.workers
+            return is_whole and lines[-1]["contributors"] == self.count
 
         self.observation.wait_for("all groups to train", all_train, WITHIN_SECONDS)
 
@@ -97,8 +119,8 @@ class Groups:
 
 
 def identity(line: dict[str, Any]) -> tuple[int, int, int]:
-    """What a process is known by: its pid is that of its Pod's."""
-    return line["group"], line["rank"], line["pid"]
+    """What a process is known by."""
+    return line["group"], line["rank"], line["start"]
 
 
 @pytest.fixture

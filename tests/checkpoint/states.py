@@ -11,6 +11,7 @@ from torch import nn
 
 from agent.slots.format import Mark
 from agent.slots.slot import Slot
+from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.in_storage import in_storage
@@ -85,6 +86,7 @@ def request(slot: Slot | str, mark: Mark, path: Path | str, keep: int | None = 2
         f"try{mark.round}",
         job,
         keep,
+        beside=f"{AFTER_FAILURE}{mark.round}",
     )
 
 

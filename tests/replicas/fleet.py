@@ -56,6 +56,11 @@ class PipeChannel:
     def membership(self) -> client.Membership | None:
         return self._membership
 
+    def look(self) -> client.Membership:
+        self._tell("look")
+        version, groups = self._pipe.recv()
+        return client.Membership(version, groups, (self._place.group, self._place.round))
+
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
         self._changed = changed
         self._tell("ready", rank)
@@ -262,6 +267,8 @@ class Fleet:
             if group.is_ready:
                 for pipe in group.pipes:
                     self._send(pipe)
+        elif message[0] == "look":
+            self._send(group.pipes[rank])
         elif message[0] == "at":
             _, group.versions[rank], group.steps[rank], at = message
             if group.first_step is None:

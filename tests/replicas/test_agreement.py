@@ -17,6 +17,7 @@ members = st.builds(
     applied=st.integers(0, 5),
     applied_in=st.integers(0, 4),
     complete_in=st.integers(0, 4),
+    has_loaded=st.booleans(),
 )
 
 

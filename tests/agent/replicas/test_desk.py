@@ -511,3 +511,18 @@ def test_gloo_connects_two_groups_through_their_agents(
 
     sums = [in_thread(partial(total, agent, place)) for place, agent in enumerate(two)]
     assert [each.get(timeout=WITHIN_SECONDS) for each in sums] == [3.0, 3.0]
+
+
+def test_a_process_asks_who_takes_part_before_it_is_ready(agent: Agent) -> None:
+    channel = AgentChannel(agent.desk.path, ROUND)
+    threading.Timer(0.1, agent.desk.see, [Groups(3, ((0, 2), (1, 5)))]).start()
+    looked = channel.look()  # it waits for the agent's first view
+    assert looked == Membership(3, ((0, 2), (1, 5)), (0, ROUND))
+    assert looked.others == (1,)
+    assert agent.desk.to_status() is None, "it is not ready yet"
+
+
+def test_a_process_of_an_earlier_round_is_not_told_who_takes_part(agent: Agent) -> None:
+    agent.desk.see(Groups(3, ((1, 5),)))
+    with pytest.raises(OSError, match="closed"):
+        AgentChannel(agent.desk.path, ROUND - 1).look()
