@@ -25,7 +25,7 @@ from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import Outage, outages_of, own_failures, total_hours
+from dlr.job.timeline.outages import outages_by_failure, outages_of, own_failures, total_hours
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
@@ -38,7 +38,18 @@ MOST_SPANS = 60
 MOST_TEXT = 300
 MOST_LINES = 60
 MOST_STACK_LINES = 120
-FACTS = ("Phase", "Workers", "World", "Groups", "Group", "Progress", "Goodput", "Checkpoints", "Failures")
+FACTS = (
+    "Phase",
+    "Workers",
+    "World",
+    "Groups",
+    "Group",
+    "Progress",
+    "Goodput",
+    "Checkpoints",
+    "Failures",
+    "Cost",
+)
 """The facts that no other part of the page shows."""
 EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
@@ -70,7 +81,7 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "share": case.progress.share if case.progress else None,
         "times": time_by_state(case.account, case.job, case.now) if case.account else {},
         "life": _life(life) if life else None,
-        "failures": _failures(life, outages) if life else [],
+        "failures": _failures(life) if life else [],
         "lost": {"seconds": sum(outage.seconds for outage in outages), "workerHours": total_hours(outages)},
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
@@ -142,9 +153,9 @@ def _life(life: Life) -> JSON:
     }
 
 
-def _failures(life: Life, outages: Sequence[Outage]) -> list[JSON]:
+def _failures(life: Life) -> list[JSON]:
     """Return the newest first; the cost of an outage is that of its first failure."""
-    by_failure = {outage.failures[0]: outage for outage in outages if outage.failures}
+    by_failure = outages_by_failure(life)
     found = []
     for failure, lane in reversed(own_failures(life)[-MOST_FAILURES:]):
         outage = by_failure.get((failure, lane))
@@ -200,7 +211,7 @@ def _groups(case: Case) -> list[JSON] | None:
     """Return the replica groups, those that do not train first; None for a job without any."""
     if not is_grouped(case.job):
         return None
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in group_rows(case.job, case.workers)]
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in group_rows(case.job, case.workers, case.life)]
     rows.sort(key=lambda row: row["TRAINS"] != "no")
     return [{**row, "job": group_name(case.name, int(str(row["GROUP"])))} for row in rows]
 

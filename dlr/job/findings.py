@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.wording import first_line
+from crds.grouping import is_grouped
 from crds.phases import RendezvousPhase
 from dlr.job import report
 from dlr.job.advice import (
@@ -308,6 +309,8 @@ def _how_it_is(case: Case) -> Finding:
 
 
 def _trains(case: Case) -> bool:
+    if is_grouped(case.job):
+        return report.phase(case.job) == "Running"
     world = case.status.get("rendezvous") or {}
     return report.phase(case.job) == "Running" and world.get("phase") == RendezvousPhase.FORMED
 

@@ -11,6 +11,9 @@ from crds import names
 from crds.grouping import GroupOf, group_name, is_grouped, owner_of_group
 from dlr.job import report
 from dlr.job.report import current_report, is_finished
+from dlr.job.timeline.life import Life
+from dlr.job.timeline.outages import outages_by_failure, own_failures
+from dlr.job.wording import duration
 from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
@@ -19,8 +22,8 @@ Row = tuple[object, ...]
 GROUP_MARK = "└ "
 """Precedes the name of a group in a list, below its job."""
 
-COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "WHY")
-NARROW_COLUMNS = ("GROUP", "PHASE", "TRAINS", "STEP", "RESTARTS")
+COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "LAST FAILURE", "WHY")
+NARROW_COLUMNS = ("GROUP", "PHASE", "TRAINS", "STEP", "RESTARTS", "LAST FAILURE")
 
 
 def group_of(job: JSON) -> GroupOf | None:
@@ -65,12 +68,14 @@ def group_line(job: JSON) -> str:
     return f"{line}, in version {part['version']}" if part.get("version") else f"{line}, ready to train"
 
 
-def group_rows(job: JSON, workers: Sequence[JSON]) -> list[Row]:
+def group_rows(job: JSON, workers: Sequence[JSON], life: Life | None) -> list[Row]:
     """Return a row for COLUMNS of each group.
 
     Args:
         workers: of all groups.
+        life: that of the job.
     """
+    failures = last_failures(life) if life is not None else {}
     steps: dict[int, int] = {}
     for worker in workers:
         if (step := (current_report(worker).get("progress") or {}).get("step")) is not None:
@@ -84,10 +89,32 @@ def group_rows(job: JSON, workers: Sequence[JSON]) -> list[Row]:
             each.get("round"),
             steps.get(each["index"]),
             each.get("restarts", 0),
+            failures.get(each["index"]),
             each.get("message") or None,
         )
         for each in (job.get("status") or {}).get("groups") or ()
     ]
+
+
+def last_failures(life: Life) -> dict[int, str]:
+    """Return, by the index of a group, when it last failed, how, and after which time it trained again.
+
+    Args:
+        life: that of the whole job.
+    """
+    found = {}
+    outages = outages_by_failure(life)
+    for failure, lane in own_failures(life):
+        outage = outages.get((failure, lane))
+        if outage is None:
+            back = ""  # it failed again before it trained: the time is that of its first failure
+        elif outage.end < life.seconds:
+            back = f", back after {duration(outage.seconds)}"
+        else:
+            back = ", not back yet"
+        ago = duration(life.seconds - failure.at)
+        found[lane.index] = f"{ago} ago{back}: {failure.what}, {failure.text}"
+    return found
 
 
 def list_row(job: JSON, now: datetime) -> Row:
@@ -154,11 +181,10 @@ def refuse_group(job: JSON, act: str) -> None:
         )
 
 
-def refuse_grouped(job: JSON, command: str, parts: str = "ranks") -> None:
+def refuse_grouped(job: JSON, command: str) -> None:
     """
     Args:
         command: with its options, such as `logs --rank 0`; the job's name comes after the first word.
-        parts: what each group has of its own.
 
     Raises:
         UsageError: the job has replica groups; the message names a command for one of them.
@@ -166,8 +192,7 @@ def refuse_grouped(job: JSON, command: str, parts: str = "ranks") -> None:
     if is_grouped(job):
         name = job["metadata"]["name"]
         first, _, options = command.partition(" ")
-        of_one = " ".join(filter(None, (f"dlr job {first} {group_name(name, 0)}", options)))
         raise UsageError(
-            f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with {parts} of "
-            f"their own; name one, such as: {of_one}."
+            f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with ranks of "
+            f"their own; name one, such as: dlr job {first} {group_name(name, 0)} {options}."
         )

@@ -52,7 +52,7 @@ def render(case: Case, console: Console) -> RenderableType:
 
 def _with_groups(case: Case, console: Console, head: Table) -> Group:
     """Draw a job with replica groups: a line for each group in place of the workers'."""
-    rows, event_count = groups.group_rows(case.job, case.workers), MOST_EVENTS
+    rows, event_count = groups.group_rows(case.job, case.workers, case.life), MOST_EVENTS
     columns: Sequence[str] = groups.COLUMNS
     width: int | None = None
     left_out = 0

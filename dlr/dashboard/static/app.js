@@ -206,14 +206,14 @@ function verdictPart(page) {
 
 /* The replica groups of a job: each is a job with a page of its own. */
 function groupsPart(page, groups) {
-  const columns = ["PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "WHY"];
+  const columns = ["PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "LAST FAILURE", "WHY"];
   return [
     el("h2", {}, "Replica groups"),
     el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Replica groups" }, el("table", {},
       el("thead", {}, el("tr", {}, ["GROUP", ...columns].map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, groups.map((group) => el("tr", {},
         el("td", {}, el("a", { href: `#/job/${encodeURIComponent(page.namespace)}/${encodeURIComponent(group.job)}`, "data-key": group.job }, group.job)),
-        columns.map((column) => el("td", { class: column === "PHASE" ? tone(group.PHASE) : column === "WHY" ? "wide" : "" }, `${group[column] ?? ""}`))))))),
+        columns.map((column) => el("td", { class: column === "PHASE" ? tone(group.PHASE) : ["LAST FAILURE", "WHY"].includes(column) ? "wide" : "" }, `${group[column] ?? ""}`))))))),
   ];
 }
 
