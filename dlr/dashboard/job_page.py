@@ -13,14 +13,13 @@ from typing import Any
 from crds import names
 from crds.grouping import group_name, is_grouped
 from dlr.dashboard.ranks import grid
-from dlr.job import report
+from dlr.job import group_rows, report
 from dlr.job.case import Case
 from dlr.job.evidence import Section, sections
 from dlr.job.facts import facts_of
 from dlr.job.failures import heading
 from dlr.job.findings import findings
 from dlr.job.goodput import time_by_state
-from dlr.job.groups import COLUMNS, group_rows
 from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
@@ -211,7 +210,10 @@ def _groups(case: Case) -> list[JSON] | None:
     """Return the replica groups, those that do not train first; None for a job without any."""
     if not is_grouped(case.job):
         return None
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in group_rows(case.job, case.workers, case.life)]
+    rows = [
+        dict(zip(group_rows.COLUMNS, row, strict=True))
+        for row in group_rows.rows(case.job, case.workers, case.life)
+    ]
     rows.sort(key=lambda row: row["TRAINS"] != "no")
     return [{**row, "job": group_name(case.name, int(str(row["GROUP"])))} for row in rows]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,10 +10,7 @@ from controller.wording import counted
 from crds import names
 from crds.grouping import GroupOf, group_name, is_grouped, owner_of_group
 from dlr.job import report
-from dlr.job.report import current_report, is_finished
-from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import outages_by_failure, own_failures
-from dlr.job.wording import duration
+from dlr.job.report import is_finished
 from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
@@ -21,9 +18,6 @@ Row = tuple[object, ...]
 
 GROUP_MARK = "└ "
 """Precedes the name of a group in a list, below its job."""
-
-COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "LAST FAILURE", "WHY")
-NARROW_COLUMNS = ("GROUP", "PHASE", "TRAINS", "STEP", "RESTARTS", "LAST FAILURE")
 
 
 def group_of(job: JSON) -> GroupOf | None:
@@ -68,55 +62,6 @@ def group_line(job: JSON) -> str:
     return f"{line}, in version {part['version']}" if part.get("version") else f"{line}, ready to train"
 
 
-def group_rows(job: JSON, workers: Sequence[JSON], life: Life | None) -> list[Row]:
-    """Return a row for COLUMNS of each group.
-
-    Args:
-        workers: of all groups.
-        life: that of the job.
-    """
-    failures = last_failures(life) if life is not None else {}
-    steps: dict[int, int] = {}
-    for worker in workers:
-        if (step := (current_report(worker).get("progress") or {}).get("step")) is not None:
-            steps[index_of(worker)] = max(step, steps.get(index_of(worker), 0))
-    together = set(training(job))
-    return [
-        (
-            each["index"],
-            each.get("phase"),
-            f"version {each.get('version', 0)}" if each["index"] in together else "no",
-            each.get("round"),
-            steps.get(each["index"]),
-            each.get("restarts", 0),
-            failures.get(each["index"]),
-            each.get("message") or None,
-        )
-        for each in (job.get("status") or {}).get("groups") or ()
-    ]
-
-
-def last_failures(life: Life) -> dict[int, str]:
-    """Return, by the index of a group, when it last failed, how, and after which time it trained again.
-
-    Args:
-        life: that of the whole job.
-    """
-    found = {}
-    outages = outages_by_failure(life)
-    for failure, lane in own_failures(life):
-        outage = outages.get((failure, lane))
-        if outage is None:
-            back = ""  # it failed again before it trained: the time is that of its first failure
-        elif outage.end < life.seconds:
-            back = f", back after {duration(outage.seconds)}"
-        else:
-            back = ", not back yet"
-        ago = duration(life.seconds - failure.at)
-        found[lane.index] = f"{ago} ago{back}: {failure.what}, {failure.text}"
-    return found
-
-
 def list_row(job: JSON, now: datetime) -> Row:
     """Return a job's row for `report.LIST_COLUMNS`; one with replica groups has no world of its own."""
     row = report.list_row(job, now)
@@ -126,20 +71,6 @@ def list_row(job: JSON, now: datetime) -> Row:
     cells["ROUND"] = None
     cells["WORLD"] = None if is_finished(job) else f"{len(training(job))}/{group_count(job)} groups"
     return tuple(cells.values())
-
-
-def narrow(row: Row) -> Row:
-    """Return the row for a narrow terminal."""
-    cells = dict(zip(COLUMNS, row, strict=True))
-    return tuple(cells[column] for column in NARROW_COLUMNS)
-
-
-def most_telling(rows: Sequence[Row], most: int) -> list[Row]:
-    """Choose rows for a screen: those of groups that do not train first, then those that restarted."""
-    if len(rows) <= most:
-        return [*rows]
-    shown = sorted(rows, key=lambda row: (row[2] != "no", not row[5]))[:most]
-    return [row for row in rows if row in shown]
 
 
 def tree(jobs: Iterable[JSON]) -> list[tuple[JSON, bool]]:
