@@ -19,7 +19,7 @@ from dlr.job.nodes import cordon_field, mark_of, node_states, words_of_checks
 from dlr.job.report import state_of
 from dlr.job.timeline.life import clock_of
 from dlr.job.timeline.outages import hours_line, outages_by_failure, outages_of, own_failures, total_hours
-from dlr.job.wording import age, duration, parse_time
+from dlr.job.wording import age, duration, loss, parse_time
 from dlr.job.workers import AT_EASE
 from reconcilers.cordon.policy import reason_of
 
@@ -122,7 +122,7 @@ def _failures(case: Case) -> Iterator[Sentence]:
         when = f"{clock_of(case.life, failure.at)} UTC, {ago} ago"
         cost = ""
         if outage := outages.get((failure, lane)):
-            cost = f" It cost {duration(outage.seconds)}"
+            cost = f" It cost {loss(outage.seconds)}"
             hours = outage.worker_hours
             cost += f", {hours_line(hours)}." if hours is not None else "."
         detail = f": {failure.text.rstrip('.')}" if failure.text else ""
@@ -257,7 +257,7 @@ def _time(case: Case) -> Iterator[Sentence]:
         return
     hours = total_hours(outages)
     cost = f", {hours_line(hours)}" if hours is not None else ""
-    lost = duration(sum(outage.seconds for outage in outages))
+    lost = loss(sum(outage.seconds for outage in outages))
     many = counted(len(outages), "outage")
     yield sentence(f"{many} in the job's history cost {lost}{cost}", case.of_job("status.history"))
 

@@ -9,7 +9,7 @@ from dlr.job.groups import index_of, training
 from dlr.job.report import current_report
 from dlr.job.timeline.life import Life
 from dlr.job.timeline.outages import outages_by_failure, own_failures
-from dlr.job.wording import duration
+from dlr.job.wording import duration, loss
 
 JSON = dict[str, Any]
 Row = tuple[object, ...]
@@ -59,7 +59,7 @@ def last_failures(life: Life) -> dict[int, str]:
         if outage is None:
             back = ""  # it failed again before it trained: the time is that of its first failure
         elif outage.end < life.seconds:
-            back = f", back after {duration(outage.seconds)}"
+            back = f", back after {loss(outage.seconds)}"
         else:
             back = ", not back yet"
         ago = duration(life.seconds - failure.at)

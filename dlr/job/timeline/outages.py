@@ -14,7 +14,7 @@ from dlr.job.report import FINISHED
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span, members_of
 from dlr.job.timeline.life import Lane, Life
-from dlr.job.wording import duration, plain, significant
+from dlr.job.wording import duration, loss, plain, significant
 
 LOST = (JobState.RECOVERING.value, JobState.DOWN.value)
 """States in which a job is because of a failure."""
@@ -162,13 +162,13 @@ def cost_line(life: Life) -> str:
     failed = own_failures(life)
     if not failed:
         return ""
-    lost = duration(sum(outage.seconds for outage in outages_of(life)))
+    lost = loss(sum(outage.seconds for outage in outages_of(life)))
     again = f" and {life.redone} trained again" if life.redone else ""
     line = f"{counted(len(failed), 'failure')} cost"
     if not life.group_workers:
         return f"{line} {lost}{again}"
     stopped = sum(end - begin for begin, end in lost_spans(life.states, [each.at for each, _ in failed]))
-    others = f"nobody trained for {duration(stopped)} of it" if stopped else "the other groups trained on"
+    others = f"nobody trained for {loss(stopped)} of it" if stopped else "the other groups trained on"
     return f"{line} {lost} of one group's time{again}; {others}"
 
 

@@ -12,7 +12,7 @@ from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.drawing import STYLE, draw
 from dlr.job.timeline.life import Lane, Life, clock_of, title
 from dlr.job.timeline.outages import Outage, outages_by_failure, verdict
-from dlr.job.wording import duration, plain
+from dlr.job.wording import duration, loss, plain
 
 PAGE_STYLE = """
 :root { color-scheme: light dark; }
@@ -79,7 +79,7 @@ def _when(life: Life, at: float) -> tuple[str, str]:
 
 def _failure_row(life: Life, failure: Failure, lane: Lane, outage: Outage | None) -> tuple[str, ...]:
     what, text = _words(failure)
-    cost = "" if outage is None else duration(outage.seconds)
+    cost = "" if outage is None else loss(outage.seconds)
     return *_when(life, failure.at), lane.title, what, cost, text
 
 
