@@ -35,7 +35,7 @@ def rows(job: JSON, workers: Sequence[JSON], life: Life | None) -> list[Row]:
         (
             each["index"],
             each.get("phase"),
-            f"version {each.get('version', 0)}" if each["index"] in together else "no",
+            "yes" if each["index"] in together else "no",
             each.get("round"),
             steps.get(each["index"]),
             each.get("restarts", 0),

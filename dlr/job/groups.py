@@ -47,6 +47,8 @@ def groups_line(job: JSON) -> str:
     """The number of groups that train together, and the version of their membership."""
     version = ((job.get("status") or {}).get("membership") or {}).get("version", 0)
     line = f"{len(training(job))} of {group_count(job)} train together"
+    if is_finished(job):
+        return f"{group_count(job)}, none of which trains any more"
     return f"{line}, version {version}" if version else line
 
 

@@ -74,7 +74,7 @@ def main() -> None:
         dlr.report(step + 1, loss=total)
         if rank == 0 and step % 50 == 0:
             _, groups = replicas.contributors
-            print(f"step {step}: loss {total.item():.3f}, gradients of {groups} groups", flush=True)
+            print(f"step {step}: loss {total.item():.3f}, gradients of {groups} group(s)", flush=True)
 
     if rank == 0:
         images, labels = test_data.tensors

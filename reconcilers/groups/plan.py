@@ -168,7 +168,9 @@ def _events(seen: Groups, published: Membership, status: ElasticJobStatus) -> It
         yield Event("Warning", "RequestRefused", message)
     membership = status.membership or published
     if membership != published:
-        is_less = len(membership.groups) < len(published.groups) and phase is not JobPhase.SUSPENDED
+        there = {view.index for view in seen.views if view.phase is not JobPhase.SUCCEEDED}
+        old, new = ({place.index for place in each.groups} for each in (published, membership))
+        is_less = bool(there & old - new) and phase is not JobPhase.SUSPENDED
         yield Event(
             "Warning" if is_less else "Normal", "GroupsChanged", train_together(membership, seen.count)
         )

@@ -100,9 +100,9 @@ def test_status_has_a_line_for_each_group_in_place_of_a_world(server: ScriptedSe
     assert not any(line.startswith("World") for line in lines)
     head = lines.index("GROUP PHASE TRAINS ROUND STEP RESTARTS LAST FAILURE WHY")
     assert lines[head + 1 : head + 4] == [
-        "0 Running version 7 1 100 0 - -",
+        "0 Running yes 1 100 0 - -",
         "1 Restarting no 4 101 3 - Waits: x",
-        "2 Running version 7 1 102 0 - -",
+        "2 Running yes 1 102 0 - -",
     ]
     assert "one group and its workers: dlr job status digits-group-0" in lines
 

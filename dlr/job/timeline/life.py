@@ -161,7 +161,7 @@ def life_of(
         submitted=submitted,
         seconds=clock.end,
         known_since=min(episodes[0].span.begin, *begins) if begins else episodes[0].span.begin,
-        states=tuple(episode.span for episode in episodes),
+        states=_states_of_groups(episodes) if grouped else tuple(episode.span for episode in episodes),
         rounds=_rounds(episodes),
         lanes=lanes,
         lanes_left_out=left_out,
@@ -223,6 +223,13 @@ def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Episode],
         failures=tuple(sorted(failures, key=lambda failure: failure.at)),
         starts=tuple(sorted(starts, key=lambda start: start.at)),
     )
+
+
+def _states_of_groups(episodes: Sequence[Episode]) -> tuple[Span, ...]:
+    """Return the states of a job that trains on from version to version."""
+    spans = [episode.span for episode in episodes]
+    training = JobState.TRAINING
+    return tuple(_joined([replace(span, text="") if span.state == training else span for span in spans]))
 
 
 def _spans_of_group(index: int, own: Episode, of_job: Sequence[Episode]) -> Iterator[Span]:

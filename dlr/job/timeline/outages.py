@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, takewhile
+from itertools import groupby
 
 from controller.wording import counted, shortened
 from crds.job_status import JobState
@@ -143,8 +143,7 @@ def verdict(life: Life) -> str:
     else:
         now = life.states[-1]
         state = "" if now.state == life.phase else f": {now.state}"
-        *_, first = takewhile(lambda span: span.state == now.state, reversed(life.states))
-        head = f"{life.phase}{state} for {duration(now.end - first.begin)}"
+        head = f"{life.phase}{state} for {duration(now.seconds)}"
     if life.why and (not failed or life.phase not in FINISHED):  # else the last failure says why it ended
         head = f"{head}: {_cut(life.why)}"
     if not failed:
@@ -169,7 +168,8 @@ def cost_line(life: Life) -> str:
         return f"{line} {lost}{again}"
     stopped = sum(end - begin for begin, end in lost_spans(life.states, [each.at for each, _ in failed]))
     others = f"nobody trained for {loss(stopped)} of it" if stopped else "the other groups trained on"
-    return f"{line} {lost} of one group's time{again}; {others}"
+    in_all = " in all" if len(failed) > 1 else ""
+    return f"{line} {lost} of one group's time{in_all}{again}; {others}"
 
 
 def _cut(text: str) -> str:

@@ -49,7 +49,7 @@ def tables_of(life: Life) -> list[Table]:
         Table(
             "States of the job",
             ("FROM", "UTC", "FOR", "STATE", "WHY"),
-            [(*_when(life, s.begin), duration(s.seconds), s.state, s.text) for s in life.states],
+            [(*_when(life, s.begin), loss(s.seconds), s.state, s.text) for s in life.states],
         ),
         Table(
             "Failures",

@@ -120,3 +120,20 @@ def test_a_request_to_the_whole_job_is_withdrawn_with_a_sentence_that_names_a_gr
     assert event.type == "Warning"
     assert event.message.endswith(f"annotate one of its groups, as digits-group-0, with {name}")
     assert not plan.is_for_people
+
+
+def test_only_a_group_that_is_missed_is_worth_a_warning() -> None:
+    three = [group(0), group(1), group(2)]
+    of = after(whole(), look(whole(), *three))
+
+    def types(plan: Any) -> list[tuple[str, str]]:
+        return [(each.type, each.message) for each in plan.events if each.reason == "GroupsChanged"]
+
+    lost = group(1, rendezvous={"round": 1, "phase": "Reforming", "brokenRound": 1})
+    assert types(look(of, group(0), lost, group(2))) == [
+        ("Warning", "version 2: groups 0,2 train, without 1")
+    ]
+    finished = group(1, phase="Succeeded")
+    assert types(look(of, group(0), finished, group(2)))[0][0] == "Normal"
+    smaller = of.model_copy(update={"spec": whole(groups=2).spec})
+    assert types(look(smaller, *three)) == [("Normal", "version 2: groups 0-1 train")]
