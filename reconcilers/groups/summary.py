@@ -107,7 +107,8 @@ def _phase(job: ElasticJob, membership: Membership) -> JobPhase:
         return JobPhase.SUSPENDED
     if membership.groups:
         return JobPhase.RUNNING
-    return JobPhase.RESTARTING if membership.version else JobPhase.PENDING
+    has_trained = job.status.phase in (JobPhase.RUNNING, JobPhase.RESTARTING)
+    return JobPhase.RESTARTING if has_trained else JobPhase.PENDING
 
 
 def _why(groups: Groups, phase: JobPhase) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crds import names
+from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.facts import facts_of
@@ -163,6 +164,16 @@ def test_status_and_diagnosis_have_the_cost() -> None:
     assert facts["Cost"].startswith("3 failures cost 9s of one group's time")
     told = {each.title: each.sentences for each in sections(of, findings(of))}
     assert "group-2, Killed: worker-1: signal 9. It cost 3s" in told["Last failures"][0].text
+
+
+def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
+    page = job_page(case(), [], [])
+    assert page["groups"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
+    assert [(each["worker"], each["seconds"]) for each in page["failures"]] == [
+        ("group-2", 3), ("group-0", 3), ("group-1", 3),
+    ]  # fmt: skip
+    assert page["lost"]["seconds"] == 9 and "group-1" in page["life"]["drawing"]
+    assert "Cost" in dict(page["facts"])
 
 
 def test_goodput_is_that_of_the_groups_and_mixes_no_rounds_of_theirs() -> None:

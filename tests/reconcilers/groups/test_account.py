@@ -69,6 +69,22 @@ def test_fewer_groups_than_the_minimum_are_a_recovery_and_a_suspension_is_none()
     assert told(held)[-1][1:] == ("Suspended", 2, "", "suspended")
 
 
+def test_a_resumed_job_is_pending_until_its_groups_train_and_recovers_from_nothing() -> None:
+    of = life_of((10, ALL))
+    held = of.model_copy(update={"spec": whole(suspend=True).spec})
+    halted = [group(index, phase="Suspended", suspend=True) for index in range(3)]
+    held = after(held, look(held, *halted, seconds=30)).model_copy(update={"spec": whole().spec})
+    starts = [group(index, phase="Pending", rendezvous={}, replicaGroup=None) for index in range(3)]
+    resumed = after(held, look(held, *starts, seconds=40))
+    resumed = after(resumed, look(resumed, *starts, seconds=45))
+    resumed = after(resumed, look(resumed, *ALL, seconds=50))
+    assert [each[:2] + each[4:] for each in told(resumed)[-2:]] == [
+        (40, "Pending", "resumed"), (50, "Training", "with groups 0-2"),
+    ]  # fmt: skip
+    assert resumed.status.goodput is not None
+    assert resumed.status.goodput.seconds == {"Pending": 20.0, "Training": 20.0, "Suspended": 10.0}
+
+
 def test_a_failure_of_long_ago_is_not_why_a_group_leaves() -> None:
     leaves = broken(1, 5).model_copy()
     of = life_of((10, ALL), (20, [group(0), leaves, group(2)]))
