@@ -206,8 +206,8 @@ def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Episode],
     culprits = culprits_of(group, own, clock)
     owner = owner_of_group(group["metadata"])
     index = owner.index if owner is not None else 0
-    failures = []
-    starts = []
+    failures: list[Failure] = []
+    starts: list[Start] = []
     for worker in workers:
         name = f"{worker['spec']['type']}-{worker['spec']['index']}"
         for failure in failures_of(worker, culprits, own, clock):
