@@ -17,7 +17,7 @@ MAX_NAMED = 64
 """Characters that name groups."""
 
 
-def warnings_of(groups: Mapping[int, ElasticJob]) -> list[JobWarning]:
+def sums_of_warnings(groups: Mapping[int, ElasticJob]) -> list[JobWarning]:
     """Return one warning for each type that a group has, the gravest first, with the words of the first."""
     found: dict[str, dict[int, JobWarning]] = {}
     for index, group in sorted(groups.items()):
