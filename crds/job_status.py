@@ -275,8 +275,9 @@ class Episode(Model):
     state: JobState
     since: datetime
     round: Annotated[int, Field(ge=0)] = 0
+    """Round of the world; of a job with replica groups, the version."""
     members: Annotated[str, cut(MAX_EPISODE_MEMBERS), Field(max_length=MAX_EPISODE_MEMBERS)] = ""
-    """The world's members as ranges, such as `0-3,6`; cut where there are many."""
+    """The world's members, or the version's groups, as ranges such as `0-3,6`; cut where there are many."""
     reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
     """Why it began."""
     failure: EpisodeFailure | None = None

@@ -182,7 +182,7 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
         yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.PENDING))
     if job.spec.elastic_policy.replica_groups is not None:
         yield from _group_samples(key, job, finished)
-        return  # its groups are jobs, whose figures would count twice
+        return  # its groups are jobs, whose counts would count twice
     for class_ in FAILURES:
         yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
     yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))
@@ -212,6 +212,8 @@ def _group_samples(key: Labels, job: ElasticJob, finished: bool) -> Iterator[Sam
     for state, count in states.items():
         yield Sample(JOB_GROUPS, (*key, state), count)
     yield Sample(JOB_MEMBERSHIP_VERSION, key, membership.version)
+    if status.goodput is not None:
+        yield from _figures(key, status.goodput)
     for warning in () if finished else status.warnings:
         yield Sample(JOB_WARNING, (*key, warning.type), 1)
 
@@ -241,6 +243,11 @@ def _goodput_samples(key: Labels, goodput: Goodput, until: datetime, finished: b
         yield Sample(JOB_STATE, (*key, state.value), state is goodput.state and not finished)
         yield Sample(JOB_STATE_SECONDS, (*key, state.value), seconds.get(state, 0.0))
     yield Sample(JOB_STEPS_REDONE, key, goodput.steps_redone)
+    yield from _figures(key, goodput)
+
+
+def _figures(key: Labels, goodput: Goodput) -> Iterator[Sample]:
+    """Yield those of which nobody makes sums."""
     told = {JOB_STEP: goodput.last_step, JOB_GOODPUT: goodput.ratio}
     yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
 

@@ -94,7 +94,7 @@ def more_of_a_grouped_job(change: Change) -> bool:
 
 
 def more_of_a_group(change: Change) -> bool:
-    """What a job goes by of its replica group: world, progress of the processes, end, and spec."""
+    """What a job goes by of its replica group: world, progress of the processes, troubles, end, and spec."""
     return _part_in_groups(change.old) != _part_in_groups(change.new)
 
 
@@ -173,7 +173,10 @@ def _speaker(worker: dict[str, Any] | None) -> str | None:
     return ((worker or {}).get("status", {}).get("agent") or {}).get("podUid")
 
 
-_OF_GROUPS = ("phase", "reason", "message", "replicaGroup", "restarts", "replicas", "replicaStatuses")
+_OF_GROUPS = (
+    *("phase", "reason", "message", "replicaGroup", "restarts", "replicas", "replicaStatuses"),
+    *("warnings", "lastFailure"),
+)
 _OF_WORLDS = ("round", "phase", "brokenRound", "masterAddress", "masterPort")
 
 
@@ -186,7 +189,8 @@ def _part_in_groups(group: dict[str, Any] | None) -> tuple[object, ...] | None:
     metadata = (
         group["metadata"].get(key) for key in ("generation", "labels", "annotations", "deletionTimestamp")
     )
-    return *told, *formed, (status.get("goodput") or {}).get("ratio"), *metadata
+    conditions = [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
+    return *told, *formed, conditions, (status.get("goodput") or {}).get("ratio"), *metadata
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

@@ -16,20 +16,19 @@ from crds.grouping import group_name, is_grouped
 from crds.phases import JobPhase
 from dlr.dashboard.figures import figures
 from dlr.dashboard.ranks import grid
-from dlr.job import report
+from dlr.job import group_rows, report
 from dlr.job.case import Case
 from dlr.job.evidence import Section, sections
 from dlr.job.facts import facts_of
 from dlr.job.failures import heading
 from dlr.job.findings import Finding, findings
 from dlr.job.goodput import time_by_state
-from dlr.job.groups import COLUMNS, group_rows
 from dlr.job.headline import headline
 from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import Life
-from dlr.job.timeline.outages import Outage, outages_of, own_failures
+from dlr.job.timeline.outages import outages_by_failure, outages_of, own_failures
 from dlr.job.wording import parse_time
 
 JSON = dict[str, Any]
@@ -45,7 +44,7 @@ MOST_TEXT = 300
 MOST_LINES = 60
 MOST_STACK_LINES = 120
 MOST_FINDINGS = 6
-FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures")
+FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures", "Cost")
 """The facts that no other part of the page shows."""
 EVIDENCE = ("Warnings", "Conditions", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
@@ -81,7 +80,7 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
         "times": time_by_state(case.account, case.job, case.now) if case.account else {},
         "life": _life(life) if life else None,
-        "failures": _failures(life, outages) if life else [],
+        "failures": _failures(life) if life else [],
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
         "evidence": [{"title": title, "sentences": each} for title, each in shown.items() if each],
@@ -165,9 +164,9 @@ def _life(life: Life) -> JSON:
     }
 
 
-def _failures(life: Life, outages: Sequence[Outage]) -> list[JSON]:
+def _failures(life: Life) -> list[JSON]:
     """Return the newest first; the cost of an outage is that of its first failure."""
-    by_failure = {outage.failures[0]: outage for outage in outages if outage.failures}
+    by_failure = outages_by_failure(life)
     found = []
     for failure, lane in reversed(own_failures(life)[-MOST_FAILURES:]):
         outage = by_failure.get((failure, lane))
@@ -223,7 +222,10 @@ def _groups(case: Case) -> list[JSON] | None:
     """Return the replica groups, those that do not train first; None for a job without any."""
     if not is_grouped(case.job):
         return None
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in group_rows(case.job, case.workers)]
+    rows = [
+        dict(zip(group_rows.COLUMNS, row, strict=True))
+        for row in group_rows.rows(case.job, case.workers, case.life)
+    ]
     rows.sort(key=lambda row: row["TRAINS"] != "no")
     return [{**row, "job": group_name(case.name, int(str(row["GROUP"])))} for row in rows]
 

@@ -7,7 +7,7 @@ A field is written as it is found: `status.goodput.ratio`; in brackets the key o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from dlr.job import report
 from dlr.job.advice import UNSCHEDULABLE
 from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of, redone
-from dlr.job.lookup import get_job, workers_of
+from dlr.job.lookup import get_job, groups_of, workers_of
 from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
 from dlr.job.timeline.life import Life, NoHistory, life_of
@@ -82,6 +82,8 @@ class Case:
     """The readable nodes among those of the job's Pods."""
     all_nodes: Sequence[JSON] = ()
     """All nodes of the cluster, if the job waits for room."""
+    groups: Sequence[JSON] = ()
+    """The ElasticJobs of its replica groups in order."""
 
     @property
     def name(self) -> str:
@@ -93,7 +95,7 @@ class Case:
 
     @cached_property
     def account(self) -> Goodput | None:
-        return account_of(self.job, self.workers, self.now)
+        return account_of(self.job, self.workers, self.now, self.groups)
 
     @cached_property
     def progress(self) -> Progress | None:
@@ -126,7 +128,7 @@ class Case:
         """Return the job's life; None before its controller has kept any of it."""
         ratio = self.account.ratio if self.account else None
         try:
-            return life_of(self.job, self.workers, ratio, self.now, redone(self.account))
+            return life_of(self.job, self.workers, ratio, self.now, redone(self.account), self.groups)
         except NoHistory:
             return None
 
@@ -174,14 +176,24 @@ def sentence(text: str, fields: Iterable[Field], lines: Iterable[str] = ()) -> S
     return Sentence(stopped, tuple(fields), tuple(lines))
 
 
+def read_people(api: Api, name: str, *, with_events: bool = True) -> Case:
+    """Read a job with its groups, workers and Events."""
+    job = get_job(api, name)
+    groups = groups_of(api, job)
+    workers = workers_of(api, job, groups)
+    workers = workers if is_grouped(job) else report.sort_workers(workers)
+    events = report.job_events(api.find(EVENTS), job) if with_events else []
+    return Case(job, workers, events, utc_now(), groups=groups)
+
+
 def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     """Read a job with all that a diagnosis needs.
 
     Returns:
         The case, and a sentence for each kind of objects that may not be read.
     """
-    job = get_job(api, name)
-    workers = in_order(job, workers_of(api, job))
+    case = read_people(api, name, with_events=False)
+    job, workers = case.job, case.workers
     unread: list[str] = []
     events = _readable(lambda: api.find(EVENTS), "Events", unread)
     checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
@@ -189,13 +201,15 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
     waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
     every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
-    case = Case(job, workers, report.job_events(events, job), utc_now(), checks, nodes, every)
-    return case, list(dict.fromkeys(unread))
-
-
-def in_order(job: JSON, workers: Sequence[JSON]) -> list[JSON]:
-    """Return a job's workers in order; those of replica groups are so, group by group."""
-    return [*workers] if is_grouped(job) else report.sort_workers(workers)
+    found = replace(
+        case,
+        events=report.job_events(events, job),
+        now=utc_now(),
+        checks=checks,
+        nodes=nodes,
+        all_nodes=every,
+    )
+    return found, list(dict.fromkeys(unread))
 
 
 def _nodes(api: Api, hosts: set[str]) -> list[JSON]:

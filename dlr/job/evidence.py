@@ -18,8 +18,8 @@ from dlr.job.groups import training
 from dlr.job.nodes import cordon_field, mark_of, node_states, words_of_checks
 from dlr.job.report import state_of
 from dlr.job.timeline.life import clock_of
-from dlr.job.timeline.outages import hours_line, outages_of, own_failures, total_hours
-from dlr.job.wording import age, duration, parse_time
+from dlr.job.timeline.outages import hours_line, outages_by_failure, outages_of, own_failures, total_hours
+from dlr.job.wording import age, duration, loss, parse_time
 from dlr.job.workers import AT_EASE
 from reconcilers.cordon.policy import reason_of
 
@@ -114,15 +114,15 @@ def _failures(case: Case) -> Iterator[Sentence]:
         yield sentence(f"Pods that ended: {counts}", _fields_of_ended_pods(case))
     if case.life is None:
         return
-    outages = {pair[0]: outage for outage in outages_of(case.life) for pair in outage.failures[:1]}
+    outages = outages_by_failure(case.life)
     failed = own_failures(case.life)
     for failure, lane in reversed(failed[-MOST:]):
         moment = case.life.submitted + timedelta(seconds=failure.at)
         ago = duration((case.now - moment).total_seconds())
         when = f"{clock_of(case.life, failure.at)} UTC, {ago} ago"
         cost = ""
-        if outage := outages.get(failure):
-            cost = f" It cost {duration(outage.seconds)}"
+        if outage := outages.get((failure, lane)):
+            cost = f" It cost {loss(outage.seconds)}"
             hours = outage.worker_hours
             cost += f", {hours_line(hours)}." if hours is not None else "."
         detail = f": {failure.text.rstrip('.')}" if failure.text else ""
@@ -257,7 +257,7 @@ def _time(case: Case) -> Iterator[Sentence]:
         return
     hours = total_hours(outages)
     cost = f", {hours_line(hours)}" if hours is not None else ""
-    lost = duration(sum(outage.seconds for outage in outages))
+    lost = loss(sum(outage.seconds for outage in outages))
     many = counted(len(outages), "outage")
     yield sentence(f"{many} in the job's history cost {lost}{cost}", case.of_job("status.history"))
 

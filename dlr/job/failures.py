@@ -204,7 +204,8 @@ def find_culprit(job: JSON, workers: Sequence[JSON]) -> Culprit | None:
     if not node and incarnation == current:
         node = status.get("nodeName")
     log = report.get("logTail") or ended.get("logTail") or ""
-    return Culprit(failure, incarnation, node or "", _stacks_in(failure.get("round"), workers), log)
+    peers = [each for each in workers if each["spec"].get("jobName") == worker["spec"].get("jobName")]
+    return Culprit(failure, incarnation, node or "", _stacks_in(failure.get("round"), peers), log)
 
 
 def _stacks_in(round_: int | None, workers: Sequence[JSON]) -> list[JSON]:

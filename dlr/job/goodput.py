@@ -11,9 +11,11 @@ from pydantic import ValidationError
 from controller.wording import counted
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.grouping import is_grouped
 from crds.job_status import Goodput
+from dlr.job.report import by_job
 from dlr.job.wording import duration, parse_time
-from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown
+from reconcilers.goodput.goodput import goodput_now, of_groups, seconds_by_state, start_is_unknown
 
 JSON = dict[str, Any]
 
@@ -23,15 +25,34 @@ LEAST_SECONDS = 0.5
 """The shortest time that is shown."""
 
 
-def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | None:
-    """Return the job's account up to now; None without one, or if this version cannot read it."""
+def account_of(
+    job: JSON, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON] = ()
+) -> Goodput | None:
+    """Return the job's account up to now; None without one, or if this version cannot read it.
+
+    Args:
+        groups: the ElasticJobs of its replica groups; the workers are those of all groups.
+    """
     if not (job.get("status") or {}).get("goodput"):
         return None
     try:
+        if is_grouped(job):
+            return _of_groups(ElasticJob.model_validate(job), workers, now, groups)
         models = [_as_account_reads(each) for each in _telling(workers)]
         return goodput_now(ElasticJob.model_validate(job), models, now)
     except (KeyError, ValidationError):
         return None
+
+
+def _of_groups(
+    job: ElasticJob, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
+) -> Goodput | None:
+    known = job.status.goodput
+    if known is None or (job.status.phase is not None and job.status.phase.finished):
+        return known
+    found = by_job(workers)
+    accounts = (account_of(each, found.get(each["metadata"]["name"], ()), now) for each in groups)
+    return of_groups(known, job, [account for account in accounts if account is not None], now)
 
 
 def _telling(workers: Sequence[JSON]) -> list[JSON]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,7 @@ from controller.wording import counted
 from crds import names
 from crds.grouping import GroupOf, group_name, is_grouped, owner_of_group
 from dlr.job import report
-from dlr.job.report import current_report, is_finished
+from dlr.job.report import is_finished
 from dlr.kube.errors import UsageError
 
 JSON = dict[str, Any]
@@ -18,9 +18,6 @@ Row = tuple[object, ...]
 
 GROUP_MARK = "└ "
 """Precedes the name of a group in a list, below its job."""
-
-COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "WHY")
-NARROW_COLUMNS = ("GROUP", "PHASE", "TRAINS", "STEP", "RESTARTS")
 
 
 def group_of(job: JSON) -> GroupOf | None:
@@ -50,6 +47,8 @@ def groups_line(job: JSON) -> str:
     """The number of groups that train together, and the version of their membership."""
     version = ((job.get("status") or {}).get("membership") or {}).get("version", 0)
     line = f"{len(training(job))} of {group_count(job)} train together"
+    if is_finished(job):
+        return f"{group_count(job)}, none of which trains any more"
     return f"{line}, version {version}" if version else line
 
 
@@ -65,31 +64,6 @@ def group_line(job: JSON) -> str:
     return f"{line}, in version {part['version']}" if part.get("version") else f"{line}, ready to train"
 
 
-def group_rows(job: JSON, workers: Sequence[JSON]) -> list[Row]:
-    """Return a row for COLUMNS of each group.
-
-    Args:
-        workers: of all groups.
-    """
-    steps: dict[int, int] = {}
-    for worker in workers:
-        if (step := (current_report(worker).get("progress") or {}).get("step")) is not None:
-            steps[index_of(worker)] = max(step, steps.get(index_of(worker), 0))
-    together = set(training(job))
-    return [
-        (
-            each["index"],
-            each.get("phase"),
-            f"version {each.get('version', 0)}" if each["index"] in together else "no",
-            each.get("round"),
-            steps.get(each["index"]),
-            each.get("restarts", 0),
-            each.get("message") or None,
-        )
-        for each in (job.get("status") or {}).get("groups") or ()
-    ]
-
-
 def list_row(job: JSON, now: datetime) -> Row:
     """Return a job's row for `report.LIST_COLUMNS`; one with replica groups has no world of its own."""
     row = report.list_row(job, now)
@@ -99,20 +73,6 @@ def list_row(job: JSON, now: datetime) -> Row:
     cells["ROUND"] = None
     cells["WORLD"] = None if is_finished(job) else f"{len(training(job))}/{group_count(job)} groups"
     return tuple(cells.values())
-
-
-def narrow(row: Row) -> Row:
-    """Return the row for a narrow terminal."""
-    cells = dict(zip(COLUMNS, row, strict=True))
-    return tuple(cells[column] for column in NARROW_COLUMNS)
-
-
-def most_telling(rows: Sequence[Row], most: int) -> list[Row]:
-    """Choose rows for a screen: those of groups that do not train first, then those that restarted."""
-    if len(rows) <= most:
-        return [*rows]
-    shown = sorted(rows, key=lambda row: (row[2] != "no", not row[5]))[:most]
-    return [row for row in rows if row in shown]
 
 
 def tree(jobs: Iterable[JSON]) -> list[tuple[JSON, bool]]:
@@ -154,11 +114,10 @@ def refuse_group(job: JSON, act: str) -> None:
         )
 
 
-def refuse_grouped(job: JSON, command: str, parts: str = "ranks") -> None:
+def refuse_grouped(job: JSON, command: str) -> None:
     """
     Args:
         command: with its options, such as `logs --rank 0`; the job's name comes after the first word.
-        parts: what each group has of its own.
 
     Raises:
         UsageError: the job has replica groups; the message names a command for one of them.
@@ -166,8 +125,7 @@ def refuse_grouped(job: JSON, command: str, parts: str = "ranks") -> None:
     if is_grouped(job):
         name = job["metadata"]["name"]
         first, _, options = command.partition(" ")
-        of_one = " ".join(filter(None, (f"dlr job {first} {group_name(name, 0)}", options)))
         raise UsageError(
-            f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with {parts} of "
-            f"their own; name one, such as: {of_one}."
+            f"ElasticJob {name!r} has {counted(group_count(job), 'replica group')} with ranks of "
+            f"their own; name one, such as: dlr job {first} {group_name(name, 0)} {options}."
         )

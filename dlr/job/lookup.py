@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from controller.wording import counted
@@ -89,11 +90,16 @@ def get_group(api: Api, job: JSON, index: int) -> JSON:
     return found[index]
 
 
-def workers_of(api: Api, job: JSON) -> list[JSON]:
-    """Return a job's workers; of a job with replica groups those of all groups, group by group."""
+def workers_of(api: Api, job: JSON, groups: Sequence[JSON] | None = None) -> list[JSON]:
+    """Return a job's workers; of a job with replica groups those of all groups, group by group.
+
+    Args:
+        groups: the ElasticJobs of its groups, if they are read already.
+    """
     if not is_grouped(job):
         return list_workers(api, job["metadata"]["name"])
-    order = {each["metadata"]["name"]: place for place, each in enumerate(groups_of(api, job))}
+    groups = groups_of(api, job) if groups is None else groups
+    order = {each["metadata"]["name"]: place for place, each in enumerate(groups)}
     found = api.find(ELASTICWORKERS, label_selector=f"{names.LABEL_GROUPED_JOB}={job['metadata']['name']}")
     workers = [worker for worker in found if worker["spec"].get("jobName") in order]
     return sorted(workers, key=lambda worker: (order[worker["spec"]["jobName"]], worker["spec"]["index"]))

@@ -6,13 +6,14 @@ Pure functions of plain objects and `now`; the commands fetch and print.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from controller.wording import counted, first_line
 from crds import names
 from crds.checkpoint_files import Tier
+from crds.grouping import is_grouped
 from crds.phases import JobPhase
 from crds.ranges import from_text
 from dlr.job.wording import age, parse_time
@@ -201,10 +202,18 @@ def sort_workers(workers: Sequence[JSON]) -> list[JSON]:
     return sorted(workers, key=lambda worker: (worker["spec"]["type"], worker["spec"]["index"]))
 
 
+def by_job(workers: Iterable[JSON]) -> dict[str, list[JSON]]:
+    """Return workers by the name of their ElasticJob: with replica groups, that is the group's."""
+    found: dict[str, list[JSON]] = {}
+    for worker in workers:
+        found.setdefault(worker["spec"].get("jobName", ""), []).append(worker)
+    return found
+
+
 def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
-    """Events of the job, its workers and its Pods, past and present, oldest first."""
+    """Events of the job, its replica groups, its workers and its Pods, past and present, oldest first."""
     types = "|".join(map(re.escape, job["spec"]["replicaSpecs"]))
-    name = re.escape(job["metadata"]["name"])
+    name = re.escape(job["metadata"]["name"]) + (r"(?:-group-\d+)?" if is_grouped(job) else "")
     patterns = {
         "ElasticJob": re.compile(name),
         "ElasticWorker": re.compile(rf"{name}-({types})-\d+"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from crds.grouping import is_grouped
 from crds.phases import RendezvousPhase
 from dlr.job import report
 from dlr.job.case import JSON, Case
@@ -25,7 +26,9 @@ class Stall:
 
 
 def trains(case: Case) -> bool:
-    """Whether the job has a formed world."""
+    """Whether the job has a formed world, or replica groups that train together."""
+    if is_grouped(case.job):
+        return report.phase(case.job) == "Running"
     world = case.status.get("rendezvous") or {}
     return report.phase(case.job) == "Running" and world.get("phase") == RendezvousPhase.FORMED
 

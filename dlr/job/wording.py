@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FINE_SECONDS = 9.95
+"""The duration from which whole seconds are enough."""
 
 
 def plain(text: str) -> str:
@@ -48,6 +50,11 @@ def duration(seconds: float) -> str:
             rest = whole % size // smaller_size
             return f"{whole // size}{unit}" + (f"{rest}{smaller}" if rest else "")
     return f"{whole}s"
+
+
+def loss(seconds: float) -> str:
+    """Return a duration that may be a fraction of a second: 0.04s, 2.1s, 47s, 3m12s."""
+    return f"{round(max(0.0, seconds), 2):.2g}s" if seconds < FINE_SECONDS else duration(seconds)
 
 
 def utc_now() -> datetime:

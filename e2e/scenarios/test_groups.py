@@ -155,6 +155,8 @@ def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster:
         times[identity(line)].append(line["time"])
     steps = [after - before for each in stay for before, after in pairwise(sorted(times[each]))]
     print(f"longest step of the others {max(steps):.3f} s, of a step of {statistics.median(steps):.3f} s")
+    history = [(each["state"], each["members"]) for each in groups.status()["history"]]
+    assert history[-2:] == [("Training", "0,2"), ("Training", "0-2")], "each version, with who trained in it"
     jobs_of_groups = [name for name in groups.observation.objects(Kind.JOB) if name != NAME]
     assert sorted(jobs_of_groups) == [f"{NAME}-group-{index}" for index in range(GROUPS)]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from crds import names
 from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState
 from reconcilers.goodput.rounds import reported_rounds, with_comparable_steps
+from reconcilers.observed.groups import group_of
 from reconcilers.observed.workers import Workers
 
 _DIGITS = 6
@@ -81,17 +83,52 @@ def with_rounds(goodput: Goodput, told: Sequence[RoundProgress]) -> Goodput:
     return goodput
 
 
-def effective_seconds(goodput: Goodput) -> float | None:
-    """Steps kept × seconds a step; None before two steps of one round were told."""
+def effective_seconds(goodput: Goodput, *, of_group: bool = False) -> float | None:
+    """Steps kept × seconds a step; None before two steps of one round were told.
+
+    Args:
+        of_group: the account is that of a replica group, without which the others make steps; so those that
+            are kept are its timed ones.
+    """
     if goodput.first_step is None or goodput.last_step is None or not goodput.steps_timed:
         return None
     kept = goodput.last_step - goodput.first_step + 1
+    if of_group:
+        kept = max(0, goodput.steps_timed - goodput.steps_redone)
     return kept * goodput.stepping_seconds / goodput.steps_timed
+
+
+def of_groups(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now: datetime) -> Goodput:
+    """Return the account of a job with replica groups, with its steps by the accounts of its groups.
+
+    Its steps are those of the group that got furthest. They took what the groups trained on an average, each
+    no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
+    training.
+
+    Args:
+        account: the job's own, with its time by state.
+    """
+    policy = job.spec.elastic_policy.replica_groups
+    first = min((each.first_step for each in groups if each.first_step is not None), default=None)
+    last = max((each.last_step for each in groups if each.last_step is not None), default=None)
+    if policy is None or first is None or last is None:
+        return account
+    count = max(1, job.spec.replica_specs[names.WORKER].replicas // policy.workers)
+    most = seconds_by_state(account, now).get(JobState.TRAINING, 0.0)
+    trained = sum(min(most, effective_seconds(each, of_group=True) or 0.0) for each in groups)
+    figures = {
+        "first_step": first,
+        "last_step": last,
+        "steps_redone": max(each.steps_redone for each in groups),
+        "steps_timed": last - first + 1,
+        "stepping_seconds": round(trained / count, _DIGITS),
+    }
+    return with_ratio(account.model_copy(update=figures), job, now)
 
 
 def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
     """Over the time since submission."""
-    effective = effective_seconds(goodput)
+    effective = effective_seconds(goodput, of_group=group_of(job) is not None)
     submitted = job.metadata.creation_timestamp
     if effective is None or submitted is None or now <= submitted:
         return goodput.model_copy(update={"ratio": None})

@@ -17,13 +17,16 @@ from crds.scaleplan import ScalePlan
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
 from reconcilers.groups.summary import End, Groups, status_of, train_together
+from reconcilers.groups.warnings import WARNINGS
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.run_policy import seconds_to_deadline
 from reconcilers.observed.status_patch import validated_patch
-from reconcilers.runtime.acts import Act, Event, deleted
+from reconcilers.runtime.acts import Act, Event, Verb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.scale.verdicts import Verdict, judge
 
+REQUESTS = (names.ANNOTATION_STACKS, names.ANNOTATION_PROFILE)
+"""Annotations by which agents of a job are asked."""
 MOST_ACTS = 100
 """Groups that one look makes or changes at most, or deletes."""
 
@@ -33,6 +36,8 @@ class GroupsPlan:
     """What one look comes to. The status comes first, then the ElasticWorld, then all else."""
 
     status_patch: Object
+    refused: tuple[Act, ...] = ()
+    """Withdrawal of requests that are for one group."""
     surplus: tuple[Act, ...] = ()
     """Deletions of groups, which the published membership has left out."""
     renewed: tuple[int, ...] = ()
@@ -45,7 +50,7 @@ class GroupsPlan:
     @property
     def is_for_people(self) -> bool:
         """Whether nothing but the status is written."""
-        return not (self.surplus or self.renewed or self.verdicts or self.events)
+        return not (self.refused or self.surplus or self.renewed or self.verdicts or self.events)
 
 
 def plan_groups(
@@ -69,7 +74,7 @@ def plan_groups(
     status = status_of(seen, membership, end, now)
     assert status.phase is not None
     halted = job.spec.suspend or status.phase.finished
-    surplus = [deleted(ELASTICJOBS, each.metadata) for index, each in groups.items() if index >= seen.count]
+    surplus = [deleted(ELASTICJOBS, groups[index].metadata) for index in seen.surplus]
     missing = [] if halted else [index for index in range(seen.count) if index not in groups]
     outdated = [
         index
@@ -83,6 +88,7 @@ def plan_groups(
     _, verdicts = judge(plans, job, (), ())
     return GroupsPlan(
         validated_patch(stored_status, status),
+        tuple(_withdrawn(job)),
         tuple(surplus[:MOST_ACTS]),
         tuple(renewed[:MOST_ACTS]),
         tuple(verdicts[:MOST_ACTS]),
@@ -96,7 +102,16 @@ def _seen(job: ElasticJob, groups: Mapping[int, ElasticJob]) -> Groups:
     assert policy is not None
     count = job.spec.replica_specs[names.WORKER].replicas // policy.workers
     wanted = {index: groups[index] for index in range(count) if index in groups}
-    return Groups(job, count, wanted, [view_of(index, each) for index, each in wanted.items()])
+    surplus = [index for index in groups if index >= count]
+    return Groups(job, count, surplus, wanted, [view_of(index, each) for index, each in wanted.items()])
+
+
+def _withdrawn(job: ElasticJob) -> Iterator[Act]:
+    """Yield the write that takes requests for stacks or a profile off the job, which has no processes."""
+    asked = [name for name in REQUESTS if name in job.metadata.annotations]
+    if asked:
+        body = {"metadata": {"annotations": dict.fromkeys(asked)}}
+        yield Act(Verb.PATCH, ELASTICJOBS, job.metadata.name, job.metadata.namespace, body)
 
 
 def _has_ended(group: ElasticJob) -> bool:
@@ -151,15 +166,22 @@ def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
 
 
 def _events(seen: Groups, published: Membership, status: ElasticJobStatus) -> Iterator[Event]:
-    before, phase = seen.job.status, status.phase
+    before, phase, metadata = seen.job.status, status.phase, seen.job.metadata
+    for name in (each for each in REQUESTS if each in metadata.annotations):
+        one = group_name(metadata.name, 0)
+        message = f"the job has no processes of its own: annotate one of its groups, as {one}, with {name}"
+        yield Event("Warning", "RequestRefused", message)
     membership = status.membership or published
     if membership != published:
-        is_less = len(membership.groups) < len(published.groups) and phase is not JobPhase.SUSPENDED
+        there = {view.index for view in seen.views if view.phase is not JobPhase.SUCCEEDED}
+        old, new = ({place.index for place in each.groups} for each in (published, membership))
+        is_less = bool(there & old - new) and phase is not JobPhase.SUSPENDED
         yield Event(
             "Warning" if is_less else "Normal", "GroupsChanged", train_together(membership, seen.count)
         )
     for warning in status.warnings:
-        if warning_of(before.warnings, warning.type) is None:
+        is_own = warning.type in WARNINGS  # of all others the groups have Events
+        if is_own and warning_of(before.warnings, warning.type) is None:
             yield Event("Warning", warning.type, warning.message)
     if phase is before.phase:
         return

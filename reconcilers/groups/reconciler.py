@@ -91,7 +91,7 @@ class ReplicaGroupsReconciler(Reconciler):
         tell(self._recorder, raw, plan.events)
         for act in writes_of_world(raw, world):
             await carry_out(self._client, self._recorder, raw, [act])
-        await carry_out(self._client, self._recorder, raw, plan.surplus)
+        await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
         await self._scale.conclude(plan.verdicts)
         await in_parallel(self._renew(raw, index) for index in plan.renewed)
 

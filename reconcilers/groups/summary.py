@@ -10,12 +10,13 @@ from datetime import datetime
 from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.job_status import MAX_MESSAGE, ElasticJobStatus, Goodput, JobState, ReplicaStatus
-from crds.model import Condition, ConditionStatus
+from crds.job_status import MAX_MESSAGE, ElasticJobStatus, ReplicaStatus
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.ranges import as_ranges
 from crds.replica_groups import MAX_GROUP_MESSAGE, GroupStatus, Membership, ReplicaGroups
 from crds.texts import shortened
+from reconcilers.conditions.job_finding import NODES_CHECKED
 from reconcilers.conditions.life import (
     ENDED,
     FAILED,
@@ -25,19 +26,14 @@ from reconcilers.conditions.life import (
     WORKERS_READY,
     WORLD_FORMED,
 )
-from reconcilers.goodput.goodput import begun, effective_seconds, in_state, with_ratio
+from reconcilers.conditions.scaled import SCALED
+from reconcilers.groups.account import goodput_of, history_of
 from reconcilers.groups.membership import GroupView
+from reconcilers.groups.sums import named, nodes_checked, of_some, sums_of_warnings
 from reconcilers.groups.warnings import late_groups, warnings_of
-from reconcilers.observed.conditions import State, condition_of, observed_at, stated
+from reconcilers.observed.conditions import State, condition_of, is_false, observed_at, stated
 
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
-STATES = {
-    JobPhase.PENDING: JobState.PENDING,
-    JobPhase.RUNNING: JobState.TRAINING,
-    JobPhase.RESTARTING: JobState.RECOVERING,
-    JobPhase.SUSPENDED: JobState.SUSPENDED,
-}
-"""What the job's time goes to, by its phase."""
 LATE = "Late: the others waited for it in vain, and train without it until it comes to its next step"
 
 
@@ -57,6 +53,8 @@ class Groups:
     job: ElasticJob
     count: int
     """Number of groups that are wanted."""
+    surplus: Sequence[int]
+    """Indices of groups that are there and not wanted."""
     jobs: Mapping[int, ElasticJob]
     """Their ElasticJobs, by index."""
     views: Sequence[GroupView]
@@ -85,13 +83,14 @@ def status_of(groups: Groups, membership: Membership, end: End | None, now: date
     counts = _replicas(job, each)
     late = set(late_groups(membership, groups.views))
     published = before.membership or Membership()
+    own = [] if end else warnings_of(before.warnings, published, membership, groups.views, now)
     status = before.model_copy(
         update={
             "phase": phase,
             "reason": reason,
             "message": shortened(message, MAX_MESSAGE),
             "conditions": _conditions(groups, phase, membership, end, counts, now),
-            "warnings": [] if end else warnings_of(before.warnings, published, membership, groups.views, now),
+            "warnings": [*own, *sums_of_warnings(groups.jobs)],
             "membership": membership,
             "groups": [
                 _group_status(view, groups.jobs[view.index], is_late=view.index in late)
@@ -104,7 +103,8 @@ def status_of(groups: Groups, membership: Membership, end: End | None, now: date
             "last_failure": max(failures, key=lambda each: each.time, default=before.last_failure),
             "start_time": None if phase is JobPhase.SUSPENDED else before.start_time or second,
             "completion_time": (before.completion_time or second) if end else None,
-            "goodput": before.goodput if end else _goodput(groups, STATES[phase], now),
+            "goodput": goodput_of(job, each, phase, now),
+            "history": history_of(job, groups.jobs, membership, phase, now),
         }
     )
     return observed_at(status, job.metadata.generation)
@@ -115,7 +115,8 @@ def _phase(job: ElasticJob, membership: Membership) -> JobPhase:
         return JobPhase.SUSPENDED
     if membership.groups:
         return JobPhase.RUNNING
-    return JobPhase.RESTARTING if membership.version else JobPhase.PENDING
+    has_trained = job.status.phase in (JobPhase.RUNNING, JobPhase.RESTARTING)
+    return JobPhase.RESTARTING if has_trained else JobPhase.PENDING
 
 
 def _why(groups: Groups, phase: JobPhase) -> tuple[str, str]:
@@ -181,6 +182,10 @@ def _conditions(
         WORLD_FORMED: _formed(groups, phase, membership),
         WORKERS_READY: _workers_ready(groups, phase, counts),
     }
+    if (checked := nodes_checked(groups.jobs)) is not None:
+        states[NODES_CHECKED] = checked
+    if (size := _scaled(groups, phase, membership, counts)) is not None:
+        states[SCALED] = size
     if job.spec.suspend and end is None:
         states[SUSPENDED] = State(TRUE, "Suspended")
     elif end is None and condition_of(job.status.conditions, SUSPENDED) is not None:
@@ -208,10 +213,39 @@ def train_together(membership: Membership, count: int) -> str:
     members = [place.index for place in membership.groups]
     if not members:
         return f"none of {counted(count, 'group')} trains"
-    others = as_ranges(sorted(set(range(count)).difference(members)))
-    return f"version {membership.version}: groups {as_ranges(members)} train" + (
-        f", without {others}" if others else ""
+    others = sorted(set(range(count)).difference(members))
+    verb = "train" if len(members) > 1 else "trains"
+    return f"version {membership.version}: {named(members)} {verb}" + (
+        f", without {as_ranges(others)}" if others else ""
     )
+
+
+def _scaled(groups: Groups, phase: JobPhase, membership: Membership, counts: ReplicaStatus) -> State | None:
+    """Judge whether the job has the groups, and each of them the resources, that were requested.
+
+    A group that is lost does not make it False: nothing was requested then.
+
+    Returns:
+        None to leave the condition as it is, which there is none of before anything was requested.
+    """
+    if phase.finished or phase is JobPhase.SUSPENDED:
+        return None
+    before = groups.job.status
+    known = before.replica_statuses.get(names.WORKER)
+    requested = known is not None and known.desired != counts.desired
+    of_groups = {index: condition_of(each.status.conditions, SCALED) for index, each in groups.jobs.items()}
+    unscaled = {index: each for index, each in of_groups.items() if each and each.status is FALSE}
+    if not (requested or unscaled or is_false(before.conditions, SCALED)):
+        return None
+    together = {place.index for place in membership.groups}
+    over = {view.index for view in groups.views if view.phase is not None and view.phase.finished}
+    missing = [index for index in range(groups.count) if index not in together | over]
+    parts = [f"{named(missing)} not training yet"] if missing else []
+    parts += [f"{named(groups.surplus)} still to go"] if groups.surplus else []
+    parts += [of_some({index: each.message for index, each in unscaled.items()})] if unscaled else []
+    if parts:
+        return State(FALSE, "Scaling", shortened("; ".join(parts), MAX_CONDITION_MESSAGE))
+    return State(TRUE, "AsAsked")
 
 
 def _workers_ready(groups: Groups, phase: JobPhase, counts: ReplicaStatus) -> State:
@@ -225,30 +259,3 @@ def _workers_ready(groups: Groups, phase: JobPhase, counts: ReplicaStatus) -> St
     if group is None:
         return State(FALSE, "Starting", message)
     return State(FALSE, group.status.reason[:64], f"{message}; see {group.metadata.name}")
-
-
-def _goodput(groups: Groups, state: JobState, now: datetime) -> Goodput:
-    """Return the account of the job's time, and of its steps by the accounts of its groups.
-
-    Its steps are those of the group that got furthest, and their time is what the groups trained on an
-    average: so the ratio is the share of the groups' time that was effective training. It changes with the
-    groups' accounts.
-    """
-    before = groups.job.status.goodput or begun(groups.job, now)
-    account = before if before.state is state else in_state(before, state, now)
-    parts = [group.status.goodput for group in groups.jobs.values() if group.status.goodput is not None]
-    first = min((part.first_step for part in parts if part.first_step is not None), default=None)
-    last = max((part.last_step for part in parts if part.last_step is not None), default=None)
-    if first is None or last is None:
-        return account
-    trained = sum(effective_seconds(part) or 0.0 for part in parts) / groups.count
-    account = account.model_copy(
-        update={
-            "first_step": first,
-            "last_step": last,
-            "steps_redone": sum(part.steps_redone for part in parts),
-            "steps_timed": last - first + 1,
-            "stepping_seconds": round(trained, 6),
-        }
-    )
-    return account if account == before else with_ratio(account, groups.job, now)

@@ -98,11 +98,11 @@ def test_status_has_a_line_for_each_group_in_place_of_a_world(server: ScriptedSe
     lines = [" ".join(line.split()) for line in dlr("job", "status", "digits").out.splitlines()]
     assert "Groups 2 of 3 train together, version 7" in lines
     assert not any(line.startswith("World") for line in lines)
-    head = lines.index("GROUP PHASE TRAINS ROUND STEP RESTARTS WHY")
+    head = lines.index("GROUP PHASE TRAINS ROUND STEP RESTARTS LAST FAILURE WHY")
     assert lines[head + 1 : head + 4] == [
-        "0 Running version 7 1 100 0 -",
-        "1 Restarting no 4 101 3 Waits: x",
-        "2 Running version 7 1 102 0 -",
+        "0 Running yes 1 100 0 - -",
+        "1 Restarting no 4 101 3 - Waits: x",
+        "2 Running yes 1 102 0 - -",
     ]
     assert "one group and its workers: dlr job status digits-group-0" in lines
 
@@ -144,10 +144,6 @@ def test_logs_are_of_all_groups_or_of_one(server: ScriptedServer, dlr: Dlr) -> N
     [
         (("logs", "digits", "--rank", "0"), "name one, such as: dlr job logs digits-group-0 --rank 0."),
         (("stacks", "digits", "--rank", "3"), "name one, such as: dlr job stacks digits-group-0 --rank 3."),
-        (
-            ("timeline", "digits"),
-            "with lives of their own; name one, such as: dlr job timeline digits-group-0.",
-        ),
         (("profile", "digits"), "name one, such as: dlr job profile digits-group-0 --rank 0."),
         (
             ("logs", "digits", "--group", "5"),

@@ -80,7 +80,7 @@ def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
     ]
     assert lost.spans[0].text == "Pod 1 on node-2 is not up yet"
     assert lost.spans[-1].text == "Pod 2 on node-3, round 3"
-    assert lost.starts == (Start(122, 2),)
+    assert lost.starts == (Start(122, "Pod 2 of digits-worker-2"),)
     assert (lost.title, lost.node) == ("worker-2", "node-3")
 
 

@@ -213,7 +213,7 @@ class TestCommand:
         assert (shown.exit_code, shown.err) == (0, "")
         assert shown.out.startswith("Running: Training for ")
         assert shown.out.splitlines()[1].startswith("default/digits · Running · ")
-        assert "  worker-1  UserError  ValueError: a <bad> batch\n" in shown.out
+        assert "  worker-1  UserError  12s   ValueError: a <bad> batch\n" in shown.out
         assert all(line.isprintable() for line in shown.out.splitlines())
         both = dlr("job", "timeline", "digits", "--text", "-o", "x.svg")
         assert (both.exit_code, both.err) == (2, "dlr: --text writes no file; drop it, or --output.\n")

@@ -30,8 +30,8 @@ def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
     states, failures, rounds, workers = tables_of(troubled)
     assert states.rows[-1] == ("2m32s", "00:02:32", "2m28s", "Training", "")
     assert failures.rows == [
-        ("1m", "00:01:00", "worker-1", "UserError", "ValueError: a <bad> batch"),
-        ("2m1s", "00:02:01", "worker-2", "NodeLost", "the node is gone"),
+        ("1m", "00:01:00", "worker-1", "UserError", "12s", "ValueError: a <bad> batch"),
+        ("2m1s", "00:02:01", "worker-2", "NodeLost", "32s", "the node is gone"),
     ]
     assert rounds.rows[0] == ("10s", "00:00:10", "1", "0-2", "all 3 workers are ready")
     assert workers.rows[2] == ("worker-2", "node-3", "2", "1")
@@ -107,9 +107,10 @@ def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) ->
             "00:01:00",
             "worker-1",
             "Hang",
+            "12s",
             "in a lock" if judged else "no step for 10 s: rank 1 is somewhere",
         ),
-        ("1m", "00:01:00", "worker-0", "waited for a peer", ""),
+        ("1m", "00:01:00", "worker-0", "waited for a peer", "", ""),
     ]
     assert "1 failure cost" in verdict(drawn) and "Hang of worker-1" in verdict(drawn)
 

@@ -333,8 +333,8 @@ def test_the_page_of_a_job_with_groups_leads_to_theirs_and_has_no_ranks() -> Non
     page = job_page(Case(grouped(), workers, [], NOW), [], [])
     assert [(each["job"], each["TRAINS"], each["STEP"]) for each in page["groups"]] == [
         ("digits-group-1", "no", 101),
-        ("digits-group-0", "version 7", 100),
-        ("digits-group-2", "version 7", 102),
+        ("digits-group-0", "yes", 100),
+        ("digits-group-2", "yes", 102),
     ]
     assert page["ranks"]["workers"] == 0
     assert ("Groups", "2 of 3 train together, version 7") in page["facts"]

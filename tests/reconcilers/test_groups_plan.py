@@ -343,7 +343,9 @@ def account(seconds_trained: float, last: int, **more: Any) -> JSON:
 
 def test_goodput_is_the_share_of_the_groups_time_that_trained() -> None:
     groups = [group(0, goodput=account(90, 90)), group(1, goodput=account(60, 60)), group(2)]
-    status = look(whole(), *groups, seconds=100).status_patch["goodput"]
+    of = after(whole(), look(whole(), group(0), group(1), group(2)))
+    of = after(of, look(of, *groups, seconds=100))
+    status = of.status.to_wire()["goodput"]
     assert status["ratio"] == pytest.approx((90 + 60 + 0) / 3 / 100)
     assert (status["firstStep"], status["lastStep"], status["state"]) == (1, 90, "Training")
 

@@ -17,10 +17,10 @@ from crds import names
 from crds.agent_report import MAX_PROFILE_SECONDS
 from crds.log_parts import from_log
 from dlr.commands.errors import CommandError
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.commands.options import Context, Group, JobName, Kubeconfig, Namespace
 from dlr.job.groups import refuse_grouped
 from dlr.job.logs import default_container
-from dlr.job.lookup import get_unfinished_job, list_workers
+from dlr.job.lookup import get_group, get_unfinished_job, list_workers
 from dlr.job.report import current_report
 from dlr.job.wording import printable_line, utc_now
 from dlr.kube.api import ELASTICJOBS, PODS, Api
@@ -48,6 +48,7 @@ class By(StrEnum):
 def profile(
     name: JobName,
     rank: Annotated[int, typer.Option(min=0, metavar="R", help="Which process, by its global rank.")] = 0,
+    group: Group = None,
     seconds: Annotated[
         float, typer.Option(min=0.05, max=MAX_PROFILE_SECONDS, metavar="SECONDS", help="Record so long.")
     ] = 5,
@@ -66,6 +67,9 @@ def profile(
     """Record what one process does for some seconds, as a file to open in Perfetto (ui.perfetto.dev)."""
     api = Api(connect(kubeconfig, context, namespace))
     job = get_unfinished_job(api, name, "none of its processes runs any more")
+    if group is not None:
+        job = get_group(api, job, group)
+        name = job["metadata"]["name"]
     refuse_grouped(job, f"profile --rank {rank}")
     world = (job.get("status") or {}).get("rendezvous") or {}
     if world.get("phase") != "Formed" or rank >= world.get("worldSize", 0):

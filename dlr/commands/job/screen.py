@@ -12,7 +12,7 @@ from rich.text import Text
 from controller.wording import counted
 from crds.grouping import group_name, is_grouped
 from dlr.commands.output import NARROW_WIDTH, cell, table, verdict_line
-from dlr.job import groups, report, workers
+from dlr.job import group_rows, report, workers
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of
 from dlr.job.goodput import time_by_state
@@ -53,17 +53,17 @@ def render(case: Case, console: Console) -> RenderableType:
 
 def _with_groups(case: Case, console: Console, head: RenderableType) -> Group:
     """Draw a job with replica groups: a line for each group in place of the workers'."""
-    rows, event_count = groups.group_rows(case.job, case.workers), MOST_EVENTS
-    columns: Sequence[str] = groups.COLUMNS
+    rows, event_count = group_rows.rows(case.job, case.workers, case.life), MOST_EVENTS
+    columns: Sequence[str] = group_rows.COLUMNS
     width: int | None = None
     left_out = 0
     if console.is_terminal:
         lines = console.height - len(console.render_lines(head)) - LINES_AROUND_TABLES
         most, event_count = room(lines, len(rows), min(len(case.events), MOST_EVENTS))
         left_out, width = max(0, len(rows) - most), console.width
-        rows = groups.most_telling(rows, most)
+        rows = group_rows.most_telling(rows, most)
         if console.width <= NARROW_WIDTH:
-            columns, rows = groups.NARROW_COLUMNS, [groups.narrow(row) for row in rows]
+            columns, rows = group_rows.NARROW_COLUMNS, [group_rows.narrow(row) for row in rows]
     parts: list[RenderableType] = [head]
     if rows:
         parts += [Text(""), table(columns, rows, width)]

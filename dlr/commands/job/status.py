@@ -17,12 +17,10 @@ from dlr.commands.job.screen import render
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show
 from dlr.job import report
-from dlr.job.case import Case, in_order
+from dlr.job.case import Case, read_people
 from dlr.job.failures import broken_worlds, ended_pods
 from dlr.job.groups import groups_line
-from dlr.job.lookup import get_job, workers_of
-from dlr.job.wording import utc_now
-from dlr.kube.api import EVENTS, Api
+from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.following import until_finished
 
@@ -44,15 +42,9 @@ def status(
     if watch:
         _watch(api, name, output)
     elif output is Format.JSON:
-        print_json(_as_json(_look(api, name)))
+        print_json(_as_json(read_people(api, name)))
     else:
-        show(render(_look(api, name), console()))
-
-
-def _look(api: Api, name: str) -> Case:
-    job = get_job(api, name)
-    workers = in_order(job, workers_of(api, job))
-    return Case(job, workers, report.job_events(api.find(EVENTS), job), utc_now())
+        show(render(read_people(api, name), console()))
 
 
 def _as_json(case: Case) -> JSON:
@@ -60,7 +52,7 @@ def _as_json(case: Case) -> JSON:
 
 
 def _watch(api: Api, name: str, output: Format) -> None:
-    cases = until_finished(lambda: _look(api, name), lambda case: report.is_finished(case.job))
+    cases = until_finished(lambda: read_people(api, name), lambda case: report.is_finished(case.job))
     if output is Format.JSON:
         last = _print_changes(cases, lambda case: json.dumps(_as_json(case)), _resource_versions)
     elif sys.stdout.isatty():

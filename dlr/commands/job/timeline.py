@@ -10,14 +10,11 @@ import typer
 from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import show_table
-from dlr.job.goodput import account_of, redone
-from dlr.job.groups import refuse_grouped
-from dlr.job.lookup import get_job, list_workers
+from dlr.job.case import read_people
 from dlr.job.timeline.drawing import svg_file
-from dlr.job.timeline.life import Life, NoHistory, life_of, title
+from dlr.job.timeline.life import Life, title
 from dlr.job.timeline.outages import verdict
 from dlr.job.timeline.page import page, tables_of
-from dlr.job.wording import utc_now
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
@@ -65,12 +62,7 @@ def timeline(
 
 
 def _life(api: Api, name: str) -> Life:
-    job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
-    refuse_grouped(job, "timeline", "lives")
-    account = account_of(job, workers, now)
-    try:
-        return life_of(job, workers, account.ratio if account else None, now, redone(account))
-    except NoHistory:
-        raise CommandError(
-            f"ElasticJob {name!r} has no history yet; its controller has to see it first."
-        ) from None
+    life = read_people(api, name, with_events=False).life
+    if life is None:
+        raise CommandError(f"ElasticJob {name!r} has no history yet; its controller has to see it first.")
+    return life

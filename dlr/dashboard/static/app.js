@@ -231,9 +231,9 @@ function findingsPart({ findings, phase }) {
 
 /* The replica groups of a job: each is a job with a page of its own. */
 function groupsPart(page) {
-  const columns = [["GROUP", "name"], ["PHASE", "word"], ["TRAINS", ""], ["ROUND", "num"], ["STEP", "num"], ["RESTARTS", "num"], ["WHY", "wide"]];
+  const columns = [["GROUP", "name"], ["PHASE", "word"], ["TRAINS", ""], ["ROUND", "num"], ["STEP", "num"], ["RESTARTS", "num"], ["LAST FAILURE", "wide"], ["WHY", "wide"]];
   const link = (group) => el("a", { href: jobAddress(page.namespace, group.job), "data-key": group.job }, group.job);
-  const rows = page.groups.map((group) => [link(group), state(group.PHASE), group.TRAINS, group.ROUND, group.STEP, group.RESTARTS, group.WHY]);
+  const rows = page.groups.map((group) => [link(group), state(group.PHASE), group.TRAINS, group.ROUND, group.STEP, group.RESTARTS, group["LAST FAILURE"], group.WHY]);
   return [el("h2", {}, TITLES.groups), tableOf(TITLES.groups, columns, rows, { classes: "tall" })];
 }
 

@@ -179,16 +179,15 @@ def _rounds(life: Life, top: int, bottom: int) -> Iterable[str]:
         if labelled + LABEL_PERCENT <= x <= 100 - LABEL_PERCENT:
             labelled = x
             reason = f": {each.reason}" if each.reason else ""
-            tooltip = f"round {each.number}, workers {each.members}{reason}"
-            yield _text(f"round {each.number}", x, top + 12, "tick", tooltip=tooltip)
+            name = f"{life.round_word} {each.number}"
+            tooltip = f"{name}, {life.member_word}s {each.members}{reason}"
+            yield _text(name, x, top + 12, "tick", tooltip=tooltip)
 
 
 def _marks(life: Life, lane: Lane, top: int) -> Iterable[str]:
     """New Pods, and failures: those of its own with their class where there is room for it."""
     for start in lane.starts:
-        mark = _element(
-            "path", 'class="start" d="M-4 0h8l-4-6z"', _start_words(lane, start.at, start.incarnation)
-        )
+        mark = _element("path", 'class="start" d="M-4 0h8l-4-6z"', f"{start.pod}, at {duration(start.at)}")
         yield _at(life, start.at, top + LANE, mark)
     shown = [each for each in lane.failures if each.at >= life.known_since]
     places = [*(_percent(life, each.at) for each in shown), 100.0]
@@ -200,10 +199,6 @@ def _marks(life: Life, lane: Lane, top: int) -> Iterable[str]:
         yield _at(life, failure.at, top + LANE // 2, cross)
         if not failure.follows and following - x > LABEL_PERCENT:
             yield _text(failure.what[:MOST_LABEL], x, top + 13, "what extra", ' dx="8"')
-
-
-def _start_words(lane: Lane, at: float, incarnation: int) -> str:
-    return f"Pod {incarnation} of {lane.worker}, at {duration(at)}"
 
 
 def _words(life: Life, lane: Lane, failure: Failure) -> str:

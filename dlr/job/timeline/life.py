@@ -6,16 +6,17 @@ any. Times are seconds since the job's submission. Pure functions of plain objec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.wording import counted
 from crds import names
+from crds.grouping import is_grouped, owner_of_group
 from crds.job_status import JobState
 from dlr.job.failures import worker_failures
-from dlr.job.report import phase, sort_workers, why_line
+from dlr.job.report import by_job, phase, sort_workers, why_line
 from dlr.job.timeline.blame import Culprits, Failure, culprits_of, failures_of
 from dlr.job.timeline.episodes import Clock, Episode, Span, episodes_of
 from dlr.job.tones import UP, WAITING
@@ -24,6 +25,7 @@ from dlr.job.wording import duration, parse_time, plain
 JSON = dict[str, Any]
 
 MOST_LANES = 64
+MOST_GROUPS = 128
 CURVE_POINTS = 240
 FINE_SECONDS, DAY_SECONDS = 7_200, 86_400
 TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING.value)
@@ -32,19 +34,22 @@ TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING
 
 @dataclass(frozen=True)
 class Start:
-    """A new Pod of the worker."""
+    """A new Pod of the worker, or of a worker of the group."""
 
     at: float
-    incarnation: int
+    pod: str
 
 
 @dataclass(frozen=True)
 class Lane:
+    """A worker, or a replica group."""
+
     worker: str
+    """Name of the ElasticWorker; of a replica group, of its ElasticJob."""
     type: str
     index: int
     node: str
-    """The present node, or the last one."""
+    """The present node, or the last one; empty for a replica group."""
     spans: tuple[Span, ...]
     failures: tuple[Failure, ...]
     starts: tuple[Start, ...]
@@ -86,6 +91,16 @@ class Life:
     goodput: float | None
     redone: str
     """How many steps were trained again; empty if none were."""
+    group_workers: int = 0
+    """Workers of a replica group, if the lanes are groups and the rounds versions; 0 for any other job."""
+
+    @property
+    def round_word(self) -> str:
+        return "version" if self.group_workers else "round"
+
+    @property
+    def member_word(self) -> str:
+        return "group" if self.group_workers else "worker"
 
 
 def title(life: Life) -> str:
@@ -93,7 +108,7 @@ def title(life: Life) -> str:
     if life.goodput is not None:
         parts.append(f"goodput {life.goodput:.1%}")
     if life.lanes_left_out:
-        parts.append(counted(life.lanes_left_out, "more worker"))
+        parts.append(counted(life.lanes_left_out, f"more {life.member_word}"))
     if life.known_since > 0:
         parts.append(f"the first {duration(life.known_since)} are forgotten")
     return plain(" · ".join(parts))
@@ -112,11 +127,17 @@ class NoHistory(ValueError):
 
 
 def life_of(
-    job: JSON, workers: Sequence[JSON], goodput: float | None, now: datetime, redone: str = ""
+    job: JSON,
+    workers: Sequence[JSON],
+    goodput: float | None,
+    now: datetime,
+    redone: str = "",
+    groups: Sequence[JSON] = (),
 ) -> Life:
     """
     Args:
         redone: how many steps were trained again, in words.
+        groups: the ElasticJobs of its replica groups, which are the lanes then.
 
     Raises:
         NoHistory: the job has none.
@@ -127,23 +148,24 @@ def life_of(
     if not status.get("history"):
         raise NoHistory(job["metadata"]["name"])
     episodes = episodes_of(status["history"], clock)
-    shown = _most_telling(workers)
-    gone = _gone(workers, episodes)
-    culprits = culprits_of(job, episodes, clock)
+    grouped = is_grouped(job)
+    lanes, left_out = (
+        _lanes_of_groups(groups, workers, episodes, clock)
+        if grouped
+        else _lanes_of_workers(job, workers, episodes, clock)
+    )
+    begins = [lane.spans[0].begin for lane in lanes if grouped and lane.spans]
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
         phase=phase(job),
         why=why_line(job),
         submitted=submitted,
         seconds=clock.end,
-        known_since=episodes[0].span.begin,
-        states=tuple(episode.span for episode in episodes),
+        known_since=min(episodes[0].span.begin, *begins) if begins else episodes[0].span.begin,
+        states=_states_of_groups(episodes) if grouped else tuple(episode.span for episode in episodes),
         rounds=_rounds(episodes),
-        lanes=(
-            *(_lane(worker, culprits, episodes, clock) for worker in shown),
-            *(_gone_lane(job, index, culprits, episodes, clock) for index in gone[: MOST_LANES - len(shown)]),
-        ),
-        lanes_left_out=max(0, len(workers) + len(gone) - MOST_LANES),
+        lanes=lanes,
+        lanes_left_out=left_out,
         training_share=training_share(
             [episode.span for episode in episodes],
             _trained_before(status.get("goodput"), episodes),
@@ -151,7 +173,79 @@ def life_of(
         ),
         goodput=goodput,
         redone=redone,
+        group_workers=job["spec"]["elasticPolicy"]["replicaGroups"]["workers"] if grouped else 0,
     )
+
+
+def _lanes_of_workers(
+    job: JSON, workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
+) -> tuple[tuple[Lane, ...], int]:
+    """Return the lanes to show, and the number of the others."""
+    shown = _most_telling(workers)
+    gone = _gone(workers, episodes)
+    culprits = culprits_of(job, episodes, clock)
+    lanes = (
+        *(_lane(worker, culprits, episodes, clock) for worker in shown),
+        *(_gone_lane(job, index, culprits, episodes, clock) for index in gone[: MOST_LANES - len(shown)]),
+    )
+    return lanes, max(0, len(workers) + len(gone) - MOST_LANES)
+
+
+def _lanes_of_groups(
+    groups: Sequence[JSON], workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
+) -> tuple[tuple[Lane, ...], int]:
+    """Return the lanes to show, those with failures if there are too many, and the number of the others."""
+    found = by_job(workers)
+    lanes = [_group_lane(each, found.get(each["metadata"]["name"], ()), episodes, clock) for each in groups]
+    shown = sorted(lanes, key=lambda lane: -len(lane.failures))[:MOST_GROUPS]
+    return tuple(sorted(shown, key=lambda lane: lane.index)), len(lanes) - len(shown)
+
+
+def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Episode], clock: Clock) -> Lane:
+    """Return the lane of a group: it trains where its job does, with it, and else it waits."""
+    own = episodes_of((group.get("status") or {}).get("history") or (), clock)
+    culprits = culprits_of(group, own, clock)
+    owner = owner_of_group(group["metadata"])
+    index = owner.index if owner is not None else 0
+    failures: list[Failure] = []
+    starts: list[Start] = []
+    for worker in workers:
+        name = f"{worker['spec']['type']}-{worker['spec']['index']}"
+        for failure in failures_of(worker, culprits, own, clock):
+            text = f"{name}: {failure.text}" if failure.text else name
+            failures.append(replace(failure, text=text))
+        starts += _starts(worker, clock)
+    return Lane(
+        worker=group["metadata"]["name"],
+        type="group",
+        index=index,
+        node="",
+        spans=tuple(_joined([each for episode in own for each in _spans_of_group(index, episode, of_job)])),
+        failures=tuple(sorted(failures, key=lambda failure: failure.at)),
+        starts=tuple(sorted(starts, key=lambda start: start.at)),
+    )
+
+
+def _states_of_groups(episodes: Sequence[Episode]) -> tuple[Span, ...]:
+    """Return the states of a job that trains on from version to version."""
+    spans = [episode.span for episode in episodes]
+    training = JobState.TRAINING
+    return tuple(_joined([replace(span, text="") if span.state == training else span for span in spans]))
+
+
+def _spans_of_group(index: int, own: Episode, of_job: Sequence[Episode]) -> Iterator[Span]:
+    """Yield the spans of one episode of a group; before its job's history it trains wherever it says so."""
+    span = own.span
+    text = f"round {own.round}" if own.round else ""
+    if span.state != JobState.TRAINING or not of_job:
+        yield replace(span, text="; ".join(filter(None, (text, span.text))))
+        return
+    yield Span(span.state, span.begin, min(span.end, of_job[0].span.begin), text)
+    for episode in of_job:
+        begin, end = max(span.begin, episode.span.begin), min(span.end, episode.span.end)
+        trains = episode.span.state == JobState.TRAINING and episode.has(index)
+        version = f"version {episode.round}, {text}"
+        yield Span(span.state, begin, end, version) if trains else Span(WAITING, begin, end, text)
 
 
 def _rounds(episodes: Sequence[Episode]) -> tuple[Round, ...]:
@@ -169,15 +263,12 @@ def _lane(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: 
     spec, status = worker["spec"], worker.get("status") or {}
     lives = status.get("history") or []
     spans: list[Span] = []
-    starts = []
     for number, life in enumerate(lives):
         created = clock.read(life["createdAt"]) or 0.0
         follower = clock.read(lives[number + 1]["createdAt"]) if number + 1 < len(lives) else None
         ended = clock.read(life.get("endedAt"))
         end = min(at for at in (ended, follower, clock.end) if at is not None)
         spans += _spans_of_life(life, spec, episodes, created, max(created, end), clock)
-        if life["incarnation"] > 1:
-            starts.append(Start(created, life["incarnation"]))
     return Lane(
         worker=worker["metadata"]["name"],
         type=spec["type"],
@@ -185,8 +276,16 @@ def _lane(worker: JSON, culprits: Culprits, episodes: Sequence[Episode], clock: 
         node=status.get("nodeName") or "",
         spans=tuple(_joined(spans)),
         failures=tuple(failures_of(worker, culprits, episodes, clock)),
-        starts=tuple(starts),
+        starts=tuple(_starts(worker, clock)),
     )
+
+
+def _starts(worker: JSON, clock: Clock) -> Iterator[Start]:
+    """Yield the second Pod of a worker and those after it."""
+    for life in (worker.get("status") or {}).get("history") or ():
+        if life["incarnation"] > 1:
+            pod = f"Pod {life['incarnation']} of {worker['metadata']['name']}"
+            yield Start(clock.read(life["createdAt"]) or 0.0, pod)
 
 
 def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -14,7 +14,7 @@ from dlr.job.report import FINISHED
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.episodes import Span, members_of
 from dlr.job.timeline.life import Lane, Life
-from dlr.job.wording import duration, plain, significant
+from dlr.job.wording import duration, loss, plain, significant
 
 LOST = (JobState.RECOVERING.value, JobState.DOWN.value)
 """States in which a job is because of a failure."""
@@ -54,16 +54,46 @@ def own_failures(life: Life) -> list[tuple[Failure, Lane]]:
 
 
 def outages_of(life: Life) -> list[Outage]:
-    """Return the outages, the oldest first, as far back as the job's history goes."""
-    failures = own_failures(life)
+    """Return the outages, the oldest first, as far back as the job's history goes.
+
+    Those of replica groups are each a group's own: the others train meanwhile.
+    """
+    if not life.group_workers:
+        return _outages(life.states, own_failures(life), lambda at: _members_at(life, at))
+    found = [
+        outage
+        for lane in life.lanes
+        for outage in _outages(
+            lane.spans,
+            [(failure, lane) for failure in lane.failures if not failure.follows],
+            lambda _: life.group_workers,
+        )
+    ]
+    return sorted(found, key=lambda outage: outage.begin)
+
+
+def outages_by_failure(life: Life) -> dict[tuple[Failure, Lane], Outage]:
+    """Return the outages by the failure that each began with."""
+    return {outage.failures[0]: outage for outage in outages_of(life) if outage.failures}
+
+
+def _outages(
+    states: Sequence[Span],
+    failures: Sequence[tuple[Failure, Lane]],
+    workers_at: Callable[[float], int | None],
+) -> list[Outage]:
+    """
+    Args:
+        failures: the oldest first.
+    """
     waiting, found = deque(failures), []
-    for begin, end in lost_spans(life.states, [failure.at for failure, _ in failures]):
+    for begin, end in lost_spans(states, [failure.at for failure, _ in failures]):
         while waiting and waiting[0][0].at < begin - LEEWAY_SECONDS:
             waiting.popleft()
         within = []
         while waiting and waiting[0][0].at < end:
             within.append(waiting.popleft())
-        found.append(Outage(begin, end, _members_at(life, begin), tuple(within)))
+        found.append(Outage(begin, end, workers_at(begin), tuple(within)))
     return found
 
 
@@ -119,13 +149,27 @@ def verdict(life: Life) -> str:
     if not failed:
         again = f" {life.redone} trained again." if life.redone else ""
         return f"{head}. Nothing has failed.{again}" if life.why else f"{head}, without a failure.{again}"
-    lost = sum(outage.seconds for outage in outages_of(life))
-    again = f" and {life.redone} trained again" if life.redone else ""
     failure, lane = failed[-1]
     which = "It was" if len(failed) == 1 else "The last was"
     text = f": {_cut(failure.text)}" if _cut(failure.text) else ""
     last = f"{which} {failure.what} of {lane.title}, after {duration(failure.at)}{text}."
-    return f"{head}; {counted(len(failed), 'failure')} cost {duration(lost)}{again}. {last}"
+    return f"{head}; {cost_line(life)}. {last}"
+
+
+def cost_line(life: Life) -> str:
+    """Say how much time the failures took, and whose; empty without any."""
+    failed = own_failures(life)
+    if not failed:
+        return ""
+    lost = loss(sum(outage.seconds for outage in outages_of(life)))
+    again = f" and {life.redone} trained again" if life.redone else ""
+    line = f"{counted(len(failed), 'failure')} cost"
+    if not life.group_workers:
+        return f"{line} {lost}{again}"
+    stopped = sum(end - begin for begin, end in lost_spans(life.states, [each.at for each, _ in failed]))
+    others = f"nobody trained for {loss(stopped)} of it" if stopped else "the other groups trained on"
+    in_all = " in all" if len(failed) > 1 else ""
+    return f"{line} {lost} of one group's time{in_all}{again}; {others}"
 
 
 def _cut(text: str) -> str:

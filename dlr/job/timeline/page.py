@@ -11,10 +11,10 @@ from dlr.job.failures import FOLLOWED, WAITED
 from dlr.job.timeline import drawing
 from dlr.job.timeline.blame import Failure
 from dlr.job.timeline.drawing import draw
-from dlr.job.timeline.life import Life, clock_of, title
-from dlr.job.timeline.outages import verdict
+from dlr.job.timeline.life import Lane, Life, clock_of, title
+from dlr.job.timeline.outages import Outage, outages_by_failure, verdict
 from dlr.job.tones import STYLE, TONE_OF
-from dlr.job.wording import duration, plain
+from dlr.job.wording import duration, loss, plain
 
 WIDE = ("WHY", "MESSAGE")
 """Columns of sentences."""
@@ -33,27 +33,28 @@ def tables_of(life: Life) -> list[Table]:
         ((failure, lane) for lane in life.lanes for failure in lane.failures),
         key=lambda pair: (pair[0].at, pair[0].follows),
     )
+    members, pods, costs = life.member_word, life.group_workers or 1, outages_by_failure(life)
     made = [
         Table(
             "States of the job",
             ("FROM", "UTC", "FOR", "STATE", "WHY"),
-            [(*_when(life, s.begin), duration(s.seconds), s.state, s.text) for s in life.states],
+            [(*_when(life, s.begin), loss(s.seconds), s.state, s.text) for s in life.states],
         ),
         Table(
             "Failures",
-            ("AT", "UTC", "WORKER", "CLASS", "MESSAGE"),
-            [(*_when(life, failure.at), lane.title, *_words(failure)) for failure, lane in failed],
+            ("AT", "UTC", members.upper(), "CLASS", "COST", "MESSAGE"),
+            [_failure_row(life, failure, lane, costs.get((failure, lane))) for failure, lane in failed],
         ),
         Table(
-            "Rounds",
-            ("AT", "UTC", "ROUND", "WORKERS", "WHY"),
+            f"{life.round_word.capitalize()}s",
+            ("AT", "UTC", life.round_word.upper(), f"{members.upper()}S", "WHY"),
             [(*_when(life, r.at), str(r.number), r.members, r.reason) for r in life.rounds],
         ),
         Table(
-            "Workers",
-            ("WORKER", "NODE", "PODS", "FAILURES"),
+            f"{members.capitalize()}s",
+            (members.upper(), "NODE", "PODS", "FAILURES"),
             [
-                (each.title, each.node, str(1 + len(each.starts)), str(len(each.failures)))
+                (each.title, each.node, str(pods + len(each.starts)), str(len(each.failures)))
                 for each in life.lanes
             ],
         ),
@@ -63,6 +64,12 @@ def tables_of(life: Life) -> list[Table]:
 
 def _when(life: Life, at: float) -> tuple[str, str]:
     return duration(at), clock_of(life, at)
+
+
+def _failure_row(life: Life, failure: Failure, lane: Lane, outage: Outage | None) -> tuple[str, ...]:
+    what, text = _words(failure)
+    cost = "" if outage is None else loss(outage.seconds)
+    return *_when(life, failure.at), lane.title, what, cost, text
 
 
 def _words(failure: Failure) -> tuple[str, str]:

@@ -1,0 +1,238 @@
+"""The life of a job with replica groups: a lane for each group, versions, and what each failure cost."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from crds import names
+from dlr.dashboard.job_page import job_page
+from dlr.job.case import Case
+from dlr.job.evidence import sections
+from dlr.job.facts import facts_of
+from dlr.job.failures import find_culprit
+from dlr.job.findings import findings
+from dlr.job.goodput import account_of
+from dlr.job.group_rows import COLUMNS, rows
+from dlr.job.report import job_events
+from dlr.job.timeline.drawing import svg_file
+from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
+from dlr.job.timeline.outages import cost_line, outages_of, verdict
+from dlr.job.timeline.page import tables_of
+from tests.cli.scripted import event, job, worker
+from tests.cli.test_job_groups import group, grouped
+from tests.cli.troubled import NOW, at, episode, failed, life
+
+JSON = dict[str, Any]
+WORKERS = 2
+
+
+def whole(**status: Any) -> JSON:
+    """A job of which group 1 failed at 60 s, and group 2 at 120 s with group 0: then nobody trained."""
+    history = [
+        episode("Pending", 0, reason="submitted"),
+        episode("Training", 10, 1, "0-2", "with groups 0-2"),
+        episode("Training", 60.5, 2, "0,2", "without group 1: x"),
+        episode("Training", 63, 3, "0-2", "with group 1"),
+        episode("Recovering", 120.5, 4, "", "without groups 0-2: y"),
+        episode("Training", 124, 5, "0-2", "with groups 0-2"),
+    ]
+    goodput = {"state": "Training", "since": at(124), "seconds": {"Pending": 10, "Training": 110.5}}
+    made = grouped(history=history, goodput=goodput, **status)
+    return trainable(made)
+
+
+def trainable(made: JSON) -> JSON:
+    """With all that a model of a job requires."""
+    containers = [{"name": "main", "image": "digits"}]
+    made["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": containers}}
+    return made
+
+
+def with_failure(index: int, *times: float, rank: int = 1) -> JSON:
+    """A group that failed at these times and trained 2 s later."""
+    history = [episode("Pending", 5), episode("Training", 10, 1, "0-1")]
+    for round_, second in enumerate(times, start=1):
+        failure = failed(rank, second, "Killed", "signal 9", round_)
+        failure["worker"] = f"digits-group-{index}-worker-{rank}"
+        history += [
+            episode("Recovering", second, round_, "0-1", "x", failure),
+            episode("Training", second + 3, round_ + 1, "0-1"),
+        ]
+    made = group(index, history=history)
+    made["metadata"]["creationTimestamp"] = at(5)
+    figures = {"firstStep": 1, "lastStep": 200, "stepsTimed": 150, "steppingSeconds": 150.0}
+    made["status"]["goodput"] = {"state": "Training", "since": at(10), **figures}
+    return trainable(made)
+
+
+def groups() -> list[JSON]:
+    return [with_failure(0, 120), with_failure(1, 60), with_failure(2, 120)]
+
+
+def workers(count: int = 3) -> list[JSON]:
+    found = []
+    for number in range(count):
+        for index in range(WORKERS):
+            made = worker(index, job_name=f"digits-group-{number}", history=[life(1, "node-0", 5, 8)])
+            made["metadata"]["labels"] = {names.LABEL_GROUP_INDEX: str(number)}
+            found.append(made)
+    return found
+
+
+@pytest.fixture
+def drawn() -> Life:
+    return life_of(whole(), workers(), 0.7, NOW, groups=groups())
+
+
+def case(**status: Any) -> Case:
+    return Case(whole(**status), workers(), (), NOW, groups=groups())
+
+
+def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: Life) -> None:
+    assert [lane.title for lane in drawn.lanes] == ["group-0", "group-1", "group-2"]
+    spans = [(each.state, each.begin, each.end, each.text) for each in drawn.lanes[1].spans]
+    assert spans == [
+        ("Pending", 5, 10, ""),
+        ("Training", 10, 60, "version 1, round 1"),
+        ("Recovering", 60, 63, "round 1; x"),
+        ("Training", 63, 120.5, "version 3, round 2"),
+        ("Waiting", 120.5, 124, "round 2"),
+        ("Training", 124, 300, "version 5, round 2"),
+    ]
+    (failure,) = drawn.lanes[1].failures
+    assert (failure.at, failure.what, failure.text) == (60, "Killed", "worker-1: signal 9")
+
+
+def test_what_each_failure_cost_is_the_time_of_its_group_alone(drawn: Life) -> None:
+    found = [
+        (each.begin, each.seconds, each.workers, each.failures[0][1].title) for each in outages_of(drawn)
+    ]
+    assert found == [(60, 3, 2, "group-1"), (120, 3, 2, "group-0"), (120, 3, 2, "group-2")]
+
+
+def test_the_verdict_says_whether_the_others_trained_on(drawn: Life) -> None:
+    assert verdict(drawn) == (
+        "Running: Training for 2m56s; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it. "
+        "The last was Killed of group-2, after 2m: worker-1: signal 9."
+    )
+    calm = whole()
+    calm["status"]["history"] = calm["status"]["history"][:4]
+    one = life_of(calm, workers(), None, NOW, groups=[with_failure(0), with_failure(1, 60), with_failure(2)])
+    assert cost_line(one) == "1 failure cost 3s of one group's time; the other groups trained on"
+    assert verdict(one).startswith("Running: Training for 4m50s; "), "the same state in several versions"
+
+
+def test_tables_and_picture_speak_of_versions_and_groups(drawn: Life) -> None:
+    _, failures, versions, lanes = tables_of(drawn)
+    assert (versions.heading, versions.columns) == ("Versions", ("AT", "UTC", "VERSION", "GROUPS", "WHY"))
+    assert versions.rows[1] == ("1m", "00:01:00", "2", "0,2", "without group 1: x")
+    assert failures.rows[0] == ("1m", "00:01:00", "group-1", "Killed", "3s", "worker-1: signal 9")
+    assert lanes.rows[1] == ("group-1", "", "2", "1")
+    picture = svg_file(drawn)
+    assert "version 1, groups 0-2: with groups 0-2" in picture and "round 1, workers" not in picture
+
+
+def test_a_life_of_many_groups_shows_those_with_failures_and_counts_the_rest() -> None:
+    many = [with_failure(index, *([60] if index == 499 else [])) for index in range(500)]
+    last = worker(1, job_name="digits-group-499")
+    found = life_of(whole(), [last], None, NOW, groups=many)
+    assert len(found.lanes) == MOST_GROUPS and found.lanes[-1].index == 499
+    assert f"{500 - MOST_GROUPS} more groups" in title(found)
+
+
+def test_a_group_that_is_back_says_when_it_failed_how_and_after_which_time_it_trained() -> None:
+    of = case()
+    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows(of.job, of.workers, of.life)]
+    assert table[1]["LAST FAILURE"] == "4m ago, back after 3s: Killed, worker-1: signal 9"
+    away = Case(whole(), workers(), (), NOW, groups=[*groups()[:2], _away()])
+    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows(away.job, away.workers, away.life)]
+    assert table[2]["LAST FAILURE"] == "10s ago, not back yet: Killed, worker-1: signal 9"
+
+
+def _away() -> JSON:
+    made = with_failure(2, 290)
+    made["status"]["history"].pop()
+    return made
+
+
+def test_status_and_diagnosis_have_the_cost() -> None:
+    of = case()
+    facts = {fact.label: fact.text for fact in facts_of(of)}
+    assert facts["Cost"].startswith("3 failures cost 9s of one group's time")
+    told = {each.title: each.sentences for each in sections(of, findings(of))}
+    assert "group-2, Killed: worker-1: signal 9. It cost 3s" in told["Last failures"][0].text
+
+
+def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
+    page = job_page(case(), [], [])
+    assert page["groups"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
+    assert [(each["worker"], each["seconds"]) for each in page["failures"]] == [
+        ("group-2", 3), ("group-0", 3), ("group-1", 3),
+    ]  # fmt: skip
+    assert "group-1" in page["life"]["drawing"]
+    assert any(each["value"] == "9 s" for each in page["figures"]), "the time that failures cost"
+    assert "Cost" in dict(page["facts"])
+
+
+def test_goodput_is_that_of_the_groups_and_mixes_no_rounds_of_theirs() -> None:
+    fresh = [each | {"status": {"goodput": {"state": "Training", "since": at(10)}}} for each in groups()]
+    account = account_of(whole(), _with_reports(), NOW, fresh)
+    assert account is not None
+    assert account.ratio == pytest.approx(150 / 300)
+    assert (account.first_step, account.last_step, account.steps_redone) == (1, 151, 0)
+
+
+def _with_reports() -> list[JSON]:
+    """Workers whose groups trained the same steps in rounds of different numbers."""
+    found = workers()
+    for number, each in enumerate(found):
+        told = {"round": number // WORKERS + 1, "firstStep": 1, "lastStep": 151, "steppingSeconds": 150.0}
+        each["status"]["agent"] = {
+            "incarnation": 1, "podUid": "p", "address": "a", "storePort": 1, "localWorldSize": 1,
+            "state": "Running", "since": at(10), "rounds": [told],
+        }  # fmt: skip
+    return found
+
+
+def test_stacks_of_a_hang_are_those_of_the_culprits_group() -> None:
+    """Rounds of groups have the same numbers."""
+    found = workers()
+    for each in found:
+        stack = {"rank": each["spec"]["index"], "frames": each["spec"]["jobName"]}
+        report = {"round": 1, "rank": each["spec"]["index"], "time": at(60), "stacks": [stack]}
+        each["status"]["agent"] = {"incarnation": 1, "failure": report}
+    failure = {"worker": "digits-group-1-worker-0", "exitClass": "Hang", "round": 1, "time": at(60)}
+    culprit = find_culprit(whole(lastFailure=failure), found)
+    assert culprit is not None
+    assert [stack["frames"] for stack in culprit.stacks] == ["digits-group-1"] * WORKERS
+
+
+def test_events_of_the_whole_job_are_those_of_its_groups_too() -> None:
+    events = [
+        event("ElasticJob", "digits", "GroupsChanged", at(60)),
+        event("ElasticJob", "digits-group-1", "WorldBroken", at(61)),
+        event("ElasticWorker", "digits-group-1-worker-0", "WorkerRelaunched", at(62)),
+        event("ElasticJob", "digits-group-x", "WorldBroken", at(63)),
+    ]
+    assert [each["reason"] for each in job_events(events, whole())] == [
+        "GroupsChanged", "WorldBroken", "WorkerRelaunched",
+    ]  # fmt: skip
+    assert [each["reason"] for each in job_events(events, job())] == ["GroupsChanged"]
+
+
+def test_a_hundred_groups_of_a_hundred_workers_are_read_in_time() -> None:
+    crowd = [
+        worker(index, job_name=f"digits-group-{number}", history=[life(1, "node-0", 5, 8)])
+        for number in range(100)
+        for index in range(100)
+    ]
+    every = [with_failure(index, *range(20, 140, 25)) for index in range(100)]
+    begun = time.process_time()
+    of = Case(whole(), crowd, (), NOW, groups=every)
+    assert of.life is not None and svg_file(of.life) and rows(of.job, crowd, of.life)
+    assert len(outages_of(of.life)) == 500
+    assert time.process_time() - begun < 3
+    assert of.account is not None
