@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def make(out: Path, base: Path) -> None:
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base"))
+    return make_base(tmp_path_factory.mktemp("base"), python=platform.python_version())
 
 
 @pytest.fixture(scope="session")
