@@ -267,16 +267,19 @@ class Fleet:
             self._bury(group)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What processes wrote of steps in the state of the job; but for the last of those that were killed.
+        """What processes wrote of steps in the state of the job.
 
-        A process may learn that all agree, and die before another one does: its step dies with it.
+        A process may learn that all agree, and die before another one does: its step dies with it, and is made
+        again by others. So the last step of one that was killed counts only where no other made that step.
         """
         killed = {round_ for _, _, round_ in self.kills}
         found: list[dict[str, Any]] = []
+        last: list[dict[str, Any]] = []
         for path in sorted(self.folder.glob("log-*")):
             texts = [text for text in path.read_text().splitlines() if text.endswith("}")]
-            lines = [json.loads(text) for text in texts]
+            lines = [line for line in map(json.loads, texts) if "digest" in line]
             if lines and lines[-1]["round"] in killed:
-                del lines[-1]
-            found += [line for line in lines if "digest" in line]
-        return found
+                last.append(lines.pop())
+            found += lines
+        steps = {line["step"] for line in found}
+        return found + [line for line in last if line["step"] not in steps]
