@@ -112,7 +112,7 @@ class Release:
             return Image("dlr-worker", self._installed(folder), env=env, folder="/tmp")
         self.run(*install, "--no-deps", "--no-index", wheel)
         script = (ROOT / "bin" / "dlr").read_text().partition("\n")[2]
-        command = File(f"#!/usr/local/bin/python3\n{script}".encode(), executable=True)
+        command = File(f"#!/usr/bin/env python3\n{script}".encode(), executable=True)
         files = self._installed(folder) | {"usr/local/bin/dlr": command}
         return Image("dlr-controller", files, ("dlr", "controller"), env={**env, "PYTHONUNBUFFERED": "1"})
 
