@@ -6,8 +6,8 @@ import errno
 import gc
 import json
 import os
-import select
 import pickle
+import select
 import signal
 import subprocess
 import sys
