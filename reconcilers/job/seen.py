@@ -140,6 +140,8 @@ class Seen:
     """Time since the status was last written."""
     shards_age_seconds: float = float("inf")
     """How long ago leases of its shard sets were last written."""
+    round_age_seconds: float = float("inf")
+    """How long ago the published round was first seen."""
     history: Sequence[ElasticJob] = ()
     """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
@@ -189,6 +191,7 @@ class JobReader:
         self._ages = AgesView(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
         self._leased = Observations(self._jobs, clock.monotonic)
+        self._rounds = Observations(self._jobs, clock.monotonic)
 
     def is_grouped(self, request: Request) -> bool:
         """Whether the job is divided into replica groups."""
@@ -228,6 +231,7 @@ class JobReader:
             nodes=self._nodes.list(),
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
+            round_age_seconds=self._round_age_seconds(job),
             history=self._history(job, workers),
             neighbours=self._neighbours(job, workers),
         )
@@ -287,6 +291,9 @@ class JobReader:
     def _shards_age_seconds(self, job: ElasticJob) -> float:
         leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
         return self._leased.age_seconds(job.metadata.uid, leases) if leases else float("inf")
+
+    def _round_age_seconds(self, job: ElasticJob) -> float:
+        return self._rounds.age_seconds(job.metadata.uid, (job.status.rendezvous or Rendezvous()).round)
 
     def _account_age_seconds(self, job: ElasticJob) -> float:
         known = job.status.goodput

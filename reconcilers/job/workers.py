@@ -18,6 +18,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.capacity import growth
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
+from reconcilers.goodput.ledger import NOT_YET_TRAINING
 from reconcilers.job.basis import Basis
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 from reconcilers.observed.slots import Slot, present_slots, training_types
@@ -27,9 +28,12 @@ from reconcilers.runtime.acts import Act, Event, Verb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
+from reconcilers.world.participants import Bounds
 
 _IDLE = (AgentState.READY, AgentState.FAILED)
 MAX_DELAY_SECONDS = 60.0
+SPARE_POD_SECONDS = 2.0
+"""Longest delay of a Pod that a complete world does without, while that world starts."""
 MAX_EXCLUDED_NODES = 16
 MAX_FAULTY_NODES = 256
 AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CHECK_FAILED})
@@ -65,14 +69,17 @@ def plan_relaunches(
     standing: Standing = UNJUDGED,
     renewed: Mapping[str, str] | None = None,
     avoiding: Collection[str] = (),
+    spare_pod_wait_seconds: float = 0.0,
 ) -> RelaunchPlan:
     """The slots whose Pod has ended and is due to be replaced, or is on a node that was found faulty.
 
     Args:
         renewed: by uid, who is to have a new Pod for another reason, and for which.
         avoiding: who of them (by uid) would rather not come back to their node.
+        spare_pod_wait_seconds: wait for a new Pod of a slot that the world does without.
     """
     due, waits = [], []
+    members = frozenset(rendezvous.members)
     for worker in workers:
         faulty = standing.faulty.get(worker.spec.index) if worker.spec.type == names.WORKER else None
         wanted = faulty or (renewed or {}).get(worker.metadata.uid)
@@ -80,6 +87,8 @@ def plan_relaunches(
         if reason is None:
             continue
         wait = 0.0 if wanted else _remaining_delay(worker, now)
+        if not wanted and worker.spec.type == names.WORKER and worker.spec.index not in members:
+            wait = max(wait, spare_pod_wait_seconds)
         if wait > 0:
             waits.append(wait)
         else:
@@ -124,7 +133,7 @@ def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
 
 
 def relaunches_of(
-    look: Basis, world: Rendezvous, roll: Roll, renewals: Mapping[str, Renewal]
+    look: Basis, world: Rendezvous, bounds: Bounds, roll: Roll, renewals: Mapping[str, Renewal]
 ) -> tuple[list[Act], float | None]:
     """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
 
@@ -147,10 +156,26 @@ def relaunches_of(
         for worker in there
         if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in given_back
     ]
-    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
+    wait_seconds = spare_pod_wait_seconds(look, world, bounds)
+    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
     acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
     return acts, plan.look_again_seconds
+
+
+def spare_pod_wait_seconds(look: Basis, world: Rendezvous, bounds: Bounds) -> float:
+    """The wait for new Pods of slots that this world does without: until it trains, if it is complete.
+
+    A standby that has taken the place of a lost Pod completes it. The start of another Pod would only take
+    processors, and the API server's time, from the start of training.
+    """
+    if world.phase is not RendezvousPhase.FORMED or len(world.members) < bounds.desired:
+        return 0.0
+    if world.round != look.published.round:
+        return SPARE_POD_SECONDS
+    account = look.job.status.goodput
+    trains = account is None or account.state not in NOT_YET_TRAINING
+    return 0.0 if trains else max(SPARE_POD_SECONDS - look.seen.round_age_seconds, 0.0)
 
 
 def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:

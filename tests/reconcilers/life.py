@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.errors import ApiError
-from reconcilers.runtime.kinds import ELASTICJOBS, NODECHECKS, SCALEPLANS
+from controller.resources import PODS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.api import NAMESPACE, Api, Write
 from tests.reconcilers.cluster_model import Hang, Script, act, add_nodes, lose_node, renew_leases
 from tests.reconcilers.process import Killed, Lag, Process
@@ -177,6 +178,12 @@ def replicas(count: int) -> JSON:
     return {"replicaSpecs": {"worker": {"replicas": count}}}
 
 
+def lose_pod(api: Api, index: int) -> None:
+    name = f"{JOB}-worker-{index}"
+    incarnation = api.get(ELASTICWORKERS, name)["spec"]["incarnation"]
+    api.delete(PODS, f"{name}-{incarnation}")
+
+
 LIFE = (
     Phase("create", submit),
     Phase("process failure", lambda api: None, Script(process_failures={1: 1})),
@@ -194,6 +201,8 @@ LIFE = (
     Phase("suspend", lambda api: edit(api, {"suspend": True})),
     Phase("resume", lambda api: edit(api, {"suspend": False})),
     Phase("hang", lambda api: None, Script(hang=Hang(round=15, culprit=2, first=0))),
+    Phase("stand by", lambda api: edit(api, {"replicaSpecs": {"worker": {"standby": 1}}})),
+    Phase("stand in", lambda api: lose_pod(api, 1)),
     Phase("finish", lambda api: None, Script(done=True)),
     Phase("delete and make again", again),
     Phase("delete", lambda api: api.delete(ELASTICJOBS, JOB)),

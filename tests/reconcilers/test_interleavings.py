@@ -249,7 +249,9 @@ def test_undisturbed_life_goes_as_it_should() -> None:
         "suspend": ("Suspended", 14, "Forming"),
         "resume": ("Running", 15, "Formed"),
         "hang": ("Running", 16, "Formed"),
-        "finish": ("Succeeded", 16, "Formed"),
+        "stand by": ("Running", 16, "Formed"),
+        "stand in": ("Running", 17, "Formed"),
+        "finish": ("Succeeded", 17, "Formed"),
         "delete and make again": ("Running", 1, "Formed"),
         "delete": (None, None, None),
     }

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.agent_report import AgentState
+from crds.elasticworker import WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.status import replica_statuses, worker_pods
-from reconcilers.job.workers import needs_standby_update, standing_by
+from reconcilers.job.workers import SPARE_POD_SECONDS, needs_standby_update, plan_relaunches, standing_by
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
@@ -444,6 +445,97 @@ def lose(stage: Stage, index: int) -> None:
     }
     gone = {"status": {"phase": "Failed", "lastExit": end, "message": "lost"}}
     stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], gone, status=True)
+
+
+# --- when the lost Pod is replaced -------------------------------------------------------------------------
+
+
+async def look(stage: Stage) -> None:
+    stage.deliver_all()
+    await stage.reconcile_job()
+
+
+def incarnations(stage: Stage) -> list[int]:
+    return [w["spec"]["incarnation"] for w in stage.workers()]
+
+
+async def test_a_lost_pod_is_replaced_when_the_world_that_a_standby_completes_trains() -> None:
+    stage = await training(2, 1)
+    lose(stage, 1)
+    await look(stage)
+    assert members(stage) == [[0, 1], [0, 2]] and incarnations(stage) == [1, 1, 1]
+    for _ in range(3):
+        await look(stage)
+    assert incarnations(stage) == [1, 1, 1], "its agents have not begun"
+    stage.act()
+    for _ in range(2):
+        await look(stage)
+    assert incarnations(stage) == [1, 2, 1], "they have, and no time has passed"
+
+
+async def test_a_lost_pod_is_replaced_soon_where_the_next_world_does_not_begin() -> None:
+    stage = await training(2, 1)
+    lose(stage, 1)
+    for _ in range(2):
+        await look(stage)
+    stage.seconds += SPARE_POD_SECONDS
+    await look(stage)
+    assert members(stage) == [[0, 1], [0, 2]] and incarnations(stage) == [1, 2, 1]
+
+
+async def test_a_controller_that_has_just_started_waits_no_longer_than_another() -> None:
+    """Though the clock of the one before may have been hours ahead: it is compared with none."""
+    stage = await training(2, 1)
+    lose(stage, 1)
+    await look(stage)
+    world = stage.job()["status"]["rendezvous"] | {"formedAt": later(3 * 3600).isoformat()}
+    stage.patch(ELASTICJOBS, JOB, {"status": {"rendezvous": world}}, status=True)
+    stage.restart()
+    await look(stage)
+    assert incarnations(stage) == [1, 1, 1]
+    stage.seconds += SPARE_POD_SECONDS
+    await look(stage)
+    assert incarnations(stage) == [1, 2, 1]
+
+
+@pytest.mark.parametrize("standby", [0, 1])
+async def test_a_pod_that_the_next_world_needs_is_replaced_in_the_very_look(standby: int) -> None:
+    """There is no standby, or it is lost as well."""
+    stage = await training(2, standby)
+    for index in range(standby + 1):
+        lose(stage, index)
+    await look(stage)
+    assert stage.job()["status"]["rendezvous"]["phase"] == "Reforming"
+    assert incarnations(stage)[: standby + 1] == [2] * (standby + 1)
+
+
+async def test_a_second_loss_while_the_world_begins_has_both_pods_replaced_at_once() -> None:
+    stage = await training(2, 1)
+    lose(stage, 1)
+    await look(stage)
+    lose(stage, 0)
+    await look(stage)
+    assert incarnations(stage) == [2, 2, 1]
+
+
+@given(
+    st.lists(st.sampled_from(WorkerPhase), min_size=1, max_size=6),
+    st.sets(st.integers(0, 5)),
+    st.sampled_from(RendezvousPhase),
+    st.floats(0, SPARE_POD_SECONDS),
+)
+def test_each_pod_that_has_ended_is_replaced_now_or_a_look_is_due_no_later_than_the_wait(
+    phases_: list[WorkerPhase], members_: set[int], phase: RendezvousPhase, wait: float
+) -> None:
+    """Invariant: nobody is forgotten, and members do not wait."""
+    last = {"incarnation": 1, "exitClass": "Killed", "time": NOW}
+    crew = [worker(i, p, lastExit=last if p is WorkerPhase.FAILED else None) for i, p in enumerate(phases_)]
+    world = Rendezvous(round=1, phase=phase, members=sorted(members_), incarnations=[1] * len(members_))
+    at_once = {r.worker.spec.index for r in plan_relaunches(crew, world, NOW).relaunches}
+    plan = plan_relaunches(crew, world, NOW, spare_pod_wait_seconds=wait)
+    now = {r.worker.spec.index for r in plan.relaunches}
+    assert now == (at_once if wait == 0 else at_once & members_)
+    assert plan.look_again_seconds == (None if now == at_once else wait)
 
 
 CHANGES = st.one_of(
