@@ -28,13 +28,14 @@ from agent.warm.script import show_command
 ROOT = Path(__file__).parents[2]
 MODULES = (*USUAL_MODULES, "torch.distributed.run", "urllib3", "tenacity")
 MAX_BYTES = 1 << 17
+MAX_DESCRIPTORS = 4
 
 
 class ForkServer:
     """The server, started at once, and asked for agents."""
 
     def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "tests.agent.fork_server", str(theirs.fileno()), PADDING],
@@ -62,18 +63,29 @@ class ForkServer:
         Args:
             constants: what those of other modules are instead, by their dotted names.
         """
-        exits, told = os.pipe()
         request = {
             **{"module": module, "argv": list(argv), "env": dict(env), "directory": str(directory)},
             "constants": dict(constants),
         }
-        socket.send_fds(self._control, [json.dumps(request).encode()], [output, told])
-        os.close(told)
-        return Fork(exits)
+        return Fork(ask(self.control, request, {1: output, 2: output}))
 
     def close(self) -> None:
-        self._control.close()
+        self.control.close()
         self._process.wait()
+
+
+def ask(control: socket.socket, request: Mapping[str, Any], files: Mapping[int, int]) -> int:
+    """Ask the server for a process; return the pipe that tells its pid and its end.
+
+    Args:
+        request: what `ForkServer.start` is given.
+        files: the process's open files, by their numbers there.
+    """
+    exits, told = os.pipe()
+    message = json.dumps({**request, "files": [*files]}).encode()
+    socket.send_fds(control, [message], [told, *files.values()])
+    os.close(told)
+    return exits
 
 
 class Fork:
@@ -115,12 +127,11 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-def serve(control: socket.socket) -> tuple[dict[str, Any], int] | None:
+def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Fork on request.
 
     Returns:
-        In a new process what was asked for, and where its output goes. In the server None, when the test
-        process is gone.
+        In a new process what was asked for, and its files. In the server None, when the test process is gone.
     """
     ends: dict[int, tuple[int, int]] = {}  # by pidfd: the pid, and who is told
     poll = select.poll()
@@ -134,28 +145,30 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], int] | None:
                 os.write(told, struct.pack("i", os.waitpid(pid, 0)[1]))
                 os.close(told)
                 continue
-            data, (*descriptors,), _, _ = socket.recv_fds(control, MAX_BYTES, 2)
+            data, descriptors, _, _ = socket.recv_fds(control, MAX_BYTES, MAX_DESCRIPTORS)
             if not data:
                 return None
-            output, told = descriptors
+            told, *files = descriptors
             pid = os.fork()
             if pid == 0:
                 for descriptor in (control.detach(), told, *ends, *(other for _, other in ends.values())):
                     os.close(descriptor)
-                return json.loads(data), output
-            os.close(output)
+                return json.loads(data), files
+            for descriptor in files:
+                os.close(descriptor)
             os.write(told, struct.pack("i", pid))
             pidfd = os.pidfd_open(pid)
             ends[pidfd] = (pid, told)
             poll.register(pidfd, select.POLLIN)
 
 
-def become(request: Mapping[str, Any], output: int) -> None:
+def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Be what was asked for, until its end."""
     os.setsid()
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    for number, file in zip(request["files"], files, strict=True):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
     os.chdir(request["directory"])
     module, argv, env = request["module"], request["argv"], request["env"]
     if PADDING_VARIABLE in env:

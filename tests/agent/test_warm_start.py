@@ -29,6 +29,9 @@ ALL_SECONDS = 240.0
 """For two dozen scripts, one after the other. They took more than 60 s beside a dozen busy processes."""
 PRELOADS = Preloads(sdk=("dlr.checkpoint",))
 ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+STUB = str(Path(__file__).with_name("without_torch"))
+QUICK = {**ENV, "PYTHONPATH": STUB}
+"""Environment of parents that have nothing to import: for tests of what becomes of processes."""
 
 
 @dataclass(frozen=True)
@@ -370,8 +373,8 @@ def test_parent_that_must_not_fork_says_why_and_the_process_is_spawned(
 ) -> None:
     if text is not None:
         (tmp_path / f"{module}.py").write_text(text)
-    starter = WarmStart(replace(PRELOADS, users=(module,)))
-    env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    starter = WarmStart(Preloads(users=(module,)))
+    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}"}
     prepare(starter, env)
     assert starter.start([sys.executable, "-u", "x.py"], env, {}) is None
     assert why in caplog.text
@@ -384,7 +387,7 @@ def test_parent_whose_agent_is_gone_ends_without_a_word(tmp_path: Path) -> None:
     with ours, theirs:
         parent = subprocess.Popen(
             [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), "slow", PADDING],
-            env={**ENV, "PYTHONPATH": f"{tmp_path}:{ROOT}", "OUT": str(tmp_path)},
+            env={**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}:{ROOT}", "OUT": str(tmp_path)},
             pass_fds=[theirs.fileno()],
             stderr=subprocess.PIPE,
         )
@@ -414,14 +417,14 @@ def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('trained')")
     argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart(PRELOADS)
+    starter = WarmStart(Preloads())
     try:
-        assert run_warm(starter, argv, tmp_path).stdout == "trained\n"
+        assert run_warm(starter, argv, tmp_path, QUICK).stdout == "trained\n"
         assert starter._parent is not None
         starter._parent._process.kill()
         starter._parent._process.wait()
-        assert starter.start(argv, ENV, {}) is None, "nobody waits for a new parent"
-        assert run_warm(starter, argv, tmp_path).stdout == "trained\n"
+        assert starter.start(argv, QUICK, {}) is None, "nobody waits for a new parent"
+        assert run_warm(starter, argv, tmp_path, QUICK).stdout == "trained\n"
     finally:
         starter.close()
 
@@ -431,8 +434,8 @@ def test_start_waits_for_no_parent_and_forks_from_it_once_it_is_ready(tmp_path: 
     script = tmp_path / "train.py"
     script.write_text("print('trained')")
     argv = [sys.executable, "-u", str(script)]
-    env = {**ENV, "PYTHONPATH": str(tmp_path), "OUT": str(tmp_path)}
-    starter = WarmStart(replace(PRELOADS, users=("slow",)))
+    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}", "OUT": str(tmp_path)}
+    starter = WarmStart(Preloads(users=("slow",)))
     try:
         assert starter.start(argv, env, {}) is None, "it is spawned"
         parent = starter._parent
@@ -447,19 +450,19 @@ def test_processes_are_forked_ahead_and_end_unused_with_their_parent(tmp_path: P
     script = tmp_path / "train.py"
     script.write_text("import os; print(os.environ['RANK'])")
     argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart(PRELOADS)
+    starter = WarmStart(Preloads())
     try:
-        assert run_warm(starter, argv, tmp_path, {**ENV, "RANK": "1"}).stdout == "1\n"
+        assert run_warm(starter, argv, tmp_path, {**QUICK, "RANK": "1"}).stdout == "1\n"
         (ahead,) = forked_ahead(starter)
         out = tmp_path / "next"
         with out.open("wb") as stdout:
-            process = starter.start(argv, {**ENV, "RANK": "2"}, {1: stdout.fileno()})
+            process = starter.start(argv, {**QUICK, "RANK": "2"}, {1: stdout.fileno()})
         assert process is not None and process.pid == ahead
         assert (process.wait(SECONDS), out.read_text()) == (0, "2\n")
         (killed,) = forked_ahead(starter)
         os.kill(killed, signal.SIGKILL)
         ForkedProcess([], killed).wait(SECONDS)
-        assert run_warm(starter, argv, tmp_path, {**ENV, "RANK": "3"}).stdout == "3\n"
+        assert run_warm(starter, argv, tmp_path, {**QUICK, "RANK": "3"}).stdout == "3\n"
         (unused,) = forked_ahead(starter)
     finally:
         starter.close()
@@ -471,11 +474,11 @@ def test_no_more_processes_are_forked_ahead_than_a_round_has(tmp_path: Path) -> 
     script = tmp_path / "train.py"
     script.write_text("")
     argv = [sys.executable, "-u", str(script)]
-    starter = WarmStart(PRELOADS)
-    prepare(starter)
+    starter = WarmStart(Preloads())
+    prepare(starter, QUICK)
     try:
         for _ in range(4):
-            assert starter.start(argv, {**ENV, "LOCAL_WORLD_SIZE": "1"}, {}) is not None
+            assert starter.start(argv, {**QUICK, "LOCAL_WORLD_SIZE": "1"}, {}) is not None
         forked_ahead(starter)
         time.sleep(3 * QUIET_SECONDS)
         assert len(forked_ahead(starter)) == 1
@@ -503,8 +506,8 @@ def test_parent_that_cannot_fork_ahead_forks_when_it_is_asked(tmp_path: Path, wh
     refused, script = tmp_path / "refused", tmp_path / "train.py"
     script.write_text("print('trained')")
     argv = [sys.executable, "-u", str(script)]
-    env = {**ENV, "PYTHONPATH": str(tmp_path), "WHERE": where, "REFUSED": str(refused)}
-    starter = WarmStart(replace(PRELOADS, users=("full",)))
+    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{STUB}", "WHERE": where, "REFUSED": str(refused)}
+    starter = WarmStart(Preloads(users=("full",)))
     try:
         assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
         parent = starter.sessions()
@@ -532,8 +535,8 @@ def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> N
     witness = tmp_path / "witness"
     script = tmp_path / "train.py"
     script.write_text(f"open({str(witness)!r}, 'w')")
-    starter = WarmStart(PRELOADS)
-    prepare(starter)
+    starter = WarmStart(Preloads())
+    prepare(starter, QUICK)
     parent = starter._parent
     assert parent is not None
     known: list[int] = []
@@ -546,7 +549,7 @@ def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> N
         return found
 
     original, parent._answer = parent._answer, answer  # type: ignore[method-assign]
-    assert starter.start([sys.executable, "-u", str(script)], ENV, {}) is None
+    assert starter.start([sys.executable, "-u", str(script)], QUICK, {}) is None
     assert ForkedProcess([], known[-1]).wait(SECONDS) == 1
     assert not witness.exists()
     starter.close()

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -253,8 +254,10 @@ def test_a_saver_that_died_in_the_middle_of_a_request_does_not_fail_the_end() ->
     process = saver._process
     assert process is not None and process.stdin is not None and saver.runs
     process.stdin.write("half of a request")
+    pidfd = os.pidfd_open(process.pid)
     process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert select.select([pidfd], [], [], 60)[0], "it does not end"
+    os.close(pidfd)
     saver.close()
     assert not saver.runs and process.returncode == -signal.SIGKILL
 

@@ -51,9 +51,28 @@ def test_torch_alone_reads_what_was_saved(path: str, tmp_path: Path) -> None:
     assert found == {"step": 6, "weight": [[6.0] * 3] * 4, "moments": [[6.0] * 3] * 4}
 
 
-@pytest.mark.parametrize("form", ["stateful", "state_dict", "named", "ddp"])
-def test_what_torch_alone_has_written_is_gone_on_from(path: str, form: str) -> None:
-    alone("save", form, f"{path}/step-40")
+FORMS = ("stateful", "state_dict", "named", "ddp")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of each form, made by torch alone."""
+    folder = tmp_path_factory.mktemp("written")
+    alone("save", *(f"{form}={folder / form}/step-40" for form in FORMS))
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_torch_alone_has_written_is_gone_on_from(written: Path, form: str) -> None:
+    goes_on_from(str(written / form))
+
+
+def test_what_torch_alone_has_written_to_object_storage_is_gone_on_from(bucket: Bucket) -> None:
+    alone("save", f"stateful={bucket.url}/step-40")
+    goes_on_from(bucket.url)
+
+
+def goes_on_from(path: str) -> None:
     expected, expected_optimizer = torch_alone.trained()
     torch.manual_seed(9)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4, bias=False), torch.nn.BatchNorm1d(4))
@@ -72,7 +91,8 @@ def test_what_torch_alone_has_written_is_gone_on_from(path: str, form: str) -> N
     assert steps_in(path) == [41, 40]
 
 
-def test_what_torch_alone_has_written_is_shared_out_to_ranks(path: str, tmp_path: Path) -> None:
+def test_what_torch_alone_has_written_is_shared_out_to_ranks(tmp_path: Path) -> None:
+    path = str(tmp_path / "run")
     run(tmp_path, 2, "--steps", "2", "--model", "fsdp", main=save_by_torch, path=path)
     arguments = ("--steps", "4", "--model", "fsdp", "--final", str(tmp_path / "final"))
     run(tmp_path, 3, *arguments, round=2, path=path)

@@ -1,6 +1,6 @@
 """Saves or loads a small training with torch.distributed.checkpoint, and knows nothing of dlr.
 
-save FORM AT      a model and an optimizer in a form: stateful, state_dict, named, ddp
+save FORM=AT…     a model and an optimizer in each form: stateful, state_dict, named, ddp
 load AT OUT       what a checkpoint has of them, as JSON
 """
 
@@ -29,7 +29,12 @@ def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def save(form: str, at: str) -> None:
+def save(*places: str) -> None:
+    for place in places:
+        save_form(*place.split("=", 1))
+
+
+def save_form(form: str, at: str) -> None:
     model, optimizer = trained()
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "epoch": 7}
     if form == "state_dict":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import torch
 
 from agent.slots.format import Mark
 from agent.slots.slot import Slot
-from tests.checkpoint import training
+from dlr.checkpoint import persistence
+from tests.checkpoint import savers, training
 from tests.forks import forks
 from tests.ports import free_port
 
@@ -128,14 +131,20 @@ def start(
             env["DLR_CHECKPOINT_FILE"] = str(file)
         arguments_of_rank = [str(folder / "out"), path or str(folder / "path"), *arguments]
         errors = folder / f"err.{round}.{rank}"
-        process = forks.Process(target=_train, args=(env, arguments_of_rank, errors, main))
+        # One that is limited has savers of its own, which are limited too.
+        control = None if LIMIT in env else savers.server().control
+        process = forks.Process(target=_train, args=(env, arguments_of_rank, errors, main, control))
         process.start()
         processes.append(process)
     return processes
 
 
 def _train(
-    environ: dict[str, str], arguments: list[str], errors: Path, main: Callable[[list[str]], None]
+    environ: dict[str, str],
+    arguments: list[str],
+    errors: Path,
+    main: Callable[[list[str]], None],
+    control: socket.socket | None,
 ) -> None:
     os.environ.clear()
     os.environ.update(environ)
@@ -143,6 +152,8 @@ def _train(
         os.dup2(file.fileno(), 2)
     if LIMIT in environ:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(environ[LIMIT]),) * 2)
+    if control is not None:
+        persistence.start_saver = partial(savers.start_saver, control)
     main(arguments)
 
 

@@ -81,7 +81,7 @@ def victim() -> tuple[ElasticJob, JSON]:
 VICTIM, VICTIM_RAW = victim()
 
 
-@examples(900)
+@examples(450)
 @given(REPORTS, st.booleans())
 def test_a_report_stops_neither_its_job_nor_its_siblings_nor_those_who_look(
     agent: JSON, is_current: bool
@@ -107,7 +107,7 @@ def _stored(worker: ElasticWorker) -> JSON:
     return raw
 
 
-@examples(500)
+@examples(250)
 @given(api_objects("ElasticJob", "bad"))
 def test_a_job_is_either_looked_after_or_says_that_it_cannot_be_read(raw: JSON) -> None:
     wake("ElasticJob", raw)
